@@ -12,14 +12,15 @@ import pyarrow.parquet as pq
 # The most Arrow data in a row group: large enough for fast scans, small compared with the host's memory.
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 1 << 16
-WRITE_BATCH_ROWS = 1 << 14  # How many rows pyarrow encodes at a time. It is twice as fast as with its default, 1024.
-# Staged files are read once, from the local disk. For text that does not repeat, lz4 takes three times as long and saves only 12 %.
+WRITE_BATCH_ROWS = 1 << 14  # How many rows pyarrow encodes at a time: twice as fast as with pyarrow's default of 1024.
+# Staged files are not compressed, because a run reads them once, usually from the local disk. For text that does not repeat, writing with
+# lz4 takes three times as long, and the file is only 12 % smaller.
 COMPRESSION: Literal["none"] = "none"
 
 
 def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.ParquetWriter:
-    """Opens a file for staged rows. Only the columns `bounds` get statistics, with which readers skip row groups. Raises OSError if it
-    cannot be created.
+    """Opens a Parquet file for staged rows. Only the columns `bounds` get statistics, with which readers skip row groups. Raises OSError if
+    the file cannot be created.
     """
     return pq.ParquetWriter(
         path,
@@ -32,11 +33,11 @@ def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.P
 
 
 def lake_writer(path: Path, schema: pa.Schema, repeated: Sequence[str] = ()) -> pq.ParquetWriter:
-    """Opens a file that may become part of a lake table. `repeated` are the columns with few distinct values. Raises OSError if it cannot
-    be created.
+    """Opens a Parquet file that may become part of a lake table. `repeated` are the columns with few distinct values. Raises OSError if the
+    file cannot be created.
 
-    The file is compressed, because it stays in the lake: zstd takes a third more time than no compression. Only the columns `repeated` get
-    a dictionary, because other text is smaller without one.
+    The file is compressed, because it stays in the lake: writing with zstd takes a third more time than writing without compression. Only
+    the columns `repeated` get a dictionary, because text with many distinct values is smaller without a dictionary.
     """
     return pq.ParquetWriter(
         path,

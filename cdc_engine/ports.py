@@ -1,4 +1,5 @@
-"""Defines the protocols between the parts of an engine. `instance.engine.wiring` chooses the implementations. Tests check each one.
+"""Defines the protocols between the parts of an engine. `instance.engine.wiring` chooses the implementations. Tests check each
+implementation.
 
 The parser's thread calls `BlockSink`, `PreparedTransactions` and `SchemaHistory`. One thread of `hand_out` calls `Stager`. Any thread
 calls `EventStore` and `Lease`.
@@ -29,106 +30,116 @@ class BlockSink(Protocol):
     """Accepts the parser's blocks. `sink` implements it."""
 
     def accept(self, block: Block) -> None:
-        """Accepts one block, in stream order. Waits while the store is full. Raises InterruptedError if `interrupt` is called meanwhile."""
+        """Accepts one block, in stream order. Waits while the store is full. Raises InterruptedError if `interrupt` is called during the
+        wait.
+        """
 
     def interrupt(self) -> None:
-        """Drops the open transaction, whose events arrive again, and ends a wait. The parser calls it when it drops its connection."""
+        """Drops the events of the open transaction, and ends a wait of `accept`. The parser calls this when it drops its connection. The
+        next connection delivers the dropped events again.
+        """
 
 
 class EventStore(Protocol):
-    """Stores the events between the stream and the batches. Its cursors are put ≥ get ≥ ack.
-
-    One thread puts. If another thread calls `drop_open_transaction` or `clear`, the puts of this thread raise InterruptedError, until it
-    calls `drop_open_transaction` itself before it opens a new connection. Otherwise it could append the rest of a transaction whose
-    beginning was dropped.
+    """Stores the events between the stream and the batches. It has three positions, in this order: acked, handed out by `get`, and put.
+    One thread calls `put`. If another thread calls `drop_open_transaction` or `clear`, `put` raises InterruptedError. Before the putting
+    thread opens a new connection, it calls `drop_open_transaction` itself, and `put` works again. Otherwise the thread could append the
+    rest of a transaction whose beginning was dropped.
     """
 
     def put(self, block: Block) -> None:
-        """Appends a block. Waits while the store is full. If the open transaction alone fills the ring, it goes to disk instead."""
+        """Appends a block. Waits while the store is full. If the open transaction alone fills the ring, the transaction is written to disk,
+        and `put` does not wait.
+        """
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next whole transactions after the last get: at least one, if one is complete. batch_id is 0, because the ledger
-        assigns ids, or -1 if there is nothing.
+        """Returns the next whole transactions after those of the last `get`: at least one transaction, if one is complete. The `batch_id`
+        of the result is -1 if there is no complete transaction, and otherwise 0, because the ledger assigns the ids.
         """
 
     def ack(self, end: Position) -> None:
-        """Frees everything up to `end`, where a batch that was handed out must end."""
+        """Frees everything up to `end`, which must be the end of a batch that was handed out."""
 
     def rollback(self) -> None:
         """Makes the next get start after the last ack."""
 
     def go_back(self, position: Position) -> bool:
-        """Makes everything after `position` available again, also acked events. Returns False and changes nothing if the store no longer
-        has all of it.
+        """Makes the next `get` start after `position`, also if events after `position` are acked. Returns False and changes nothing if the
+        store no longer has all events after `position`.
         """
 
     def drop_open_transaction(self) -> None:
-        """Drops the events after the last end of a transaction. The connection was lost, so they arrive again."""
+        """Drops the events of the open transaction after the connection was lost. The next connection delivers them again."""
 
     def clear(self) -> None:
-        """Drops everything. The parser starts again at the acked position."""
+        """Drops all events. The parser reads again from the acked position."""
 
     @property
     def acked_position(self) -> Position | None:
-        """The position before the content: the last ack, or where the parser started. A rollback goes back no further."""
+        """The position before the first event that is not acked: the last ack, or where the parser started. `rollback` goes back to this
+        position.
+        """
 
     @property
     def put_position(self) -> Position | None:
-        """The end of the last whole transaction that was put. A new connection can continue there."""
+        """The end of the last whole transaction that was put. A new connection can continue from this position."""
 
     @property
     def oldest_time_us(self) -> int:
-        """When the first transaction without an ack was committed, in µs since 1970. 0 if all are acked."""
+        """The commit time of the first transaction that is not acked, in µs since 1970. 0 if all transactions are acked."""
 
     def metrics(self) -> StoreMetrics:
         """Returns the current metrics."""
 
     def start_at(self, position: Position) -> None:
-        """Drops everything. The parser starts again at `position`, where the next batch begins."""
+        """Drops all events. The parser reads again from `position`, where the next batch begins."""
 
     def take_back(self) -> None:
-        """Undoes the last get, whose batch could not be recorded in the ledger."""
+        """Undoes the last `get`, because its batch could not be recorded in the ledger."""
 
 
 class Content(Protocol):
-    """Bytes of binlog events that are read piece by piece. `size` is their number."""
+    """Bytes of binlog events that are read piece by piece. `size` is the number of bytes."""
 
     size: int
 
     def read_into(self, space: memoryview) -> int:
-        """Reads the next bytes into `space`, as many as fit. Returns their number, or 0 at the end. Raises BinlogFormatError if they
-        cannot be read.
+        """Reads the next bytes into `space`, as many as fit. Returns how many bytes were read, or 0 at the end. Raises BinlogFormatError if
+        the bytes cannot be read.
         """
 
 
 class PreparedTransactions(Protocol):
-    """Stores the events of prepared XA transactions until they are committed or rolled back, by XA name. One transaction at a time is
-    recorded.
+    """Stores the events of prepared XA transactions, by XA name, until the transactions are committed or rolled back. Records the events of
+    one transaction at a time.
     """
 
     def begin(self) -> None:
-        """Begins to record a transaction. Drops a recording that was not prepared."""
+        """Begins to record the events of a transaction. Drops the events of an earlier transaction that was not prepared."""
 
     def record(self, event: bytes) -> None:
-        """Adds a whole event, without checksum."""
+        """Adds a whole event, without checksum, to the transaction that is being recorded."""
 
     def recorded(self) -> Content:
         """Returns the events that were recorded since `begin`, for a transaction that commits without XA PREPARE."""
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Keeps the recorded transaction under this name, and replaces an earlier one. `order_key` is that of its prepare."""
+        """Keeps the recorded transaction under this name, and replaces an earlier transaction of the same name. `order_key` is the order
+        key of the XA PREPARE.
+        """
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Returns the events of a transaction, or None if it is unknown. `order_key` is that of its commit, which may be read again after
-        a restart.
+        """Returns the events of a prepared transaction, or None if the name is unknown. `order_key` is the order key of the XA COMMIT. The
+        events stay stored, because the XA COMMIT may be read again after a restart.
         """
 
     def roll_back(self, name: str) -> None:
-        """Drops the transaction, if it is known."""
+        """Drops the prepared transaction of this name, if there is one."""
 
     def rewind(self, position: Position) -> None:
-        """Prepares for a stream that starts again after `position`. Transactions that were prepared later are dropped, and recorded again
-        when they arrive. Those that were committed later are prepared again, and their commit may arrive with another order key.
+        """Restores the transactions that were prepared at `position`, because the stream starts again after it. Transactions that were
+        prepared after `position` are dropped, and recorded again when their events arrive. Transactions that were committed after
+        `position` count as prepared again. Their commit may arrive with another order key.
         """
 
 
@@ -136,52 +147,57 @@ class Stager(Protocol):
     """Converts a batch to files that a run can merge, with the settings of one destination. `staging` implements it."""
 
     def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
-        """Stages `batch` as the delivery of `record`. The files are on disk, in a directory of their own, when it returns. After
-        each part that was staged, calls `more` with it to get the next part, or an empty batch if there is none.
+        """Stages `batch` as the delivery that `record` describes. When the call returns, the files are on disk, in a directory of their
+        own. After `batch` is staged, `more(batch)` returns the next part to stage in the same delivery, and so on until a part is empty.
 
-        The same batch gives the same files. After a SluiceError no files are left, and the batch can be staged again.
+        The same batch gives the same files. If the call raises a SluiceError, no files are left, and the batch can be staged again.
         """
 
 
 class SchemaHistory(Protocol):
-    """The schemas at the position that is being read. `table_meta` implements it for the parser."""
+    """The schemas of all tables at the position that the parser reads. `table_meta` implements it."""
 
     def resolve(self, table_map: Any, position: Position) -> TableVersion:
-        """Returns names and types for a table map event at a position. Raises TableStoppedError if they are unknown, if they do not fit,
-        or if the table is stopped. If consumers still read the table's rows, the error has the version for them.
+        """Returns the table with the names and types of its columns for a table map event at a position. Raises TableStoppedError if the
+        schema is unknown, if it does not fit the event, or if the table is stopped. If consumers still get the table's rows, the error's
+        `version` is the schema for them.
         """
 
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Applies a DDL statement in stream order, and saves it. Returns the changes of captured tables that the lake must follow."""
+        """Applies a DDL statement to the schemas, in stream order, and stores the new schemas durably. Returns the changes of captured
+        tables that the lake must follow.
+        """
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """Returns the foreign keys by which rows of captured tables change when rows of this table change, at the current position of the
-        stream.
+        """Returns the foreign keys through which changes of this table's rows change rows of captured tables, at the position that the
+        parser reads.
         """
 
     def follows(self, database: str, table: str) -> bool:
-        """Returns whether foreign keys change rows of this table when rows of other tables change, at the current
-        position of the stream.
+        """Returns whether foreign keys change rows of this table when rows of other tables change, at the position that the parser
+        reads.
         """
 
     def rewind(self, position: Position) -> None:
-        """Drops everything after `position`, where the stream starts again."""
+        """Drops all schemas after `position`, because the stream starts again there."""
 
 
 class Lease(Protocol):
-    """The right of this process to read a destination's binlog and write its ledger. One process at a time has it."""
+    """The right of this process to read a destination's binlog and to write its ledger. One process at a time holds this right."""
 
     @property
     def token(self) -> int:
-        """While the lease is held, a number above that of every earlier holder. Otherwise 0."""
+        """The number of this acquisition, which is greater than that of every earlier acquisition. 0 while the lease is not held."""
 
     def try_acquire(self) -> bool:
-        """Acquires the lease if nobody holds it or its holder died. Does not wait. Returns whether this process holds it."""
+        """Acquires the lease if no process holds it, or if the process that held it died. Does not wait. Returns whether this process holds
+        the lease.
+        """
 
     def holder(self) -> Holder | None:
-        """Returns the process that holds the lease or held it last, or None if nobody ever did."""
+        """Returns the process that holds the lease or held it last, or None if no process ever held it."""
 
     def check(self) -> None:
         """Raises LeaseLostError if this process does not hold the lease."""

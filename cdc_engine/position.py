@@ -1,12 +1,12 @@
 """Defines positions in the binlog of a source, and the number that orders all changes of a destination.
 
-A `Position` has what a failover needs: the server, the file and offset after the last event that was read, the executed set up to there,
-and the commit time.
+A `Position` has everything that a failover needs: the server, the file and offset after the last event that was read, the executed set up
+to this offset, and the commit time.
 
 The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch rises whenever file names can no longer be
-compared. No two events begin within 16 bytes, so no two transactions have the same key. All row images of a transaction have the key of
-the transaction's position. A transaction is never divided, so this key orders it against all others, however the stream is divided into
-batches. No transaction is too large for an order key.
+compared. No two events begin within 16 bytes, so no two transactions have the same key. All row images of a transaction have one order key,
+that of the transaction's position. A batch never divides a transaction, so the key orders the transaction against all others, wherever
+batches end. No transaction is too large for an order key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sluice.cdc_engine.errors import BinlogFormatError
 
 EPOCH_BITS = 14  # Enough for 16,383 failovers of one destination.
 FILE_NUMBER_BITS = 20  # A million binlog files per epoch: ten years with a new file every five minutes.
-# 8 GiB in units of 16 bytes. A file can be larger than max_binlog_size (1 GiB), because a transaction is never divided between files.
+# Enough for offsets up to 8 GiB in units of 16 bytes. A binlog file can be larger than max_binlog_size (1 GiB), because the server writes a
+# transaction into one file.
 OFFSET_BITS = 29
 # Two events never end in the same unit of 16 bytes, because the header of an event alone has 19 bytes.
 UNIT_BITS = 4
@@ -30,7 +31,7 @@ OFFSET_MAX = (1 << OFFSET_BITS + UNIT_BITS) - 1
 
 
 def file_number(file: str) -> int:
-    """Returns the number in the name of a binlog file: 42 for `mysql-bin.000042`. Raises BinlogFormatError if there is none."""
+    """Returns the number in the name of a binlog file: 42 for `mysql-bin.000042`. Raises BinlogFormatError if the name has no number."""
     _, _, digits = file.rpartition(".")
     if not digits.isdigit():
         raise BinlogFormatError(f"the binlog file name {file!r} does not end in a number")
@@ -57,10 +58,11 @@ def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.N
 class Position:
     """The end of a transaction, or of an event outside of transactions, in the binlog of a source.
 
-    - `offset`: bytes from the file's start to the end of the last event that was read. It has 64 bits, because the 32-bit field in events
-      overflows above 4 GiB.
-    - `file`: empty if the server finds the position by GTID. Such a position is before all others of its epoch.
-    - `file_created`: when the file was created, in seconds since 1970, or 0 if unknown. Two files with one name differ in it.
+    - `offset`: bytes from the file's start to the end of the last event that was read. May exceed 4 GiB, at which the 32-bit field in
+      events overflows.
+    - `file`: the name of the binlog file. Empty if the server finds the position by the GTID set. A position without a file orders before
+      all positions with a file in its epoch.
+    - `file_created`: when the file was created, in seconds since 1970, or 0 if unknown. It distinguishes two files with the same name.
     - `gtid_set`: the executed set at the position, as the server prints it. Empty if the server has none.
     - `time_us`: the commit time in µs since 1970, or 0 if unknown.
     """
@@ -75,13 +77,15 @@ class Position:
 
     @property
     def order_key(self) -> int:
-        """The order key of the position. All offsets above 8 GiB have the last key of the file, because only the transaction that made the
-        file so large can end there.
+        """The order key of the position. All offsets above 8 GiB get the last key of the file. The key is still unique, because only the
+        one transaction that made the file so large can end above 8 GiB.
         """
         return order_key(self.epoch, file_number(self.file) if self.file else 0, min(self.offset, OFFSET_MAX))
 
     def counts_as(self, other: Position) -> bool:
-        """Returns whether the order keys of both positions can be compared, because they are in the same sequence of binlog files."""
+        """Returns whether the order keys of two positions can be compared, because both positions are in the same sequence of binlog
+        files.
+        """
         return self.epoch == other.epoch and (
             "" in {self.server_uuid, other.server_uuid} or self.server_uuid == other.server_uuid
         )
@@ -99,7 +103,7 @@ class Position:
 
 
 def position_text(record: object) -> str:
-    """Returns the text of a position from its JSON (`Position.to_json`), or "" if the record is empty or something else."""
+    """Returns the text of a position from its JSON (`Position.to_json`), or "" if the record is empty or not a JSON object."""
     if not isinstance(record, Mapping) or not record:
         return ""
     return f"{record.get('file')}:{record.get('offset')}@{record.get('epoch')}"
@@ -107,11 +111,11 @@ def position_text(record: object) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupPosition:
-    """The position of a reader of several sources: one position per member, all at the same commit time.
+    """The position of a consumer that reads a group of destinations as one stream: one position per member, all at the same commit time.
 
-    - `members`: (name, position), sorted by name. Members that have left the group stay in it.
+    - `members`: (name of the destination, position), sorted by name. A destination that has left the group stays in `members`.
     - `barrier_us`: the commit time in µs since 1970 up to which transactions were handed out.
-    - `late`: how many transactions arrived after the barrier had passed their commit time.
+    - `late`: how many transactions arrived after `barrier_us` had passed their commit time.
     """
 
     members: tuple[tuple[str, Position], ...] = ()

@@ -18,8 +18,8 @@ ROWS, BINLOG = Unit(name="rows"), Unit(name="MiB", size=1 << 20)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadProgress:
-    """How far reading has come. `done` and `expected` are rows or bytes. `expected` is an estimate, and 0 if unknown. `percent` and
-    `seconds_left` are estimates, and None if unknown.
+    """The progress of reading rows or the binlog. `done` and `expected` count rows or bytes. `expected` is an estimate, and 0 if unknown.
+    `percent` and `seconds_left` are estimates, and None if unknown.
     """
 
     done: int
@@ -30,7 +30,7 @@ class ReadProgress:
 
 
 def measured(done: int, expected: int, seconds: float, *, complete: bool = False) -> ReadProgress:
-    """Returns the progress after `seconds` of reading (0 if it has not begun). `complete` tells that everything is read."""
+    """Returns the progress after `seconds` of reading (0 if reading has not begun). If `complete`, everything is read."""
     rate = done / max(seconds, 1e-3) if seconds else 0.0
     if complete:
         return ReadProgress(done=done, expected=done, per_second=rate, percent=100.0, seconds_left=0.0)
@@ -41,7 +41,7 @@ def measured(done: int, expected: int, seconds: float, *, complete: bool = False
 
 
 def figures(made: ReadProgress, unit: Unit) -> str:
-    """Returns the progress as words for people."""
+    """Returns the progress as text, such as "5,000 of some 10,000 rows, 50 %, 1,000 rows/s, 5 s left"."""
     of = f" of some {made.expected / unit.size:,.0f}" if made.percent is not None and made.percent < 100 else ""
     parts = [f"{made.done / unit.size:,.0f}{of} {unit.name}", f"{made.per_second / unit.size:,.0f} {unit.name}/s"]
     if made.percent is not None:
@@ -52,7 +52,7 @@ def figures(made: ReadProgress, unit: Unit) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration as words for people."""
+    """Returns a duration as text, such as "2 h 5 min", "3 min 20 s" or "7 s"."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

@@ -2,7 +2,8 @@
 state. Pure.
 
 `Engine` checks with `engine_follows` whether it accepts a reported state. The ledger checks with `table_follows` before it changes the
-state of a table. The console gets from `acts_on` what an operator can do. Spark jobs use the same names for the states of lake tables.
+state of a table. The console calls `acts_on` to name the commands with which an operator can resolve a state. Spark jobs use the same names
+for the states of lake tables.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from collections.abc import Mapping
 
 
 class EngineState(enum.StrEnum):
-    """What an engine does, or why it does nothing. After an error that ended reading, the state is the `code` of the error."""
+    """What an engine does, or why it does not read the binlog. After an error that ended reading, the state is the `code` of the error."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     RECONNECTING = "RECONNECTING"
     STOPPED = "STOPPED"
     STANDBY = "STANDBY"  #: Another host runs this destination's engine.
-    STALE = "STALE"  #: The console reports it if the lease is held, but no status is written.
+    STALE = "STALE"  #: The console reports this state if a process holds the lease but does not write its status.
     LEASE_LOST = "LEASE_LOST"
     POSITION_LOST = "POSITION_LOST"
     LEDGER_LOST = "LEDGER_LOST"
     SOURCE_CHECK = "SOURCE_CHECK"
     REPLICA_CLASH = "REPLICA_CLASH"
-    #: The engine could not be started, because the source does not answer. The next tick tries again.
+    #: The engine could not be started, because the source does not answer. The next tick starts it again.
     SOURCE_CONNECTION = "SOURCE_CONNECTION"
     UNKNOWN_EVENT = "UNKNOWN_EVENT"
     BINLOG_FORMAT = "BINLOG_FORMAT"
@@ -46,7 +47,9 @@ _READING = frozenset({EngineState.STARTING, EngineState.RUNNING, EngineState.REC
 # The console reports these states, never the engine.
 _NOT_REPORTED = frozenset({EngineState.STANDBY, EngineState.STALE})
 ENDED = frozenset(EngineState) - _READING - _NOT_REPORTED - {EngineState.STOPPED}
-"""The states in which nothing is read until an operator starts the engine again. After a full disk, the engine starts again by itself."""
+"""The states in which the engine reads nothing until it is started again. After a full disk, the engine restarts itself. After other
+errors, an operator restarts it.
+"""
 
 _REPORTED = frozenset(EngineState) - _NOT_REPORTED
 ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
@@ -62,25 +65,25 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
 
 
 def engine_follows(before: EngineState, reported: EngineState) -> bool:
-    """Returns whether an engine changes to a reported state. After LEASE_LOST, no state follows. A state of ENDED changes only if the
-    engine starts again, is stopped, or loses its lease.
+    """Returns whether an engine in state `before` may change to the state `reported`. No state follows LEASE_LOST. A state of ENDED changes
+    only if the engine starts again, is stopped, or loses its lease.
     """
     return reported in ENGINE_TRANSITIONS[before]
 
 
 def engine_state(word: str) -> EngineState:
-    """Returns the state with this name, or ERROR if there is none, for example for another error code."""
+    """Returns the state with this name. Returns ERROR if no state has this name, for example for an error code that is not a state."""
     return EngineState.__members__.get(word, EngineState.ERROR)
 
 
 def ended(state: str) -> bool:
-    """Returns whether an engine in this state reads nothing until the cause is removed. False if another process runs the destination's
-    engine.
+    """Returns whether an engine in this state reads nothing until the cause of the state is removed. Returns False for LEASE_LOST, because
+    another process runs the destination's engine then.
     """
     return state in ENDED - {EngineState.LEASE_LOST}
 
 
-# What an operator does about an engine in this state, for states whose error messages do not say it.
+# What an operator must do about an engine in each of these states. The messages of the other states already say what to do.
 _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
     EngineState.SOURCE_CHECK: "correct the cause, then `sluice instance restart {}`",
     EngineState.UNKNOWN_EVENT: "`sluice position set {} FILE:OFFSET` with a position after the event skips the event",
@@ -91,12 +94,14 @@ _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
 
 
 def engine_way_out(state: str, destination: str) -> str:
-    """Returns what to do about an engine in this state, as the end of a sentence, or "" if the state's reason says it already."""
+    """Returns what an operator must do about an engine in this state, as the end of a sentence. Returns "" if the engine's error message
+    already says what to do.
+    """
     return _ENGINE_WAYS_OUT.get(EngineState.__members__.get(state, EngineState.RUNNING), "").format(destination)
 
 
 class TableState(enum.StrEnum):
-    """Whether the lake follows a table, or why it does not."""
+    """Whether a table's changes are merged into the lake (FLOWING), or why they are not."""
 
     FLOWING = "FLOWING"
     MERGE_FAILED = "MERGE_FAILED"
@@ -124,18 +129,18 @@ class TableState(enum.StrEnum):
     SNAPSHOT_CANCELED = "SNAPSHOT_CANCELED"
     ROWS_RULE = "ROWS_RULE"  #: The filter, a mask or the transform in conf/ does not fit the table.
     TRANSFORM_FAILED = (
-        "TRANSFORM_FAILED"  #: The function of the table's transform raised, hung, or returned something else than rows.
+        "TRANSFORM_FAILED"  #: The function of the table's transform raised an error, hung, or did not return rows.
     )
-    RULES_CHANGED = "RULES_CHANGED"  #: Rows were merged with another filter, other masks or another transform.
+    RULES_CHANGED = "RULES_CHANGED"  #: The table's rows in the lake were merged with other rules than conf/ has now.
 
 
 class OperatorAct(enum.StrEnum):
     """What an operator can do for a stopped table. The values are the names of the commands."""
 
-    RESUME = "schema resume"  #: The table is read again from its stop.
-    APPROVE = "schema approve"  #: An operator chooses a plan for the pending schema change.
-    RESOLVE = "schema resolve"  #: An operator gives the table's schema.
-    ACCEPT = "lake accept"  #: The Delta table is taken over and re-snapshotted, which resumes the table.
+    RESUME = "schema resume"  #: Reads the table's changes again from the position at which it stopped.
+    APPROVE = "schema approve"  #: Chooses the plan of the pending schema change.
+    RESOLVE = "schema resolve"  #: Sets the table's schema.
+    ACCEPT = "lake accept"  #: Takes the Delta table over and re-snapshots it, which resumes the table.
 
 
 # States whose cause is the Delta table: another writer changed it, or owns it.
@@ -150,8 +155,8 @@ OF_THE_LAKE = frozenset(
     }
 )
 RESOLVABLE = frozenset({TableState.SCHEMA_UNKNOWN, TableState.SCHEMA_MISMATCH})
-# States that a re-snapshot resolves, because it reads the rows that the table lacks. After other stops, the same cause would remain, or
-# the operator has ended the table.
+# States that a re-snapshot resolves, because it reads the rows that the lake table lacks. It does not resolve the other states, because
+# their cause would remain, or because an operator wanted the stop.
 HEALED_BY_ROWS = RESOLVABLE | {
     TableState.DDL_UNSUPPORTED,
     TableState.STATEMENT_FORMAT,
@@ -161,8 +166,8 @@ HEALED_BY_ROWS = RESOLVABLE | {
     TableState.RULES_CHANGED,
 }
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
-# Stops whose cause is not in the stream. Reading the stream from the stop again would not find the cause, so the table waits for an
-# operator.
+# States whose cause is not an event of the stream. If the engine reads the stream from the stop again, no event stops the table again. So
+# the engine keeps the table stopped until an operator resumes it.
 UNTIL_RESUMED = frozenset(
     {
         TableState.NEWLY_INCLUDED,
@@ -173,22 +178,20 @@ UNTIL_RESUMED = frozenset(
 )
 TABLE_TRANSITIONS: Mapping[TableState, frozenset[TableState]] = {
     TableState.FLOWING: _STOPS - {TableState.RESUME_LOST},
-    # A stop keeps its first reason. A resumed table continues, unless the source no longer has the binlog that it needs (RESUME_LOST), or
-    # its rows in the lake follow other rules than those in conf/ now (RULES_CHANGED).
+    # A stopped table keeps its first state, whatever happens later. When it is resumed, it continues (FLOWING), or the source no longer has
+    # the binlog that it needs (RESUME_LOST), or its rows in the lake follow other rules than conf/ has now (RULES_CHANGED).
     **dict.fromkeys(_STOPS, frozenset({TableState.FLOWING, TableState.RESUME_LOST, TableState.RULES_CHANGED})),
 }
 
 
 def table_follows(before: TableState, after: TableState) -> bool:
-    """Returns whether a table can go from one state to the other."""
+    """Returns whether a table in state `before` may change to state `after`."""
     return after in TABLE_TRANSITIONS[before]
 
 
 def acts_on(state: TableState) -> tuple[OperatorAct, ...]:
-    """Returns what an operator can do about a table in this state, in the order of execution. The last one resumes the table.
-
-    All of them together are one way out. If the cause is the Delta table, there are two ways out: ACCEPT alone, or RESUME after the Delta
-    table was restored.
+    """Returns the commands with which an operator resolves a table's state, in the order of execution. The last command resumes the table.
+    If the cause is the Delta table, the two commands are alternatives: ACCEPT alone, or RESUME after the Delta table was restored.
     """
     if state == TableState.FLOWING:
         return ()
@@ -225,7 +228,7 @@ class SnapshotState(enum.StrEnum):
 
     WANTED = "WANTED"  #: Requested; nothing is read yet.
     READING = "READING"
-    #: All chunks are read. The snapshot is published when the stream has passed the position that the source had then.
+    #: All chunks are read. The snapshot is published when the stream has passed the source's position at the end of reading.
     READ = "READ"
     PUBLISHED = "PUBLISHED"
     FAILED = "FAILED"  #: Waits for an operator.
@@ -253,5 +256,5 @@ SNAPSHOT_TRANSITIONS: Mapping[SnapshotState, frozenset[SnapshotState]] = {
 
 
 def snapshot_follows(before: SnapshotState, after: SnapshotState) -> bool:
-    """Returns whether a snapshot can go from one state to the other."""
+    """Returns whether a snapshot in state `before` may change to state `after`."""
     return after in SNAPSHOT_TRANSITIONS[before]

@@ -10,8 +10,8 @@ STATUS_FILE = "status.json"
 
 
 def engine_status(directory: Path) -> dict[str, Any]:
-    """Returns the status in a destination's folder, or {} if no engine has written one or it cannot be read. A status is always complete,
-    because the engine renames a complete file into place.
+    """Returns the status that the engine wrote into a destination's folder. Returns {} if there is no status file or it cannot be read. A
+    status is never partly written, because the engine renames a complete file into place.
     """
     try:
         record = json.loads((directory / STATUS_FILE).read_bytes())

@@ -1,7 +1,7 @@
 """Parses and formats times and cron schedules for people. Pure.
 
-A cron schedule has five fields. Dagster parses it again, and shows no destination at all if it refuses one schedule. Dagster accepts every
-schedule that is accepted here, which a test verifies. Its extensions (L, #, @daily) are refused here.
+A cron schedule has five fields. Dagster parses each schedule too, and if it refuses one schedule, it shows no destination at all. So `cron`
+accepts only schedules that Dagster accepts, which a test verifies. `cron` refuses Dagster's extensions (L, #, @daily).
 """
 
 from __future__ import annotations
@@ -51,18 +51,20 @@ def time_us(word: str, now_us: int) -> int:
         raise ConfigurationError(
             f"{word!r} has no zone; write {said}Z for UTC, or add the offset of the zone, such as {said}+01:00"
         )
-    # As one float, the time would be too imprecise for microseconds.
+    # A float of the whole time is too imprecise for microseconds, so they are added as an integer.
     return int(moment.replace(microsecond=0).timestamp()) * SECOND_US + moment.microsecond
 
 
 def time_text(time_us: int) -> str:
-    """Returns a time as ISO text in UTC, with microseconds if there are any. `time_us` can parse it."""
+    """Returns a time as ISO text in UTC, with microseconds if there are any. The function `time_us` can parse the text."""
     moment = dt.datetime.fromtimestamp(time_us // SECOND_US, dt.UTC).replace(microsecond=time_us % SECOND_US)
     return moment.isoformat().replace("+00:00", "Z")
 
 
 def cron(text: str) -> str:
-    """Returns a cron text if it is empty, or if it describes times that occur. Otherwise raises ValueError with a sentence."""
+    """Checks a cron schedule, and returns it unchanged. An empty text is valid. Raises ValueError, whose message says what is wrong, if the
+    text is not a schedule or describes times that never occur.
+    """
     if not text:
         return text
     fields = text.split(" ")
@@ -78,7 +80,9 @@ def cron(text: str) -> str:
 
 
 def _numbers(text: str, field: str, name: str, least: int, most: int, words: dict[str, int]) -> set[int]:  # noqa: PLR0917
-    """Returns the numbers that one field of a cron text means. Raises ValueError with a sentence if the field is invalid."""
+    """Returns the numbers that one field of a cron schedule means. Raises ValueError, whose message says what is wrong, if the field is
+    invalid.
+    """
     found: set[int] = set()
     for part in field.lower().split(","):
         read = _PART.fullmatch(part)
