@@ -1,1 +1,1 @@
-"""Reads the existing rows of a table in chunks while the stream continues, and publishes them with the buffered changes."""
+"""Reads the existing rows of a table in chunks while the engine reads the binlog, and publishes the rows with the buffered changes."""

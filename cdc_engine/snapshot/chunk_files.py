@@ -1,5 +1,5 @@
 """Stores the chunks of a snapshot: for each chunk a Parquet file with its rows, and then a record that marks the chunk as complete. Each
-time all rows are read again, a new generation of chunks begins. Used by `work`.
+time a snapshot must read all its rows again, a new generation of chunks begins. Used by `work`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ChunkFiles(Protocol):
     """The chunks of one generation, written by one process at a time. Every method raises MetaError."""
 
     def prepare(self) -> tuple[KeptChunk, ...]:
-        """Returns the complete chunks from the first one up to the first gap. Removes all other files, which a killed process left: the
-        bounds of the next chunk are searched again, and no row may be in two chunks.
+        """Returns the complete chunks from the first one up to the first gap. Removes all other files, which a killed process left. Chunks
+        after the gap get new bounds, so their old files may contain rows that are also in a new chunk.
         """
 
     def clear(self) -> None:
@@ -79,8 +79,9 @@ class ChunksInFolder:
 class ChunksInStore:
     """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
 
-    A process that stalled and was replaced by another process may still write. So each process uses its own file names, and a chunk's
-    record always describes the rows in its file. An extra file is noticed when rows are counted.
+    A process that hung, and that another process replaced, may still write files. So each process uses its own file names, and the record
+    of a chunk names the file that it describes. If two files of one chunk exist, the publication notices that the number of rows is too
+    large.
     """
 
     def __init__(self, placed: StoredFiles) -> None:
@@ -130,12 +131,12 @@ class ChunksInStore:
 
 
 def chunks_in(placed: StoredFiles) -> ChunkFiles:
-    """Returns access to the chunks of one generation, in a folder or in an object store. Only one process at a time may use it."""
+    """Returns the chunks of one generation, which are in a folder or in an object store. Only one process at a time may use the result."""
     return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
 
 
 def is_complete(whole: tuple[KeptChunk, ...]) -> bool:
-    """Returns whether the chunks reach the end of the table."""
+    """Returns whether the last of the chunks `whole` ends at the end of the table."""
     return bool(whole) and not whole[-1].chunk.up_to
 
 

@@ -1,8 +1,7 @@
-"""Splits a table into chunks, which are ranges of its key. The server finds the bound of each chunk with the key's index. Called by the
-code that runs a snapshot.
+"""Splits a table into chunks, which are ranges of the table's key. The server finds the bound of each chunk with the key's index.
 
 Because a chunk is a range of keys, every row is in exactly one chunk at any moment, whichever rows are inserted, deleted or get another
-key. Bounds are SQL literals, so a file can store them, and after a restart a process can read the same chunk.
+key. Bounds are SQL literals, so a file can store them, and a process can read the same chunk after a restart.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Chunk:
 
 
 class Asks(Protocol):
-    """The method of a `RowReader` with which the bounds of chunks are searched."""
+    """The method of `RowReader` with which `chunks` searches the bounds."""
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
         """Returns the rows of a query."""
@@ -40,10 +39,9 @@ class Asks(Protocol):
 def chunks(
     connection: Asks, table: TableVersion, rows_per_chunk: int, where: str = "", after: Chunk | None = None
 ) -> Iterator[Chunk]:
-    """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches a bound only when its chunk is
-    requested. A table without a key is one chunk without bounds.
-
-    When its bound is searched, each chunk has `rows_per_chunk` of the rows that `where` selects. Raises the errors of `RowReader`.
+    """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches the bound of a chunk only when the
+    caller requests the chunk. A table without a key is one chunk without bounds.
+    At the time of this search, the chunk has `rows_per_chunk` of the rows that `where` selects. Raises the errors of `RowReader`.
     """
     if after is not None and not after.up_to:
         return

@@ -1,15 +1,15 @@
 """Reads the rows of a table without a key at an exactly known position of the stream. Without a key, a buffered change cannot be matched
 with its row, so Sluice must know whether the rows already contain the change.
 
-MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not, so LOCK TABLES … READ blocks writers of the table
-for the moment in which the read begins. The read itself holds no lock, unless the table's storage engine has no transactions.
+MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not, so Sluice blocks writers of the table with LOCK
+TABLES … READ until the read has begun. If the table's storage engine has no transactions, Sluice keeps the lock until the read ends.
 
-If the account may not lock tables, MySQL with GTIDs is read between two positions of its binlog. Everything up to the first position is
-committed before the read begins, as `gtid_executed` shows. The second position is the end of the binlog directly after the read began. If a
-transaction between the two positions may have changed the table, the read begins again.
+If the account may not lock tables, Sluice reads a MySQL with GTIDs between two positions of the binlog. Everything up to the first position
+is committed before the read begins, as `gtid_executed` shows. The second position is the end of the binlog directly after the read began.
+If a transaction between the two positions may have changed the table, Sluice begins the read again.
 
-Before MySQL 8.0, a table lock does not prevent changes by foreign keys, which InnoDB makes in the child table. On such a server the parent
-tables are locked too.
+Before MySQL 8.0, the lock of a child table does not prevent the changes that InnoDB makes in it for foreign keys. On such a server, Sluice
+locks the parent tables too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from sluice.cdc_engine.snapshot.statements import quoted
 from sluice.cdc_engine.source.reader import one_line
 
 CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
-LOCK_SECONDS_MAX = 10  # How many seconds the lock waits for active writers. New writers wait behind a waiting lock.
+# How many seconds a LOCK TABLES waits for active writers. The wait is short, because new writers wait too as long as LOCK TABLES waits.
+LOCK_SECONDS_MAX = 10
 TRANSACTIONAL = {"INNODB", "ROCKSDB"}
-LOCKS_WITH_PARENTS = 8  # MySQL's first version whose table lock also blocks changes by foreign keys.
+LOCKS_WITH_PARENTS = 8  # The first version of MySQL whose table lock also blocks changes by foreign keys.
 UNLOCKED_TRIES = 100  # How often a read without a lock begins again before the reading fails.
 POLL_SECONDS = 0.1
 pause = time.sleep  # Tests replace this function.
@@ -44,7 +45,9 @@ Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unlocked:
-    """What a read without a lock uses. `begin` is a position in the server's binlog, with its executed set."""
+    """What a read without a lock needs. `begin` is a position in the server's binlog, with the executed set. `logged` reads the binlog
+    after a position.
+    """
 
     begin: Position
     logged: Logged
@@ -54,8 +57,8 @@ class Unlocked:
 def rows_at_a_position(
     connect: Callable[[], RowReader], table: TableVersion, unlocked: Unlocked | None = None
 ) -> Iterator[tuple[RowReader, SourceEnd]]:
-    """Yields a connection whose reads show the table as it was at one binlog position, and this position. If the account may not lock the
-    table, reads without a lock as `unlocked` says. Raises SluiceError.
+    """Yields a connection and a binlog position: reads over the connection show the table as it was at this position. If the account may
+    not lock the table, finds such a position without a lock, with the help of `unlocked`. Raises SluiceError.
     """
     with contextlib.closing(connect()) as reader:
         if reader.mariadb and _is_transactional(reader, table):
@@ -146,8 +149,8 @@ def binlog_end(reader: RowReader) -> tuple[str, int]:
 
 
 def require_lock(reader: RowReader, table: TableVersion) -> None:
-    """Checks whether the account may lock the table, if `rows_at_a_position` needs the lock: locks it for a moment. Raises
-    ConfigurationError with the GRANT that the account lacks.
+    """Checks, by locking the table for a moment, whether the account may lock the table. Does nothing if `rows_at_a_position` needs no
+    lock. Raises ConfigurationError with the GRANT that the account lacks.
     """
     if reader.mariadb and _is_transactional(reader, table):
         return
@@ -167,12 +170,12 @@ def lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
 
 
 def unlock(reader: RowReader) -> None:
-    """Releases the lock of `lock`."""
+    """Releases the lock that `lock` acquired over this connection."""
     reader.texts("UNLOCK TABLES")
 
 
 def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns the parent tables (`_parents`) that must be locked too, because the server does not lock them together with a table."""
+    """Returns the parent tables that must be locked together with a child table. Empty if the server's lock of the child table suffices."""
     ((version,),) = reader.texts("SELECT VERSION()")
     if reader.mariadb or int((version or "0").split(".")[0]) >= LOCKS_WITH_PARENTS:
         return []
@@ -193,8 +196,8 @@ def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]
 
 
 def _lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Locks the table for reading. To compare the binlog's end before and after the read would not be enough, because a commit is in the
-    binlog before reads show it.
+    """Locks the table, or raises ConfigurationError with the GRANT that the account lacks. Without the lock, comparing the binlog's end
+    before and after the read would not be enough, because a transaction is in the binlog before reads show its changes.
     """
     try:
         lock(reader, table, seconds_max)

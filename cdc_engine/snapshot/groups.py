@@ -2,8 +2,8 @@
 job.
 
 The tables of a group begin while the run holds the run lock, are read side by side without the lock, and are published while the run holds
-the lock again. Each table still has its own record, files and commit. So after a crash, the next run continues each table as if it were
-alone. An error of one table ends only the work on this table.
+the lock again. Each table still has its own record, files and commit. So after a crash, the next run continues each table separately. An
+error of one table stops only the snapshot of this table.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from sluice.cdc_engine.states import SnapshotState
 
 logger = logging.getLogger(__name__)
 
-TABLES_MAX = 50  # The maximum of tables in a group.
-# A table is small, and is read in a group, up to these estimates. A larger table is read alone, many of its chunks at the same time.
+TABLES_MAX = 50  # The maximum number of tables in a group.
+# A table whose estimated rows and bytes do not exceed these limits is small, and is read in a group. A larger table is read alone, with
+# several of its chunks at the same time.
 ROWS_MAX, BYTES_MAX = 10_000, 64 << 20
 # After this time a group releases the run lock, because merges wait for it. The group publishes its remaining tables when it has the lock
 # again.
 PUBLISH_SECONDS_MAX = 2.0
-# The longest time after which messages and progress of the tables that are being read are reported.
+# The interval at which the calling thread reports the messages and progress of the threads that read tables.
 CALLS_SECONDS = 0.1
 
 
 @dataclasses.dataclass
 class Advanced:
-    """What a call did for some tables. `decisions` has the last decision by table name: NOTHING, WAIT, or PUBLISH after the publication.
-    `errors` has the error that ended the work on a table, by name. `large` has the number of rows of tables that are too large for a group,
-    by name.
+    """The result of `_Group.advance` by table name. `decisions` has the last decision about a table: NOTHING, WAIT, or PUBLISH if the table
+    was published. `errors` has the error that stopped a table's snapshot. `large` has the number of rows of each table that is too large
+    for a group.
     """
 
     decisions: dict[str, StepDecision] = dataclasses.field(default_factory=dict)
@@ -64,7 +65,8 @@ class Advanced:
 def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
     """Advances all snapshots of the destination, smallest tables first, until no snapshot can be advanced or `seconds` have passed.
 
-    If a table cannot continue, its record gets the reason, and the other tables are processed. At the end raises the first error.
+    If a table cannot continue, its record gets the reason, and the snapshots of the other tables are advanced. At the end, raises the first
+    error.
     """
     try:
         return _repeat(dependencies, time.monotonic() + seconds)
@@ -95,8 +97,8 @@ def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, St
 
 
 def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
-    """Advances the snapshot of one table as far as possible now. Returns the last decision: NOTHING, WAIT, or PUBLISH after the
-    publication.
+    """Advances the snapshot of one table as far as possible now. Returns the last decision: NOTHING, WAIT, or PUBLISH if the table was
+    published.
     """
     advanced = _Group([name], dependencies, alone=True).advance()
     for error in advanced.errors.values():
@@ -105,8 +107,8 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
 
 
 def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
-    """Advances each open snapshot once, and yields what was done. Tables that only wait for their publication come first, then small
-    tables.
+    """Advances each open snapshot once, and yields a result for each group and each large table. Large tables that only wait for their
+    publication come first, then small tables, then the other large tables.
     """
     open_now = [each for each in dependencies.records.all() if each.has_work]
     ordered = sorted(open_now, key=lambda each: (each.state != SnapshotState.READ, each.rows_expected, each.name))
@@ -125,10 +127,11 @@ def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
 
 
 def _is_large(record: SnapshotRecord) -> bool:
-    """Returns whether a table is too large for a group. Before the reading of a table begins, its size is unknown, and `_Group` estimates
-    it later.
+    """Returns whether a table is too large for a group. Returns False in the state WANTED, in which the size is unknown. `_Group` estimates
+    the size before it begins to read.
 
-    A table without a key counts as large: it is one chunk, so its reading could not end early if the estimate was wrong.
+    A table without a key counts as large: it is read as one chunk, so the reading could not end early if the table has more rows than
+    estimated.
     """
     if record.state == SnapshotState.WANTED:
         return False
@@ -188,8 +191,9 @@ class _Group:
 
     @contextlib.contextmanager
     def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
-        """If the run lock was lost during the block, marks these tables to begin again later. Another run may have merged meanwhile, and
-        buffered changes in the files that these tables had before.
+        """If the block raises an error, for example because the run lock was lost, returns these tables to the state WANTED. Without the
+        lock, another run may have merged changes of these tables at the same time, or buffered them in the files that the tables had before
+        the block.
         """
         try:
             yield
@@ -205,8 +209,8 @@ class _Group:
             raise
 
     def _sizes(self, records: list[SnapshotRecord]) -> dict[str, SizeEstimate]:
-        """Returns the estimated sizes of the tables. Removes from the group the tables without a key, and the tables that are not captured
-        any more.
+        """Returns the estimated sizes of the tables. Removes tables without a key from the group, and tables that are no longer
+        captured.
         """
         tables = list[TableVersion]()
         for record in records:
@@ -233,7 +237,8 @@ class _Group:
 
     def _read(self, records: list[SnapshotRecord]) -> None:
         readers = dict[str, TableReader]()
-        # Makes the readers of all tables before it reads the first, because a reader may count its waiting time from when it was made.
+        # A reader counts a waiting time from its creation (UNTOLD_SECONDS). Because all readers are created first, the tables wait at the
+        # same time.
         for record in records:
             with self._alone_in(record.name):
                 table = self._dependencies.table(record.name)
@@ -252,8 +257,8 @@ class _Group:
                 self._is_read(record, complete=False)
 
     def _read_side_by_side(self, records: list[SnapshotRecord], readers: dict[str, TableReader]) -> None:
-        """Reads several tables at a time, each in a thread. The calling thread reports their messages and progress, because Dagster's
-        context belongs to it.
+        """Reads several tables at a time, each in a thread. These threads put their messages and progress into a queue. The calling thread
+        reports them, because only this thread may use Dagster's context.
         """
         given, calls = self._dependencies, queue.SimpleQueue[tuple[str, Callable[[], None]]]()
         apart = dataclasses.replace(
@@ -280,7 +285,9 @@ class _Group:
                     each.cancel()
 
     def _is_read(self, record: SnapshotRecord, complete: bool) -> None:
-        """Removes from the group a table that turned out to be large. Ends the work on a table whose reading cannot continue now."""
+        """Handles the end of reading a table. If the chunks are not complete, removes the table from the group: to read it alone later if
+        it is large, and otherwise because its reading cannot continue now.
+        """
         if complete:
             return
         now = self._dependencies.records.get(record.name)
@@ -320,14 +327,18 @@ class _Group:
         self._going.pop(name, None)
 
     def _fail(self, records: Sequence[SnapshotRecord], error: Exception) -> None:
-        """Ends the work on all of these tables with an error. If none of them has work left, records the error for the first table."""
+        """Removes these tables from the group and records the error for each. If none of them is in the group any more, records the error
+        for the first table, so that the error is not lost.
+        """
         for record in [each for each in records if each.name in self._going] or records[:1]:
             self._advanced.errors[record.name] = error
             self._going.pop(record.name, None)
 
     @contextlib.contextmanager
     def _together(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
-        """If the block raises an error, for example because the run lock is lost, ends the work on all of these tables."""
+        """If the block raises an error, for example because the run lock is lost, removes all of these tables from the group with this
+        error.
+        """
         try:
             yield
         except Exception as error:
@@ -335,7 +346,7 @@ class _Group:
 
     @contextlib.contextmanager
     def _alone_in(self, name: str) -> Iterator[None]:
-        """If the block raises an error, ends the work on this table. The other tables of the group continue."""
+        """If the block raises an error, removes this table from the group with this error. The other tables of the group continue."""
         try:
             yield
         except Exception as error:
@@ -355,13 +366,13 @@ def _named(name: str, error: Exception) -> Exception:
 
 
 def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> None:
-    """Records in a snapshot's record why its work ended, for `sluice snapshot status`. After RAISED_TRIES_MAX attempts with an unexpected
-    error, the snapshot fails; after other errors, Sluice tries again or an operator must act.
+    """Records in a snapshot's record why the snapshot could not continue, for `sluice snapshot status`. The snapshot fails if an operator
+    must act, and after RAISED_TRIES_MAX attempts with an unexpected error. After other errors, Sluice tries again.
     """
     for_good = isinstance(error, TableStoppedError | ConfigurationError) and not isinstance(error, PASSING)
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
-        if not now.is_open:  # The snapshot was canceled meanwhile.
+        if not now.is_open:  # An operator canceled the snapshot while it was being advanced.
             return now
         changed = now.noted(str(error))
         given_up = isinstance(error, SnapshotRaisedError) and changed.tries >= RAISED_TRIES_MAX

@@ -1,8 +1,8 @@
 """Converts the values of key columns to SQL literals that are exact in the column's type, charset and collation. Called by `chunks`.
 
-For each column, the SQL `printed` makes the server print a value as text without loss, `literal` converts this text to a literal, and the
-SQL `compared` is what the literal is compared with. A literal with a charset introducer takes the collation of the column with which it is
-compared. The session must be one that `reader` opened: its time zone is UTC, and it sends text as stored.
+For each column, `printed` is the SQL that makes the server print a value as text without loss. `literal` converts this text to a literal.
+`compared` is the SQL expression with which a statement compares the literal. A literal with a charset introducer takes the collation of the
+column with which it is compared. The session must be one that `reader` opened: its time zone is UTC, and it sends text as stored.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from sluice.cdc_engine.binlog.column_types.transcoding import is_text
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
-# Charset aliases and the charset that they stand for. The alias `utf8` stands for different charsets on different servers.
+# Aliases of charsets, with the charset that replaces the alias in a literal. The alias `utf8` means different charsets on different
+# servers.
 ALIAS_FREE = {"utf8": "utf8mb3"}
-# The server compares values of the type SET as double numbers. With up to this many members, the comparison is exact.
+# The server compares values of the type SET as double-precision numbers. For a SET with up to this many members, the comparison is exact.
 EXACT_BITS = 53
 _DIGITS = re.compile(r"-?\d+(\.\d+)?")
 _DOUBLE = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
@@ -26,8 +27,8 @@ _MOMENT = re.compile(r"[-\d:. ]+")
 _ADDRESS = re.compile(r"[0-9a-f:.-]+")
 _HEX = re.compile(r"([0-9A-F]{2})*")
 _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
-# MariaDB up to 10.11.5 sorts UUIDs of version 6 or later in another order than that in which it compares them. On such a server this query
-# returns 0, on others 1.
+# MariaDB up to 10.11.5 sorts UUIDs of version 6 or later in an order that differs from the result of its comparisons (>). On such a server
+# this query returns 0, and on other servers 1.
 UUID_PROBE = (
     "SELECT CAST('e0910b91-9a8c-7c5f-8d2e-0123456789ab' AS UUID) > CAST('123e4567-e89b-12d3-a456-426655440000' AS UUID)"
 )
@@ -49,8 +50,8 @@ def is_uuid(column: Column) -> bool:
 
 
 def as_text(found: KeyColumn) -> KeyColumn:
-    """Returns a key column that is compared by its printed text. Chunks need only a total order, and the printed texts have one, but no
-    index has this order.
+    """Returns a key column whose values are compared as printed text. The printed texts have a total order, which is all that chunks need.
+    But no index has this order, so the server searches bounds without an index.
     """
     return dataclasses.replace(found, compared=found.printed)
 
@@ -80,7 +81,7 @@ def _number(text: str) -> str:
 
 
 def _double(text: str) -> str:
-    """Returns the literal of a double, always with an exponent, because the server reads a literal without an exponent as a decimal."""
+    """Returns the literal of a double, always with an exponent, because the server reads a literal without an exponent as a DECIMAL."""
     checked = _checked(_DOUBLE, text)
     return checked if "e" in checked else f"{checked}e0"
 

@@ -1,8 +1,8 @@
 """Limits how fast a snapshot reads: limits the rows per second, and waits while the source is busy. One `ReadPace` serves all chunks of a
 run.
 
-`due_seconds` computes the delay, and `ReadPace` waits. If `threads_running` or `wait` raises an exception, the reading of the chunk ends; a
-paused snapshot stops in this way.
+`due_seconds` computes the delay, and `ReadPace` waits. If `threads_running` or `wait` raises an exception, the reading of the chunk ends
+with this exception.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-# How long a snapshot waits before it asks a busy source again. The wait doubles each time.
+# How long a snapshot waits before it queries a busy source's Threads_running again. The wait doubles each time, up to the second value.
 BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0
-QUERY_SECONDS_MIN = 1.0  # Within a chunk, the source is asked at most once in this time whether it is busy.
-BURST_SECONDS = 1.0  # After a delay, reading may exceed the rate until it has caught up at most this many seconds.
+QUERY_SECONDS_MIN = 1.0  # Within a chunk, Threads_running is queried at most once in this time.
+# After a delay that the pace did not cause, reading may exceed the rate until it has made up for at most this many seconds of the delay.
+BURST_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +29,8 @@ class PaceLimits:
 
 
 def due_seconds(limits: PaceLimits, due: float, now: float, rows: int) -> float:
-    """Returns the earliest time at which the rows that were just read may be complete, so that the rate is kept. `due` is this time for the
-    rows that were read before.
+    """Returns the time until which the reading must wait after `rows` more rows, so that it does not exceed the rate. `due` is this time
+    after the previous rows, and `now` the current time, both in seconds.
     """
     if limits.rows_per_second <= 0:
         return now

@@ -1,8 +1,6 @@
-"""Reads the rows of one chunk into one Parquet file, with the same values as staged changes of the stream have. Called by the code that
-runs a snapshot.
-
-With `Marks`, the file has Sluice's own columns too. Such a file can become part of a lake table unchanged, so its rows are not read and
-written a second time.
+"""Reads the rows of one chunk into one Parquet file. Values have the same form as in the staged changes of the stream.
+With `Marks`, the file also has Sluice's own columns. Such a file can become part of a lake table unchanged, so the publication does not
+read and write the rows a second time.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ from sluice.cdc_engine.snapshot.pace import ReadPace
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.statements import quoted, rows_statement
 
-READ = "snapshot"  # The operation of a row that a snapshot read.
+READ = "snapshot"  # The value of Sluice's operation column in a row that a snapshot read.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Marks:
-    """The values of Sluice's own columns for rows that a snapshot read: the order key up to which the rows have all changes, and a commit
-    time in µs since 1970.
+    """The values of Sluice's own columns for rows that a snapshot read. `order_key`: the rows contain all changes up to this order key.
+    `commit_time_us` is in µs since 1970.
     """
 
     order_key: int
@@ -64,8 +62,8 @@ class ChunkFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ReadRules:
-    """The rules for reading the rows of a table. `where` is an SQL condition that selects rows. `kept` and `policy` are as in
-    `rows.decoder.RowDecoder`.
+    """The rules for reading the rows of a table. `where` is an SQL condition that selects rows. `pace` limits the speed. `kept` and
+    `policy` are as in `rows.decoder.RowDecoder`.
     """
 
     where: str = ""
@@ -86,11 +84,10 @@ def read_chunk(
     *,
     marks: Marks | None = None,
 ) -> ChunkFacts:
-    """Reads a chunk's rows into a Parquet file, also if the chunk has no rows. The file is complete and on disk when this returns. It has
-    the table's captured columns in their order, and the columns of `marks`.
-
-    Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, or the OSError of the file. After an error there
-    is no file, and the connection is closed unless nothing was queried yet.
+    """Reads a chunk's rows into a Parquet file, also if the chunk has no rows. The file is complete and on disk when this returns. The file
+    has the table's captured columns in the table's order, and then the columns of `marks`.
+    Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, or an OSError if the file cannot be written.
+    After an error, the file does not exist, and the connection is closed if its SELECT had begun.
     """
     begun = time.monotonic()
     decoder, pace = ResultDecoder(table, rules.kept, rules.policy), rules.pace
@@ -109,8 +106,8 @@ def read_chunk(
 
 
 def _constants(decoder: ResultDecoder, marks: Marks | None) -> dict[str, Any]:
-    """Returns the columns of `marks`. Returns no columns if a column of the table has the name of a mark; the code that makes a lake table
-    from the file then refuses the file.
+    """Returns the columns of `marks` and their values. Returns no columns if a column of the table has the name of one of them. The
+    publication then refuses the file, because the file lacks Sluice's columns.
     """
     ours = marks.columns() if marks else {}
     clash = {name.lower() for name in decoder.schema.names} & ours.keys()
@@ -145,7 +142,7 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Joins small batches: yields Arrow tables that have enough rows for a row group of the Parquet file."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        if not batch.num_rows:  # No row meets the table's condition (`rows`).
+        if not batch.num_rows:  # All rows were excluded by the table's row filter (`rows` in conf/).
             continue
         pending.append(batch)
         rows, size = sum(each.num_rows for each in pending), sum(each.nbytes for each in pending)

@@ -1,5 +1,5 @@
-"""Reads rows over a connection to the source: the results of plain queries as text, and one SELECT at a time in the binary protocol.
-`open_reader` opens the connection.
+"""Reads rows over a connection to the source: the results of short queries as text, and the rows of one SELECT at a time in the binary
+protocol. `open_reader` opens the connection.
 
 The session's time zone is UTC. Texts, bytes and invalid dates arrive as they are stored, and the server sets no time limit for a SELECT.
 Each SELECT is a separate read-only transaction.
@@ -27,22 +27,23 @@ STATEMENT_AT, COLUMNS_AT = 1, 5
 NO_CURSOR, ONCE = 0, 1
 SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 7200, wait_timeout = 2147483",
-    # Removes limits that a server may set for every session. With such limits, rows would be missing, or a large table would be refused.
+    # Removes limits that a server may set for every session. With the first limit, rows would be missing. With the second, the server would
+    # refuse to read a large table.
     "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
 )
-# The statement that removes the time limit of a SELECT, by whether the server is a MariaDB.
+# The statement that removes the time limit of a SELECT: for MySQL (False) and for MariaDB (True).
 NO_LIMITS = {False: "SET max_execution_time = 0", True: "SET max_statement_time = 0"}
 RAW_TEXT = "SET character_set_results = NULL"
 # The server's error codes if a table, column, index or database does not exist, or if a table's definition has changed.
 TABLE_CHANGED = frozenset({1049, 1051, 1054, 1109, 1146, 1176, 1412})
 NOT_GRANTED = frozenset({1142, 1143, 1370})
-NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # The server's errors if the given condition is not valid SQL.
+NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # The server's errors if the operator's condition is not valid SQL.
 ROW_TOO_LARGE = 1153
 
 
 class RowReader:
-    """One connection to the source. It is closed after an error within a SELECT. Errors are Sluice's; see `_translated`."""
+    """One connection to the source. An error within a SELECT closes it. All errors are raised as SluiceErrors; see `_translated`."""
 
     def __init__(self, source: Source, session: SourceSession) -> None:
         self.source, self._session = source, session
@@ -75,12 +76,12 @@ class RowReader:
 
     @contextlib.contextmanager
     def selecting(self, sql: str) -> Iterator[ResultReader]:
-        """Yields the rows of one SELECT, which must be read to their end within the block; an error in it closes the connection."""
+        """Yields a reader for the rows of one SELECT. The block must read all rows. An error in the block closes the connection."""
         try:
             with self._translated():
                 statement = self._prepare(sql)
                 self._session.command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, NO_CURSOR, ONCE))
-                # Sets the timeout for reads, because PyMySQL left the timeout for writes on the socket.
+                # After it has sent the command, PyMySQL leaves the timeout for writes on the socket. This sets the timeout for reads.
                 self._session.silent_for(limits.SNAPSHOT_SILENCE_SECONDS_MAX)
                 yield ResultReader(self._session.take_socket().recv_into)
                 self._session.command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
@@ -89,7 +90,9 @@ class RowReader:
             raise
 
     def close(self) -> None:
-        """Closes the connection at once, also within a result: the server stops sending when it finds the connection closed."""
+        """Closes the connection at once, also if rows of a SELECT are still arriving: the server stops when it notices that the connection
+        is closed.
+        """
         self.closed = True
         with contextlib.suppress(Exception):
             self._session.drop()
@@ -99,7 +102,7 @@ class RowReader:
         answer = self._session.answer()
         (statement,) = struct.unpack_from("<I", answer, STATEMENT_AT)
         (columns,) = struct.unpack_from("<H", answer, COLUMNS_AT)
-        # The packets describe the columns. They are skipped, because the execution sends these descriptions again.
+        # Skips the packets that describe the columns, because the server sends the descriptions again when it executes the statement.
         for _ in range(columns + 1 if columns else 0):
             self._session.answer()
         return int(statement)
@@ -121,7 +124,9 @@ class RowReader:
 
 
 def open_reader(source: Source) -> RowReader:
-    """Connects and applies the session's settings. Raises SourceConnectionError, ConfigurationError."""
+    """Opens a connection to the source, with the session settings that a snapshot needs. Raises SourceConnectionError,
+    ConfigurationError.
+    """
     try:
         reader = RowReader(source, open_session(source, limits.SNAPSHOT_SILENCE_SECONDS_MAX))
     except pymysql.err.MySQLError as error:

@@ -1,11 +1,12 @@
 """Defines the record of one table's snapshot: its state and the transitions between states. Pure. `records` stores the record; `work` and
 runs of the snapshot job change it.
 
-While a snapshot is open, the changes of its table are *buffered*: a merge run links their staged files into the snapshot's folder and does
-not merge them. Meanwhile the existing rows are read chunk by chunk. In the end one commit makes the lake table from both. A key with
-buffered changes gets the row after its last change; every other key gets its row as it was read. This is correct at whatever moment a row
-changes: changes before the first buffered change were visible when the first chunk was read, and all later changes are buffered. The
-deletion of a row during the reading is a buffered change too, so the row cannot reappear.
+While a snapshot is open, the changes of its table are *buffered*: a merge run links the staged files of these changes into the snapshot's
+folder and does not merge them. At the same time, a snapshot run reads the existing rows chunk by chunk. In the end, one commit makes the
+lake table from the rows and the buffered changes. A key with buffered changes gets the row after the key's last change. Every other key
+gets its row as it was read.
+This is correct at whatever moment a row changes: changes before the first buffered change were visible when the first chunk was read, and
+all later changes are buffered. The deletion of a row during the reading is a buffered change too, so the row cannot reappear.
 
     WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: the table was truncated or altered, its chunks are read again
        ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open
@@ -27,7 +28,7 @@ from sluice.cdc_engine.progress import ReadProgress, measured
 from sluice.cdc_engine.states import SnapshotState, snapshot_follows
 
 SNAPSHOT_ID_CHARS = 12
-RESTARTS_MAX = 8  # How often the rows are read again for one cause before the snapshot fails.
+RESTARTS_MAX = 8  # How often the rows are read again for one RestartCause before the snapshot fails.
 
 
 class RestartCause(enum.StrEnum):
@@ -40,7 +41,9 @@ class RestartCause(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceEnd:
-    """The end of a server's binlog. `executed` is the GTID set up to this end, or empty if the server has no GTIDs."""
+    """The end of a server's binlog. `offset` is in bytes. `executed` is the executed set at this end, or empty if the server has no
+    GTIDs.
+    """
 
     file: str
     offset: int
@@ -51,19 +54,22 @@ class SourceEnd:
 class SnapshotRecord:
     """One snapshot of one table.
 
-    If the snapshot is canceled, the table continues from `since` without the rows; no change after this position was merged. `generation`
-    grows each time all chunks are read again; each generation has its own folder. Only buffered changes after the order key
-    `buffered_after` belong to the generation. `began_at` is the position up to which the stream was merged when reading began, or None
-    before. `columns` has (name, Spark type) of the rows that are read, and `version` is the version of the table's schema. `high` is the
-    end of the source's binlog when everything was read; the stream must pass it before the table is published.
-
-    `label` is the order key that the published rows got. `rows` is the number of rows in complete chunks, and `rows_expected` the server's
-    estimate. Times are seconds since 1970, or 0 if not reached. `restarts` is how often the chunks were read again since an operator last
-    continued the snapshot, and `reason` why the last time; in FAILED, `reason` is the reason of the failure. `tries` is how often in a row
-    the same reason prevented progress. `causes` counts the restarts for each `RestartCause`.
-
-    `waits_for` has the tables whose snapshots must be published before this one is read, because their changes change rows of this table
-    through foreign keys.
+    - `since`: no change of the table after this position is merged. If the snapshot is canceled, the table continues from `since`, without
+      the rows.
+    - `generation`: rises by one each time all chunks are read again. Each generation has its own folder.
+    - `buffered_after`: only buffered changes after this order key belong to the generation.
+    - `began_at`: the position up to which the stream was merged when the reading began, or None if the reading has not begun.
+    - `version`: the version of the table's schema. `columns`: (name, Spark type) of the columns that are read.
+    - `rows`, `size_bytes`, `chunks`: the totals of the complete chunks. `rows_expected`: the server's estimate of all rows.
+    - `high`: the end of the source's binlog when all rows were read. The stream must pass `high` before the table is published.
+    - `label`: the order key that the published rows got, or -1.
+    - `wanted_at`, `reading_at`, `read_at`, `published_at`: when the snapshot reached the state, in seconds since 1970, or 0 if it has not.
+    - `restarts`: how often the chunks were read again since an operator last continued the snapshot. `causes`: how often for each
+      `RestartCause`.
+    - `reason`: why the chunks were read again the last time, or in FAILED, why the snapshot failed. `tries`: how often in a row the same
+      reason prevented progress.
+    - `waits_for`: the tables whose snapshots must be published before this table is read, because changes of these tables change rows of
+      this table through foreign keys.
     """
 
     snapshot_id: str
@@ -101,7 +107,7 @@ class SnapshotRecord:
 
     @property
     def read_at_us(self) -> int:
-        """The time when the reading began, in µs since 1970. The rows that were read have it as their commit time."""
+        """The time when the reading began, in µs since 1970. It becomes the commit time of the rows that were read."""
         return round(self.reading_at * 1e6)
 
     @property
@@ -138,10 +144,9 @@ class SnapshotRecord:
         rows_expected: int,
         now: float,
     ) -> SnapshotRecord:
-        """Returns the record in the state READING. Call it when everything up to `position` is staged and no run merges. A run reads the
-        chunks next.
-
-        The rows will contain all changes up to `position`, so changes that were buffered before are no longer used.
+        """Returns the record in the state READING. The caller must make sure that everything up to `position` is staged and that no run
+        merges.
+        The rows that are read will contain all changes up to `position`, so buffered changes before `position` are no longer used.
         """
         return self._to(
             SnapshotState.READING,
@@ -162,7 +167,7 @@ class SnapshotRecord:
         return dataclasses.replace(self, chunks=chunks, rows=rows, size_bytes=size_bytes)
 
     def finished(self, high: SourceEnd, now: float) -> SnapshotRecord:
-        """Returns the record in the state READ, in which all chunks are complete."""
+        """Returns the record in the state READ, because all chunks are complete. `high` is the end of the source's binlog now."""
         return self._to(SnapshotState.READ, high=high, read_at=now)
 
     def published(self, label: int, now: float) -> SnapshotRecord:
@@ -179,7 +184,8 @@ class SnapshotRecord:
         """Returns the record in the state WANTED, so that all chunks are read again. `buffered_after` is the order key of a statement that
         changed the table; None keeps all buffered changes. `cause` is set if the cause may occur only RESTARTS_MAX times.
 
-        Before reading has begun, this does not count as a restart, so a waiting snapshot does not fail because of many changes.
+        If the reading has not begun, this is not counted as a restart. Otherwise a snapshot that waits could fail because of many changes
+        of the table.
         """
         counts = cause is not None and self.began_at is not None
         return self._to(
@@ -196,8 +202,8 @@ class SnapshotRecord:
         self, why: str, *, buffered_after: int | None = None, through: Collection[str] = ()
     ) -> SnapshotRecord:
         """Returns the record in the state WANTED, because foreign keys changed rows without row events and Sluice cannot compute these
-        changes. If that happened too often, or the record is in FAILED, returns it in FAILED. `why` is a clause that names the foreign
-        keys. `through` has tables to add to `waits_for`.
+        changes. If that happened RESTARTS_MAX times already, or if the snapshot has failed before, returns the record in the state FAILED.
+        `why` is a clause that names the foreign keys. `through` has the names of tables to add to `waits_for`.
         """
         again = dataclasses.replace(
             self.again(why, buffered_after=buffered_after, cause=RestartCause.CASCADES),
@@ -214,13 +220,11 @@ class SnapshotRecord:
         return again
 
     def failed(self, reason: str) -> SnapshotRecord:
-        """Returns the record in the state FAILED. A failed snapshot does not continue by itself, and its table's changes are still
-        buffered.
-        """
+        """Returns the record in the state FAILED. A failed snapshot waits for an operator, and changes of its table are still buffered."""
         return self._to(SnapshotState.FAILED, reason=reason)
 
     def with_pause(self, *, paused: bool) -> SnapshotRecord:
-        """Returns the record with its pause begun or ended. No chunk is read while the snapshot is paused."""
+        """Returns the record of a snapshot that an operator pauses or continues. No chunk is read while the snapshot is paused."""
         return dataclasses.replace(self, paused=paused)
 
     def noted(self, reason: str) -> SnapshotRecord:
@@ -228,8 +232,8 @@ class SnapshotRecord:
         return dataclasses.replace(self, reason=reason, tries=self.tries + 1 if reason == self.reason else 1)
 
     def retried(self) -> SnapshotRecord:
-        """Returns the record after an operator continued the snapshot. Complete chunks are kept, except after a failure: then everything is
-        read again.
+        """Returns the record after an operator continued the snapshot. If the snapshot had failed, all rows are read again. Otherwise
+        complete chunks are kept.
         """
         if self.state == SnapshotState.FAILED:
             return dataclasses.replace(self.again(self.reason), paused=False, restarts=0, causes={})
@@ -272,7 +276,9 @@ _UNREAD: Mapping[str, Any] = {
 
 
 def wanted(name: str, since: Position | None, now: float, where: str = "") -> SnapshotRecord:
-    """Returns the record of a requested snapshot of "database.table". `where`: an SQL condition for its rows; empty for all rows."""
+    """Returns the record of a requested snapshot of "database.table". `where` is an SQL condition for the rows to read, or empty for all
+    rows. `now` is in seconds since 1970.
+    """
     database, _, table = name.partition(".")
     return SnapshotRecord(
         snapshot_id=uuid.uuid4().hex[:SNAPSHOT_ID_CHARS],
@@ -285,22 +291,24 @@ def wanted(name: str, since: Position | None, now: float, where: str = "") -> Sn
 
 
 def is_past(cursor: Position, record: SnapshotRecord) -> bool:
-    """Returns whether a READ snapshot can be published: every change that its rows may contain is merged or buffered. `cursor` is the
-    position that the stream has reached.
+    """Returns whether a snapshot in the state READ can be published: every change that the read rows may contain is merged or buffered.
+    `cursor` is the position up to which the stream is merged or buffered.
     """
     return record.high is not None and same_stream(cursor, record) and has_come_past(cursor, record.high)
 
 
 def has_come_past(cursor: Position, high: SourceEnd) -> bool:
-    """Returns whether a cursor has passed `high`, an earlier end of the source's binlog. Both must belong to the same stream."""
+    """Returns whether a cursor has passed `high`, an earlier end of the source's binlog. The cursor and `high` must be of the same
+    stream.
+    """
     if high.file and cursor.order_key >= order_key(cursor.epoch, number_of(high.file), high.offset):
         return True
     return bool(high.executed) and has_executed(cursor.gtid_set, high.executed)
 
 
 def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
-    """Returns whether the stream is still the one in which the snapshot's reading began. Otherwise, after a failover or a reset, positions
-    cannot be compared.
+    """Returns whether the cursor's epoch is the one in which the snapshot's reading began. After a failover or a reset of the binlog, it is
+    another epoch, and positions cannot be compared.
     """
     return record.began_at is not None and cursor.epoch == record.began_at.epoch
 

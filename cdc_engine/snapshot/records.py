@@ -1,10 +1,10 @@
-"""Stores the snapshots of a destination: a record for each table (`snapshots/<digest of the table>.json`), the buffered files and the
-chunks. The files are in `snapshots/<digest>/`. If the ledger is shared and staged batches are in an object store, the files are in that
-store too.
+"""Stores the snapshots of a destination: a record for each table (`snapshots/<digest of the table>.json`), and the files with buffered
+changes and chunks in `snapshots/<digest of the table>/`. If the ledger is shared and staged batches are in an object store, these files are
+in the object store too.
 
 The console begins, pauses and cancels snapshots; a run of the snapshot job reads and publishes them; a merge run buffers changes. Each
-change of a record is computed from its current state. Only the holder of the run lock may change a record so that buffered files are no
-longer used.
+change of a record is computed from the stored record, so that no change is lost. Only the holder of the run lock may change a record in
+such a way that buffered files are no longer used.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sluice.object_stores.options import resolved
 from sluice.object_stores.stored_files import StoredFiles
 
 FOLDER = "snapshots"
-PARSED_MAX = 10_000  # The number of parsed records that a process caches, some 2 kB each.
+PARSED_MAX = 10_000  # The most parsed records that a process caches, some 2 kB each.
 
 KNOWN_MAX = 128  # The number of destinations whose snapshots a process caches.
 
-# By location of the record store: the records that the store returned last, and the snapshots that were parsed from them. Entries are
-# replaced as a whole.
+# A cache by location of the record store: the records that the store returned last, and the snapshots that were parsed from these records.
+# Threads replace an entry as a whole, so no lock is needed.
 _known: dict[LedgerLocation, tuple[Mapping[str, StoredRecord], tuple[SnapshotRecord, ...]]] = {}
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
@@ -56,7 +56,8 @@ class SnapshotRecords:
     def all(self) -> tuple[SnapshotRecord, ...]:
         """Returns the newest snapshot of each table that ever had one, by name. Raises MetaError.
 
-        Leaves out a copy of a record under another file name, because it would be a second snapshot of the table that no transition ends.
+        Ignores a record whose file name belongs to another table, for example an operator's copy. It would be a second snapshot of the
+        table, and no transition could end it.
         """
         stored = self._records.read_all(f"{FOLDER}/")
         known = _known.get(self._location)
@@ -70,7 +71,7 @@ class SnapshotRecords:
         return ordered
 
     def get(self, name: str) -> SnapshotRecord | None:
-        """Returns the snapshot of "database.table", or None if it never had one. Raises MetaError."""
+        """Returns the newest snapshot of "database.table", or None if the table never had a snapshot. Raises MetaError."""
         text = self._records.get(_key(name))
         return None if text is None else self._parsed(_key(name), text)[1]
 
@@ -100,8 +101,9 @@ class SnapshotRecords:
         return self._change(name, changed)
 
     def forget_ended(self, captured: Container[str], before: float) -> tuple[str, ...]:
-        """Removes the snapshots, with their files, of tables that are not captured any more, if they ended before a time (seconds since
-        1970). Returns the names of these tables. Keeps a snapshot that is requested meanwhile. Raises MetaError.
+        """Removes ended snapshots, with their files, of tables that are not captured any more. `before` is a time in seconds since 1970:
+        keeps snapshots that ended later. Returns the names of the tables whose snapshots were removed. Keeps a snapshot that another
+        process requests during the call. Raises MetaError.
         """
         forgotten = []
         for key, stored in sorted(self._records.read_all(f"{FOLDER}/").items()):
@@ -112,27 +114,26 @@ class SnapshotRecords:
                 self.sweep(record.name)
             if self._records.remove(key, stored.version):
                 forgotten.append(record.name)
-                # The folder may not exist, or may have files of a snapshot that was requested meanwhile.
+                # The folder may not exist, or may have files of a snapshot that another process requested during the call.
                 with contextlib.suppress(OSError):
                     (self._folder / digest_of(record.name)).rmdir()
         return tuple(forgotten)
 
     def changes(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of a snapshot's buffered files. When chunks are read again, the location stays the same, unless a statement
-        changed the table.
+        """Returns the location of a snapshot's buffered changes. The location changes when `buffered_after` of the record changes, because
+        the changes that were buffered before are no longer used.
         """
         return self._placed(record.name, f"{record.snapshot_id}-changes-{record.buffered_after}")
 
     def cascades(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of buffered changes of parent rows, which foreign keys pass on to the table. The location changes together
-        with that of `changes`.
+        """Returns the location of buffered changes of parent tables that change rows of the snapshot's table through foreign keys. The
+        location changes together with that of `changes`.
         """
         return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
-        """Returns the number of buffered changes of parent rows. Raises MetaError.
-
-        `spark_jobs/snapshot/buffered_cascades.py` writes this number into the names of its files.
+        """Returns the number of buffered changes of parent tables. Raises MetaError.
+        The number is in the names of the files that `spark_jobs/snapshot/buffered_cascades.py` writes.
         """
         if not record.is_open:
             return 0
@@ -145,14 +146,14 @@ class SnapshotRecords:
         return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
     def reading(self) -> Lock:
-        """Returns the lock that a run holds while it reads and publishes snapshots. After such a run was killed, the lock is free, even if
+        """Returns the lock that a run holds while it reads and publishes snapshots. The lock becomes free when the run is killed, even if
         Dagster still shows the run as started.
         """
         return open_lock(self._location, READING)
 
     def take_reading(self) -> Lock | None:
-        """Acquires the lock of `reading` and returns it. Returns None if another run has the lock. If a run was killed on another host,
-        waits until its lock expires.
+        """Acquires the lock that `reading` describes, and returns it. Returns None if another run has the lock. With a shared ledger, waits
+        so long that the lock of a run that was killed on another host expires.
         """
         reading = self.reading()
         seconds = 2 * self._location.session_seconds if self._location.is_shared else 0.0
@@ -163,8 +164,8 @@ class SnapshotRecords:
         return lock_held(self._location, READING)
 
     def still_seconds(self, now: float) -> dict[str, float]:
-        """If no run reads snapshots now, returns the tables ("database.table") whose snapshots wait for a run, and for how many seconds
-        each has made no progress. Otherwise returns nothing. `now` is the wall-clock time.
+        """Returns for how many seconds snapshots that wait for a run have made no progress, by "database.table". Returns {} if a run reads
+        snapshots now. `now` is in seconds since 1970.
         """
         if self.are_read():
             return {}
@@ -172,8 +173,8 @@ class SnapshotRecords:
         return {each.name: max(0.0, now - kept_at) for kept_at, each in found if each.has_work}
 
     def sweep_buffered(self, name: str) -> None:
-        """Removes the buffered files that a table's snapshot no longer uses since its last restart. The caller must hold the run lock.
-        Keeps chunks, because a run may be writing them.
+        """Removes buffered files that a table's snapshot no longer uses after a restart. Keeps all chunks, because a run may be writing
+        chunks now. The caller must hold the run lock.
         """
         self._sweep(name, lambda folder: "-chunks-" not in folder)
 
@@ -184,7 +185,7 @@ class SnapshotRecords:
         self._sweep(name, lambda _: True)
 
     def _sweep(self, name: str, may_go: Callable[[str], bool]) -> None:
-        # The folders are listed before the record is read, so that folders that another process creates in between are kept.
+        # Lists the folders before it reads the record. Otherwise it would remove a folder that another process creates for a newer record.
         home, stored = self._folder / digest_of(name), self._store(name)
         here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
         with _translated():
@@ -245,7 +246,9 @@ class SnapshotRecords:
 
 @functools.lru_cache(maxsize=PARSED_MAX)
 def _record_of(text: str) -> tuple[float, SnapshotRecord]:
-    """Parses a record. Results are cached, because ticks and runs read all records repeatedly, and few records change."""
+    """Parses a stored record: returns the time when it was stored (seconds since 1970), and the snapshot. Results are cached, because ticks
+    and runs read all records repeatedly, and few records change.
+    """
     stored = json.loads(text)
     return float(stored["kept_at"]), SnapshotRecord.from_json(stored["record"])
 

@@ -2,8 +2,8 @@
 `read`.
 
 A bound of a composite key is written as `a >= x AND (a > x OR (a = x AND b > y))`, which the servers' optimisers turn into ranges of the
-key's index. Two neighbouring chunks share a bound: one excludes it and the other includes it. So a row is in one chunk, whichever values
-the collation considers equal.
+key's index. Two neighbouring chunks share a bound, which belongs to the first of them. So each row is in exactly one chunk, whichever
+values the collation considers equal.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from sluice.cdc_engine.snapshot.key_literals import KeyColumn, is_uuid, key_colu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Key:
-    """The key by which a table is split into chunks. `quoted` has the names of its columns, and `uuids` tells which of them are UUIDs.
-    `index` is the index with the key's order, which the statements name, or empty.
+    """The key by which a table is split into chunks. The tuples have one value per key column: the quoted name, how the column is printed
+    and compared, whether it may be NULL, and whether it is a UUID. `index` is the index that has the key's order and that the statements
+    name, or empty.
     """
 
     quoted: tuple[str, ...]
@@ -67,8 +68,8 @@ def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where
 def rows_statement(
     table: TableVersion, expressions: str, key: Key | None, bounds: tuple[tuple[str, ...], tuple[str, ...]], where: str
 ) -> str:
-    """Returns the SELECT for all rows of a chunk, which are between its two bounds. The first chunk includes rows with NULL in the key, so
-    that such rows are detected.
+    """Returns the SELECT for all rows of a chunk. `bounds` are the chunk's `after` and `up_to`. The first chunk also selects rows with NULL
+    in the key, so that the reading detects such rows instead of skipping them.
     """
     after, up_to = bounds
     conditions: list[str] = []
@@ -109,7 +110,9 @@ def _table(table: TableVersion, index: str) -> str:
 
 
 def _given(where: str) -> list[str]:
-    """Returns the operator's condition on separate lines, so that a comment at its end does not hide the rest of the statement."""
+    """Returns the operator's condition in parentheses on lines of its own. Otherwise a comment at the end of the condition would hide the
+    rest of the statement.
+    """
     return [f"(\n{where}\n)"] if where.strip() else []
 
 

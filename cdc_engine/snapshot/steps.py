@@ -13,19 +13,19 @@ from sluice.cdc_engine.states import SnapshotState
 
 
 class SnapshotStep(enum.Enum):
-    NOTHING = "nothing"  #: The snapshot ended, failed, or is paused.
-    WAIT = "wait"  #: The engine or the stream must advance first.
-    BEGIN = "begin"  #: A run begins the reading while it holds the run lock.
-    READ = "read"  #: The chunks that are not complete yet are read.
+    NOTHING = "nothing"  #: Do nothing, because the snapshot ended, failed, or is paused.
+    WAIT = "wait"  #: Wait until the engine or the stream has advanced.
+    BEGIN = "begin"  #: Begin the reading, while the run holds the run lock.
+    READ = "read"  #: Read the chunks that are not complete yet.
     PUBLISH = "publish"
-    AGAIN = "again"  #: The rows that were read are no longer valid.
+    AGAIN = "again"  #: Read all rows again, because those that were read are no longer valid.
     FAIL = "fail"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotSituation:
-    """What decides the next step of a table's snapshot. `begin` is the position up to which the stream was staged, and `cursor` the
-    position up to which it is merged or buffered.
+    """The facts that decide the next step of a table's snapshot. `begin` is the position up to which the stream is staged, and `cursor` the
+    position up to which the stream is merged or buffered.
 
     `version` is the table's schema version at the current position of the stream, or empty if the table is not captured. `stop` is the
     ledger's record of the table's stop, if the table is stopped.
@@ -46,8 +46,8 @@ class StepDecision:
 def next_step(
     record: SnapshotRecord, there: SnapshotSituation, others: Collection[SnapshotRecord] = ()
 ) -> StepDecision:
-    """Returns the next step of a snapshot. For the steps NOTHING, WAIT and AGAIN, it has a sentence with the reason. `others` are the
-    destination's other snapshots.
+    """Returns the next step of a snapshot, with the reason for the steps NOTHING, WAIT, AGAIN and FAIL. `others` are the destination's
+    other snapshots.
     """
     if not record.has_work:
         return StepDecision(SnapshotStep.NOTHING, record.reason)
@@ -63,7 +63,7 @@ def next_step(
 
 
 def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, cursor: Position) -> StepDecision:
-    """Returns the step of a snapshot whose rows are not read yet."""
+    """Returns the step of a snapshot in the state WANTED."""
     if not there.version:
         return StepDecision(SnapshotStep.WAIT, "the engine does not know the table yet")
     if begin.epoch != cursor.epoch:
@@ -78,8 +78,8 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
 
 
 def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> str:
-    """Returns why this snapshot must wait for the publication of other snapshots, or an empty text. If tables wait for each other, one of
-    them continues.
+    """Returns why this snapshot must wait for the publication of other snapshots, or "" if it need not wait. Snapshots that wait for each
+    other do not wait, because none of them could continue.
     """
     if not record.waits_for:
         return ""
@@ -106,7 +106,7 @@ def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> st
 
 
 def _stands(other: SnapshotRecord) -> str:
-    """Returns why a snapshot that others wait for does not continue by itself, or an empty text."""
+    """Returns why the snapshot `other`, for which this snapshot waits, does not continue by itself. Returns "" if it continues."""
     if other.state == SnapshotState.FAILED:
         return f"; the snapshot of {other.name} has failed: correct the cause, then use `sluice snapshot resume`"
     return (
@@ -115,7 +115,7 @@ def _stands(other: SnapshotRecord) -> str:
 
 
 def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Position) -> StepDecision:
-    """Returns the step of a snapshot whose rows are being read or were read."""
+    """Returns the step of a snapshot in the state READING or READ."""
     if not there.version:
         why = (
             "the table was dropped or renamed, or is not captured any more; end the snapshot with `sluice "

@@ -25,12 +25,13 @@ from sluice.cdc_engine.snapshot.work import SizeEstimate
 from sluice.cdc_engine.source import reader as replica
 
 # MySQL without GTIDs does not report which transactions its reads show. A transaction in the binlog is committed within milliseconds,
-# unless it waits for a replica's acknowledgement. So after this time, only such waits are checked.
+# unless it waits for a replica's acknowledgement (semi-sync). So after this time, Sluice only checks whether transactions wait for an
+# acknowledgement.
 UNTOLD_SECONDS = 2.0
 
 
 class KeptReaders:
-    """Keeps connections to one server open after a table was read, for the next table. Any thread may call the methods."""
+    """Keeps connections to one server open after a table was read, so that the next table uses them. Any thread may call the methods."""
 
     def __init__(self, connect: Callable[[], RowReader]) -> None:
         self._connect = connect
@@ -82,9 +83,10 @@ def estimates(reader: RowReader, tables: Sequence[TableVersion]) -> dict[str, Si
 
 
 class SourceTable:
-    """Reads the rows of one table for its snapshot. If rows are read from a replica, `source` connects to the server whose binlog the
-    stream reads. `logged` reads this binlog, for a table without a key that the account may not lock. `kept` provides connections and gets
-    them back at the end; with None, connections are opened and closed.
+    """Reads the rows of one table for its snapshot, over connections that `connect` opens.
+    - `source`: opens a connection to the server whose binlog the engine reads, if `connect` leads to a replica. Otherwise None.
+    - `logged`: reads this binlog, for a table without a key that the account may not lock.
+    - `kept`: lends open connections to this reader. If it is None, the reader opens and closes its own connections.
     """
 
     def __init__(
@@ -107,15 +109,15 @@ class SourceTable:
         self._began = time.monotonic()
         self._end: SourceEnd | None = None  # For a table without a key, the position at which `read` read its rows.
         self._shown: Position | None = None  # The position with which `shows` was called last.
-        self._server = ""  # The server whose binlog the stream reads, once it is known.
-        # The GTID set that each connection to a replica must show, because one host name may lead to several servers.
+        self._server = ""  # The identity of the server whose binlog the engine reads. Empty before `shows` is called.
+        # The GTID set that every new connection to a replica must show. One host name may lead to several replicas, and another replica may
+        # lag.
         self._needed = ""
 
     def shows(self, position: Position) -> bool:
-        """Returns whether a read that begins now shows every commit up to a position. That the binlog has reached the position does not
-        prove it: with semi-sync AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits it.
-
-        From this call on, every connection must lead to the server of the position. Raises SourceConnectionError if one leads to another
+        """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
+        AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
+        From this call on, every connection must lead to the server of the position, and raises SourceConnectionError if it leads to another
         server.
         """
         self._server, self._shown = position.server_uuid, position
@@ -127,7 +129,7 @@ class SourceTable:
             self._require_same(reader)
             _require_executed(reader, position)
         if not reader.mariadb and position.gtid_set:
-            # MySQL adds a GTID to the executed set after the storage engine's commit.
+            # The executed set decides, because MySQL adds a GTID to it after the storage engine's commit.
             return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
         with contextlib.closing(self._connected()) as view:
             if view.mariadb:
@@ -157,8 +159,8 @@ class SourceTable:
         return read_chunk(reader, self._table, chunk, path, self._rules, marks=marks)
 
     def end(self) -> SourceEnd:
-        """Returns the end of the binlog that the stream reads. All changes that the read rows contain are before this end, also if a
-        replica was read. For a table without a key, returns the position at which its rows were read.
+        """Returns the current end of the binlog that the engine reads. All changes that the read rows contain are before this end, also if
+        the rows were read from a replica. For a table without a key, returns the position at which the table's rows were read.
         """
         if self._end is not None:
             return self._end
@@ -200,8 +202,8 @@ class SourceTable:
         return reader
 
     def _require_same(self, reader: RowReader) -> None:
-        """Raises SourceConnectionError if a connection leads to another server than the stream, because positions of one server have no
-        meaning on another. The source may have been switched, or its address may have moved, during the reading.
+        """Raises SourceConnectionError if a connection does not lead to the server whose binlog the engine reads. A switch of the source,
+        or a change of its address, can cause this during the reading. Positions of one server have no meaning on another server.
         """
         if self._server and (found := reader.server()) != self._server:
             reader.close()
@@ -213,8 +215,8 @@ class SourceTable:
 
 
 def _require_executed(reader: RowReader, position: Position) -> None:
-    """Raises SourceConnectionError if a MariaDB server has not executed every transaction that the stream has read, in each GTID domain.
-    The server id alone does not identify the server, because a rebuilt server has the same id.
+    """Raises SourceConnectionError if a MariaDB server has not executed every transaction that the engine has read from the binlog, in each
+    GTID domain. The server id alone does not identify the server, because a server that was rebuilt has the same id.
     """
     if not reader.mariadb or not position.gtid_set:
         return

@@ -1,4 +1,4 @@
-"""Checks whether reads of a server show every transaction that its binlog has, for servers without MySQL's GTIDs. Called by `table_reader`.
+"""Checks whether reads of a server show every transaction that is in the server's binlog, for servers without MySQL's GTIDs.
 
 A transaction is in the binlog, and is sent to replicas, before the storage engine commits it. With semi-sync AFTER_SYNC, the commit waits
 until a replica acknowledges the transaction.
@@ -13,16 +13,17 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
 
-# How many seconds one request of a table lock waits. It is the server's minimum, because new writers wait behind a pending lock.
+# How many seconds a LOCK TABLES waits for active writers. It is the server's minimum, because new writers wait too as long as LOCK TABLES
+# waits.
 LOCK_TRY_SECONDS = 1
 LOCK_WAIT_TIMEOUT = "(error 1205)"
 
 
 def view_contains(reader: RowReader, position: Position) -> bool:
-    """Begins a consistent read of MariaDB, and returns whether it shows every commit up to a position. The connection stays in this read
-    afterwards.
-
-    If the read's offset is before the position, the GTIDs decide, because control events move the stream's position without a commit.
+    """Begins a consistent read of MariaDB, and returns whether the read shows every commit up to a position. After the call, the connection
+    is still in this read.
+    If the binlog offset of the read is before the position, the GTIDs decide: events without a commit can move the engine's position beyond
+    the last commit.
     """
     reader.texts(CONSISTENT_READ)
     seen = position_of_read(reader)
@@ -42,11 +43,10 @@ def waits_for_replicas(reader: RowReader) -> bool:
 
 
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether all transactions that wrote to the table before this call are committed. Locks the table to find out, and releases
-    the lock at once.
-
-    The lock waits for writers, which keep their locks until their commits are complete. Also returns False if the account may not lock
-    tables.
+    """Returns whether all transactions that wrote to the table before this call are committed. Returns False also if the account may not
+    lock tables.
+    To find out, locks the table and releases the lock at once. The lock waits for active writers, because a writer keeps its own lock of
+    the table until its commit is complete.
     """
     try:
         lock(reader, table, LOCK_TRY_SECONDS)

@@ -1,8 +1,8 @@
 """Executes the steps of a table's snapshot: begins it, reads its chunks while the stream continues, and publishes the rows. Called by
 `groups`.
 
-Every step can be repeated after a crash at any point: a chunk is complete when its record exists, and to publish twice has the same result
-as to publish once.
+Every step can be repeated after a crash at any point. A chunk is complete when its record exists. A second publication has the same result
+as the first one.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from sluice.cdc_engine.states import SnapshotState
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The maximum of attempts to read a table whose definition changed. Each run makes one attempt, about one per minute, and meanwhile the
-# stream reaches the statement that changed the table.
+# The most attempts to read a table whose definition changed on the server. Each run makes one attempt, about once per minute. Within this
+# time, the stream should reach the statement that changed the table.
 CHANGED_TRIES_MAX = 30
-# The maximum of attempts to advance a table's snapshot after unexpected errors. It equals the maximum for a table that cannot be merged.
+# The most attempts to advance a table's snapshot that raises an unexpected error. It equals the number of attempts to merge a table.
 RAISED_TRIES_MAX = 4
-# Errors of Sluice's own code, or of a library that it called wrongly. Other errors report what a source, a disk, a store or Spark refused.
+# Errors that a defect in Sluice causes. Other errors report that a source, a disk, a store or Spark refused something.
 MISTAKES = (
     ArithmeticError,
     AssertionError,
@@ -53,12 +53,12 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
-# The longest wait until reads of the server show the transactions that the stream has read from the binlog.
+# How long a snapshot waits until reads of the server show all transactions that the engine has read from the server's binlog.
 VISIBLE_SECONDS_MAX = 60.0
 
 
 class SnapshotRaisedError(SluiceError):
-    """The snapshot of a table raised an error that nobody expected. The message names the table."""
+    """The snapshot of a table raised an error that only a defect of Sluice can cause. The message names the table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,34 +76,38 @@ class TableReader(Protocol):
         """Returns whether a read that begins now shows every commit up to a position of the stream."""
 
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
-        """Yields the chunks that follow the chunk `after` in the key's order. The bound of each chunk is searched when the chunk is
-        requested.
+        """Yields the chunks that follow the chunk `after` in the key's order. Searches the bound of a chunk when the caller requests the
+        chunk.
         """
 
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
-        """Reads the rows of a chunk into a Parquet file, and adds the columns of `marks` to each row. The file is complete and on disk when
-        this returns.
+        """Reads the rows of a chunk into a Parquet file, and adds the columns of `marks` to each row. When the call returns, the file is
+        complete and on disk.
         """
 
     def end(self) -> SourceEnd:
-        """Returns the current end of the binlog. For a table without a key, returns the binlog's end at the time of its read."""
+        """Returns the current end of the binlog. For a table without a key, returns the position at which the table's rows were read."""
 
     def close(self) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotDependencies:
-    """What the work on a destination's snapshots (`groups.advance`, `groups.run_all`) calls.
-
-    `look` returns what `steps` needs to decide about a "database.table". `table` returns the table with its captured columns, or None if it
-    is not captured. `spark_columns` returns (name, Spark type) of a table's columns. `sizes` estimates the sizes of tables, by name.
-    `reader` makes a reader of one table. `run_lock` returns the lock that merge runs hold. `publish` makes the lake table and returns the
-    order key that its rows got.
-
-    `say` reports a line of text. `progress` is called after each chunk, `flush` after the work on some tables, and `close` at the end;
-    reports may be collected until `flush`. Within `together`, `progress` is called for several tables without other work in between.
-    `conf_changed` returns why the work must end because conf/ has changed since its start, or an empty text: otherwise rows that conf/ now
-    excludes would be read.
+    """The functions and settings that `groups.advance` and `groups.run_all` need to advance a destination's snapshots.
+    - `look`: returns the facts with which `steps` decides about a "database.table".
+    - `table`: returns the table with its captured columns, or None if the table is not captured.
+    - `spark_columns`: returns (name, Spark type) of a table's columns.
+    - `sizes`: estimates the sizes of tables, by name.
+    - `reader`: makes a reader of one table, with an SQL condition for its rows. `readers`: how many threads read at the same time.
+    - `run_lock`: returns the lock that merge runs hold.
+    - `publish`: makes the lake table from the rows and buffered changes, and returns the order key that the rows got.
+    - `say`: reports a line of text.
+    - `progress`: called after each chunk. `together`: within its block, `progress` is called for several tables without other work in
+      between.
+    - `flush`: called after some tables were advanced. Reports of `say` and `progress` may be collected until then. `close`: called at the
+      end.
+    - `conf_changed`: returns why the run must end because conf/ has changed since the run's start, or "". Otherwise the run could read rows
+      that conf/ now excludes.
     """
 
     records: SnapshotRecords
@@ -124,13 +128,13 @@ class SnapshotDependencies:
     conf_changed: Callable[[], str] = str  # The default always returns an empty text.
 
 
-# Errors after which the next run may succeed, because a password is being rotated, or the store of a secret does not answer.
+# ConfigurationErrors after which the next run may succeed: a password is being changed, or the store of a secret does not answer.
 PASSING = (AccessDeniedError, SecretUnavailableError)
 
 
 def next_act(name: str, dependencies: SnapshotDependencies) -> tuple[SnapshotRecord | None, StepDecision]:
-    """Returns the record of a table's snapshot and its next step: NOTHING, WAIT, BEGIN, READ or PUBLISH. Before, restarts the snapshot or
-    records its failure if necessary.
+    """Returns the record of a table's snapshot, and the next step: NOTHING, WAIT, BEGIN, READ or PUBLISH. Executes the steps AGAIN and FAIL
+    itself: restarts the snapshot, or records that it failed.
     """
     while True:
         record = dependencies.records.get(name)
@@ -149,9 +153,9 @@ def next_act(name: str, dependencies: SnapshotDependencies) -> tuple[SnapshotRec
 
 
 def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependencies) -> None:
-    """Begins the reading of a table at the current position: all changes up to it are merged, and later changes are buffered. Does nothing
-    if the snapshot can no longer begin, for example because it was canceled. `expected` is the estimated number of rows. The caller must
-    hold the run lock.
+    """Begins the reading of a table at the current position: all changes up to this position are merged, and later changes are buffered.
+    Does nothing if the snapshot can no longer begin, for example because an operator canceled it. `expected` is the estimated number of
+    rows. The caller must hold the run lock.
     """
     # The record and conf/ may have changed during the wait for the lock.
     now, table, there = (
@@ -183,8 +187,8 @@ def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependenc
 
 
 def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: TableReader, *, rows_max: int = 0) -> bool:
-    """Reads the chunks of a table that are not complete, and closes the reader. Returns whether all chunks are now complete. If the table
-    has more rows than `rows_max`, leaves the remaining chunks to the next call; 0 means no limit.
+    """Reads the chunks of a table that are not complete, and closes the reader. Returns whether all chunks are now complete. Stops after
+    `rows_max` rows, and leaves the remaining chunks to the next call; 0 means no limit.
     """
     if record.began_at is None:
         reader.close()
@@ -192,7 +196,8 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
     try:
         files = chunks_in(dependencies.records.chunks(record))
         if not record.key:
-            # A table without a key is read at one position, which was not stored, so the whole table is read again.
+            # The only chunk of a table without a key is valid at the position at which it was read. This position is not stored, so the
+            # table is read again.
             files.clear()
         whole = list(files.prepare())
         wait_until_shown(reader, record.began_at, dependencies.pause)
@@ -200,7 +205,7 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
             if not is_complete(tuple(whole)):
                 _read_chunks(record, dependencies, files, reader, whole, rows_max)
         except TableChangedError as error:
-            # The stream will reach the statement that changed the table, and this restarts the reading.
+            # When the stream reaches the statement that changed the table, the snapshot restarts.
             dependencies.say(f"{record.name}: {error}")
             dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
@@ -210,7 +215,7 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
         high = reader.end()
     finally:
         reader.close()
-    # A process that was killed may have stored the last chunk without adding it to the record's totals.
+    # Counts all chunks again, because a killed process may have stored a chunk without adding it to the record's totals.
     counts = len(kept), sum(each.facts.rows for each in kept), sum(each.facts.bytes for each in kept)
     done = dependencies.records.update(
         record.name,
@@ -224,8 +229,8 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
 
 
 def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[float], object]) -> None:
-    """Waits until reads of the server show every commit up to a position. Otherwise a row that is read could lack a change that is already
-    merged. Raises SourceConnectionError after VISIBLE_SECONDS_MAX.
+    """Waits until reads of the server show every commit up to a position. Otherwise a row that the snapshot reads could lack a change that
+    is already merged, and the change would be lost. Raises SourceConnectionError after VISIBLE_SECONDS_MAX.
     """
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
     while not reader.shows(position):
@@ -245,8 +250,9 @@ def _read_chunks(  # noqa: PLR0917  one caller
     whole: list[KeptChunk],
     rows_max: int,
 ) -> None:
-    """Reads several chunks at a time, one in each reader's thread. Ends early if the snapshot was paused, canceled or restarted, if the
-    table or conf/ has changed, or after `rows_max` rows. Raises the SluiceError of the first chunk that fails.
+    """Reads the chunks after `whole`, several at a time, each in a thread, and appends them to `whole`. Ends early if the snapshot was
+    paused, canceled or restarted, if the table or conf/ has changed, or after `rows_max` rows. Raises the SluiceError of the first chunk
+    that fails.
     """
     reading: dict[Future[ChunkFacts], Chunk] = {}
     marks = _marks(record)
@@ -281,7 +287,7 @@ def _pool(readers: int) -> Executor:
 
 
 class _InThisThread(Executor):
-    """An executor that executes each call in the calling thread, so that this thread reads a small table over its one connection."""
+    """An executor that executes each call in the calling thread. With it, one thread reads a table over one connection."""
 
     def submit(self, call: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -293,8 +299,8 @@ class _InThisThread(Executor):
 
 
 def _marks(record: SnapshotRecord) -> Marks | None:
-    """Returns the values of Sluice's own columns for all rows of a generation. Returns None for a table without a key, because its position
-    is known only after the read.
+    """Returns the values of Sluice's own columns for all rows of a snapshot's generation. Returns None for a table without a key, because
+    the order key of its rows is known only after the read.
     """
     if not record.key or record.began_at is None:
         return None
@@ -311,9 +317,9 @@ def _refusal(facts: ChunkFacts) -> str:
 
 
 def _changed_on_the_server(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that records that the table was changed on the server. The snapshot waits until the stream reaches the
-    statement. After CHANGED_TRIES_MAX attempts the snapshot fails, because no statement explains the error (for example, the condition is
-    invalid).
+    """Returns a transition that records that the table was changed on the server. The snapshot waits until the stream reaches the statement
+    that changed the table. After CHANGED_TRIES_MAX attempts, the snapshot fails, because the error has another cause, for example an
+    invalid condition.
     """
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
@@ -328,8 +334,8 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 
 def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that makes the rows be read again. After RESTARTS_MAX times it makes the snapshot fail, because some causes
-    never end, for example incomplete rows under binlog_row_image MINIMAL.
+    """Returns a transition that makes the snapshot read its rows again. After RESTARTS_MAX restarts, the transition makes the snapshot
+    fail, because some causes never end, for example incomplete row images with binlog_row_image MINIMAL.
     """
     cause = RestartCause.COLUMNS
     return lambda now: now.failed(why) if now.restarts_for(cause) >= RESTARTS_MAX else now.again(why, cause=cause)
@@ -346,7 +352,7 @@ def _counted(record: SnapshotRecord, dependencies: SnapshotDependencies, whole: 
         return now.with_chunks(len(whole), rows, size_bytes) if _goes_on(record, now) else now
 
     if is_complete(tuple(whole)):
-        # The record with the totals of all chunks is written once, when the reading ends.
+        # Does not store the totals of all chunks here, because `read` stores them when the reading ends.
         now = counted(dependencies.records.get(record.name) or record)
     else:
         now = dependencies.records.update(record.name, counted)
@@ -355,14 +361,16 @@ def _counted(record: SnapshotRecord, dependencies: SnapshotDependencies, whole: 
 
 
 def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
-    """Returns whether `now` is still the snapshot and generation of `begun`, whose chunks are being read, and is not paused."""
+    """Returns whether the reading that began with the record `begun` may continue: `now`, the stored record, is of the same snapshot and
+    generation, is in the state READING, and is not paused.
+    """
     same = (now.snapshot_id, now.generation, now.state) == (begun.snapshot_id, begun.generation, SnapshotState.READING)
     return same and not now.paused
 
 
 def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | None:
     """Publishes the rows of a table's snapshot, and returns the snapshot's record. Returns None if the snapshot can no longer be published.
-    The caller must hold the run lock, so that no change is buffered or merged meanwhile.
+    The caller must hold the run lock, so that no merge run buffers or merges changes at the same time.
     """
     # The record and conf/ may have changed during the wait for the lock.
     now, table = dependencies.records.get(name), dependencies.table(name)
@@ -385,8 +393,8 @@ def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | N
 def _if_still(
     seen: SnapshotRecord, change: Callable[[SnapshotRecord], SnapshotRecord]
 ) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that applies `change` only if the record is still that of the snapshot `seen`. While this host stood still,
-    another host may have begun the table's next snapshot.
+    """Returns a transition that applies `change` only if the stored record is still that of the snapshot `seen`. While this host was
+    suspended, another host may have begun the next snapshot of the table.
     """
 
     def changed(now: SnapshotRecord) -> SnapshotRecord:
