@@ -1,3 +1,3 @@
-"""Hands out and acks batches for the lake and deliveries for consumers: implements Canal's subscribe, get, ack and rollback. `protocol` has
-the sockets.
+"""Implements Canal's subscribe, get, ack and rollback: `service` hands out batches to the lake, and `consumer` hands out deliveries to
+consumers. `protocol` serves consumers over sockets.
 """

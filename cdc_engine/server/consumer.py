@@ -1,12 +1,12 @@
-"""Tracks for one consumer which changes it got, which it has acked, and which it gets next. Pure except for its locks. The lake is not such
-a consumer (`service` serves it).
+"""Tracks for one consumer which changes the consumer got, which it has acked, and which it gets next. The lake is not a consumer: `service`
+serves the lake.
 
-    get ─▶ Delivery waits ─▶ ack       the cursor moves to the end of the last whole transaction in it
+    get ─▶ Delivery waits ─▶ ack the cursor moves to the end of the delivery's last whole transaction
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
-A delivery may end within a transaction. In this case the acked position includes a number of row events (`StreamPosition`), so that a
-rollback does not go back further than necessary. The cursor stays at the end of the last whole transaction, and a restart begins there.
-`cdc_engine.instance.consumers` saves the cursor in the ledger.
+A delivery may end within a transaction. If it is acked, the acked position includes a number of row events (`StreamPosition`), so that a
+rollback goes back only to the end of the delivery. The cursor is always the end of a whole transaction, and a restart begins at the cursor.
+`cdc_engine.instance.consumers` stores the cursor in the ledger.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Delivery(Generic[PositionT]):
 
 @dataclasses.dataclass(frozen=True)
 class DeliveryQueue(Generic[PositionT]):
-    """A consumer's deliveries that wait for an ack, in order. Everything up to `acked` is acked. Everything up to `taken` was handed out,
-    or is not for this consumer.
+    """A consumer's deliveries that wait for an ack (`waiting`), in order. The consumer has acked everything up to `acked`. Everything up to
+    `taken` was handed out to the consumer, or is excluded by its filter.
     """
 
     acked: PositionT
@@ -54,22 +54,22 @@ class DeliveryQueue(Generic[PositionT]):
         return dataclasses.replace(self, taken=end, waiting=(*self.waiting, delivery), next_id=self.next_id + 1)
 
     def passed(self, end: PositionT) -> DeliveryQueue[PositionT]:
-        """Moves to `end`, because nothing up to `end` is for this consumer. If no delivery waits, everything up to
+        """Moves `taken` to `end`, because the consumer's filter excludes everything up to `end`. If no delivery waits, everything up to
         `end` counts as acked.
         """
         return dataclasses.replace(self, taken=end, acked=self.acked if self.waiting else end)
 
     def acked_up_to(self, batch_id: int, who: str) -> DeliveryQueue[PositionT]:
-        """Acks the first delivery, which must have the id. Raises BatchNotFoundError if no delivery has the id, and BatchNotFirstError if a
-        later delivery has it.
+        """Acks the first waiting delivery, whose id must be `batch_id`. Raises BatchNotFoundError if no waiting delivery has the id, and
+        BatchNotFirstError if a later delivery has the id. `who` names the consumer in the message.
         """
         first = self._first(batch_id, f"ack error , {who} batchId:{batch_id} is not exist , please check")
         rest = self.waiting[1:]
         return dataclasses.replace(self, acked=first.end if rest else self.taken, waiting=rest)
 
     def rolled_back(self, batch_id: int | None, who: str) -> DeliveryQueue[PositionT]:
-        """Removes all waiting deliveries, so that their changes are handed out again. A given id must be that of the first delivery. Raises
-        the errors of `acked_up_to`.
+        """Removes all waiting deliveries, so that their changes are handed out again. If `batch_id` is given, it must be the id of the
+        first delivery. Raises the errors of `acked_up_to`.
         """
         if batch_id is not None:
             self._first(batch_id, f"rollback error, {who} batchId:{batch_id} is not exist , please check")
@@ -88,7 +88,7 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
 
     @property
     def reads_alone(self) -> bool:
-        """Whether the consumer's stream has a separate connection to the source."""
+        """Whether this is a consumer's own stream, with a connection of its own to the source."""
 
     def take(
         self,
@@ -99,31 +99,33 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         *,
         entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[Content_co | None, PositionT]:
-        """Returns the changes after `position` that are for this consumer, and the position up to which the stream was read. The first
-        value is None if none of the changes up to this position are for this consumer. A group's stream ignores `entries_max`. Raises
-        SluiceError.
+        """Returns the changes after `position` that the consumer's filter includes, and the position up to which the stream was read. The
+        first value is None if the filter includes no change up to this position. Waits for at most `timeout_seconds`, and until `given_up`
+        returns True. A group's stream ignores `entries_max`. Raises SluiceError.
         """
 
     def wake(self) -> None:
         """Makes a waiting `take` call `given_up`."""
 
     def close(self) -> None:
-        """Releases the stream. `take` is not called afterwards."""
+        """Releases the stream. The caller must not call `take` after `close`."""
 
 
 class PositionCodec(Protocol[PositionT]):
     """Encodes positions as texts that a broker stores with a batch, and compares stored positions with the acked position."""
 
     def text(self, position: PositionT) -> str:
-        """Returns a position as a text. Raises SluiceError if the position's stream is not read now."""
+        """Returns a position as text. Raises SluiceError if the engine does not read the position's stream now."""
 
     def later(self, acked: PositionT, text: str) -> PositionT | None:
-        """Returns the stored position if it is after `acked`, otherwise None. Raises SluiceError if the two cannot be compared."""
+        """Returns the position that `text` encodes if it is after `acked`, otherwise None. Raises SluiceError if the two positions cannot
+        be compared.
+        """
 
 
 class ConsumerService(Generic[PositionT, Content_co]):
-    """Serves one consumer: get, ack and rollback. Thread-safe. A rollback ends a get that waits. `codec` is None if no broker stores
-    positions of this consumer.
+    """Implements get, ack and rollback for one consumer. Thread-safe. A rollback ends a get that waits. `begin` is the consumer's cursor.
+    `codec` is None if no broker stores positions of this consumer.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
         self._stream, self._codec = stream, codec
         self._line: DeliveryQueue[PositionT] = DeliveryQueue(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
-        self._stops = 0  # Incremented when waiting gets must return.
+        self._stops = 0  # Incremented to make waiting gets return.
         self._closed = False
         self.trouble = ""  # Why the last get failed.
         self.undelivered = ""  # Why a delivery could not be sent to the consumer's broker.
@@ -154,17 +156,19 @@ class ConsumerService(Generic[PositionT, Content_co]):
 
     @property
     def acked(self) -> PositionT:
-        """The position up to which everything is acked. A restart begins at the end of the last whole transaction before this position."""
+        """The position up to which the consumer has acked everything. A restart begins at the end of the last whole transaction up to this
+        position.
+        """
         return self._line.acked
 
     def get(
         self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
     ) -> tuple[int, Content_co | None]:
-        """Returns the id and the content of the next delivery, or (-1, None) if nothing arrives in time. Raises SluiceError if the stream
-        cannot be read.
+        """Returns the id and the content of the next delivery, or (-1, None) if no change arrives within `timeout_seconds`. Raises
+        SluiceError if the stream cannot be read.
         """
         deadline = time.monotonic() + timeout_seconds
-        # Read before the lock is taken, so that a call that ends the running get also ends this waiting get.
+        # Reads the counter before the wait for the lock. So `stop_waiting`, which ends the get that holds the lock, also ends this get.
         stops = self._stops
         with self._taking:
             while not self._closed:
@@ -183,14 +187,16 @@ class ConsumerService(Generic[PositionT, Content_co]):
         return -1, None
 
     def ack(self, batch_id: int) -> None:
-        """Acks the first waiting delivery. Raises BatchNotFoundError or BatchNotFirstError if another delivery or none has the id."""
+        """Acks the first waiting delivery. Raises BatchNotFoundError if no waiting delivery has this id, and BatchNotFirstError if a later
+        one has it.
+        """
         with self._settling:
             self._line = self._line.acked_up_to(batch_id, self._who)
             self.waiting_since = time.time() if self._line.waiting else 0.0
 
     def rollback(self, batch_id: int | None = None) -> None:
-        """Removes all waiting deliveries, so that their changes are handed out again. A given id must be that of the first delivery. Raises
-        the errors of `ack`.
+        """Removes all waiting deliveries, so that their changes are handed out again. If `batch_id` is given, it must be the id of the
+        first delivery. Raises the errors of `ack`.
         """
         self.stop_waiting()
         with self._taking, self._settling:
@@ -198,8 +204,8 @@ class ConsumerService(Generic[PositionT, Content_co]):
             self.waiting_since = 0.0
 
     def end_text(self, batch_id: int) -> str:
-        """Returns the end of a waiting delivery as a text for a broker, or an empty text without `codec`. Raises BatchNotFoundError if no
-        delivery has the id, and NotSubscribedError if the consumer was forgotten meanwhile.
+        """Returns the end of a waiting delivery as text that a broker stores, or "" if `codec` is None. Raises BatchNotFoundError if no
+        delivery has the id, and NotSubscribedError if the consumer was forgotten during the call.
         """
         end = next((each.end for each in self._line.waiting if each.batch_id == batch_id), None)
         if end is None:
@@ -210,13 +216,13 @@ class ConsumerService(Generic[PositionT, Content_co]):
         return text
 
     def continue_after(self, text: str) -> bool:
-        """Moves the consumer to the position that a broker stored, if this position is after the acked one, and drops waiting deliveries.
-        Returns whether the consumer moved. Raises SluiceError if the two positions cannot be compared.
+        """Moves the consumer to the position `text` that a broker stored, if this position is after the acked position, and drops waiting
+        deliveries. Returns whether the consumer moved. Raises SluiceError if the two positions cannot be compared.
         """
         while self._codec is not None and text:
             acked = self._line.acked
-            # No lock is held during this call: `later` waits for the lock of all consumers, and the holder of that lock may be closing this
-            # consumer.
+            # Calls `later` without holding a lock, because it could deadlock: `later` waits for the lock of all consumers, and the thread
+            # that holds this lock may be waiting in `close` for a lock of this consumer.
             later = self._codec.later(acked, text)
             if later is None:
                 return False

@@ -1,7 +1,6 @@
-"""Serves the reader of a destination, the lake: subscribe, get, ack and rollback, as in Canal's service, but with whole transactions.
-
-`instance` starts destinations and takes batches. Thread-safe. Each method writes the ledger before it changes the store. After a crash
-between the two, the next start begins at the ledger's position.
+"""Implements subscribe, get, ack and rollback for the lake, the reader of a destination. It works as Canal's service, but hands out whole
+transactions. Thread-safe. Each method writes the ledger before it changes the store. After a crash between these two steps, the next start
+begins at the ledger's position. `instance` calls this service.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ FilterChanged = Callable[[str], None]
 
 @dataclasses.dataclass(eq=False)
 class ServedDestination:
-    """A destination that was started. get and rollback hold the lock `taking`; ack and rollback hold the lock `settling`. So an ack never
-    waits for a get.
-
-    `rewind` empties the store, and restarts the parser and the store at a position. It is called if a rollback needs changes that the store
-    no longer has, or if the store is not at the ledger's position. `owed` is True if a call of `rewind` failed and must be repeated.
-    `was_elsewhere` is True if the store was not at the ledger's position at the last get. `filter_changed` is called with a client's
-    filter.
+    """A started destination: its store, its ledger, and its locks. get and rollback hold the lock `taking`; ack and rollback hold the lock
+    `settling`. So an ack never waits for a get.
+    - `rewind`: empties the store, and restarts the parser and the store at a position. It is called if a rollback needs changes that the
+      store no longer has, or if the store is not at the ledger's position.
+    - `owed`: True if a call of `rewind` failed and must be repeated.
+    - `was_elsewhere`: True if the store was not at the ledger's position at the last get.
+    - `filter_changed`: called with the filter of a client that subscribes.
     """
 
     store: EventStore
@@ -50,8 +49,8 @@ class ServedDestination:
     settling: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     def start_again(self) -> None:
-        """Restarts the reading of the stream where the ledger's batches end. If that fails, sets `owed`, so that it is repeated before the
-        next get.
+        """Restarts the reading of the stream at the end of the ledger's last batch in flight. If the restart fails, `owed` stays set, so
+        that the next get repeats it first.
         """
         if self.rewind is None:
             raise NotStartedError(
@@ -62,8 +61,8 @@ class ServedDestination:
         self.owed = False
 
     def went_elsewhere(self, error: NotContinuousError) -> None:
-        """Restarts the reading of the stream where the ledger's batches end, because the store is at another position. If the previous get
-        failed in the same way, raises `error` afterwards.
+        """Restarts the reading of the stream at the end of the ledger's last batch in flight, because the store is at another position.
+        Then raises `error` if the previous get failed in the same way.
         """
         if self.rewind is None:
             raise error
@@ -76,8 +75,8 @@ class ServedDestination:
 class CanalService:
     """The started destinations, by name. `known` has the names of all destinations in conf/, which may be started later.
 
-    A destination has only one reader. A second client is refused, because both would share one cursor, and each would miss the changes that
-    the other gets.
+    A destination has only one reader. A second client is refused, because the two clients would share one cursor, and each would miss the
+    changes that the other client gets.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class CanalService:
                 filter_changed(client.filter)
 
     def stop(self, destination: str) -> None:
-        """Stops serving a destination. Its ledger stays as it is. Later calls for it raise NotStartedError."""
+        """Stops serving a destination. Does not change its ledger. Later calls for the destination raise NotStartedError."""
         self._started.pop(destination, None)
 
     def subscribe(self, client: ClientIdentity) -> None:
@@ -132,11 +131,11 @@ class CanalService:
     def get_without_ack(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
     ) -> Batch:
-        """Returns the next batch, which then waits for its ack. Several batches may wait. If nothing arrives in time, batch_id is -1.
-
+        """Returns the next batch, which then waits for its ack. Several batches may wait. If no change arrives within `timeout_seconds`,
+        the result's batch_id is -1.
         A batch without slices has no captured changes, but its ack moves the cursor. If the store is not at the ledger's position, which
-        happens after a failed rewind, hands out nothing and restarts the reading at that position. Raises NotContinuousError if that did
-        not help.
+        happens after a failed rewind, hands out nothing and restarts the reading at the ledger's position. Raises NotContinuousError if the
+        next get finds the store at another position again.
         """
         destination = self._subscribed(client)
         with destination.taking:
@@ -161,11 +160,10 @@ class CanalService:
         *,
         kept: bool = False,
     ) -> Batch:
-        """Returns the changes after `taken`, as a further part of the same batch. `taken` is the last batch, or its last part. If there are
+        """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If there are
         no further changes, the result's batch_id is -1.
-
-        The caller has written `taken` to files. With `kept`, `taken` stays in memory. Without `kept`, its memory is freed, so that a batch
-        can be larger than the ring; after a rollback, the source is read again, because the store no longer has these changes.
+        The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, it frees them, so that
+        a batch can be larger than the ring. If such a batch is rolled back, the source is read again.
         """
         destination = self._subscribed(client)
         if taken.end is None:
@@ -190,9 +188,9 @@ class CanalService:
         event_count_max: int,
         keep: Callable[[Batch], bool],
     ) -> None:
-        """Calls `keep` with the changes that follow the last batch, `taken`, so that `keep` can record both in the ledger as one batch.
-        Does not wait for changes: if there are none, does not call `keep`. If `keep` returns False or raises an error, the changes are
-        handed out later.
+        """Calls `keep` with the changes that follow the last batch `taken`, so that `keep` can record these changes and `taken` in the
+        ledger as one batch. Does not wait for changes, and does not call `keep` if there are none. If `keep` returns False or raises an
+        error, the changes are handed out later.
         """
         destination = self._subscribed(client)
         with destination.taking, contextlib.ExitStack() as undo:
@@ -206,8 +204,8 @@ class CanalService:
     def get(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
     ) -> Batch:
-        """Acks the next batch, and then returns it. If the reader does not process the whole batch, the rest of its changes is lost for the
-        reader. Raises OutstandingBatchError if earlier batches wait for their acks, because acks must keep the order.
+        """Acks the next batch and then returns it. A change of the batch that the reader does not process is not handed out again. Raises
+        OutstandingBatchError if earlier batches wait for their acks, because batches must be acked in order.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -227,11 +225,11 @@ class CanalService:
             return batch
 
     def ack(self, client: ClientIdentity, batch_id: int, delivery: int | None = None) -> None:
-        """Acks a batch: moves the cursor in the ledger to its end, and then frees it in the store. Batch -1 has no effect. If `delivery` is
-        given, the batch must have that delivery number.
+        """Acks a batch: moves the cursor in the ledger to the end of the batch, and then frees the batch's changes in the store. Does
+        nothing for batch -1. If `delivery` is given, the batch must have this delivery number.
 
         Raises BatchNotFoundError if the batch does not wait for an ack, and BatchNotFirstError if an earlier batch waits. Raises MetaError
-        if the ledger cannot be written; the batch then still waits.
+        if the ledger cannot be written. The batch then still waits for its ack.
         """
         destination = self._subscribed(client)
         if batch_id == -1:
@@ -244,10 +242,9 @@ class CanalService:
     def rollback(self, client: ClientIdentity, batch_id: int | None = None, delivery: int | None = None) -> None:
         """Rolls back all batches in flight. Their changes are handed out again under new ids, perhaps in batches of other sizes. Waits for
         a get that is in progress.
-
         If `batch_id` (and `delivery`) is given, it must be the first batch in flight. Otherwise raises BatchNotFoundError or
-        BatchNotFirstError. The store does not have batches from before a restart. For these, `rewind` restarts reading at the cursor.
-        Without `rewind`, the destination is stopped, and NotStartedError is raised.
+        BatchNotFirstError. If the store does not have the changes, for example after a restart, `rewind` restarts the reading at the
+        cursor. If `rewind` is None, stops the destination and raises NotStartedError.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -265,8 +262,8 @@ class CanalService:
                 )
 
     def read_again(self, client: ClientIdentity) -> None:
-        """Restarts the reading of the stream at the ledger's position. Call it only while no batch is in flight. Raises the errors of
-        `rewind`, which is then repeated before the next get.
+        """Restarts the reading of the stream at the ledger's position. The caller must make sure that no batch is in flight. Raises the
+        errors of `rewind`. After an error, the next get repeats `rewind` first.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -275,7 +272,9 @@ class CanalService:
     def _entered(
         self, destination: ServedDestination, batch: Batch, transition: Callable[[Ledger, Position], Ledger]
     ) -> Batch:
-        """Records the batch in the ledger, and returns it with its id. If the ledger cannot be written, the store takes the batch back."""
+        """Records the batch in the ledger by `transition`, and returns the batch with its id. If the ledger cannot be written, the store
+        takes the batch back, so that the next get hands it out.
+        """
         end = batch.end
         if batch.empty or end is None:
             return batch

@@ -1,7 +1,6 @@
-"""Limits the connections of one listener: those of clients, and those that have not authenticated yet. Used by `listener`.
-
-A connection that has not authenticated does not count as a client. If there are too many such connections, the oldest is ended: real
-clients authenticate at once, so the oldest is probably no client.
+"""Limits the connections of one listener: those of authenticated clients, and those that have not authenticated yet. Used by `listener`.
+If too many connections have not authenticated, the oldest of them is ended. Clients authenticate at once, so the oldest connection is
+probably not from a client.
 """
 
 from __future__ import annotations
@@ -15,17 +14,19 @@ UNAUTHENTICATED_MAX = 64
 
 
 class ClientConnection:
-    """One connection. If the listener ends it before it has authenticated, `ended_because` is sent to it."""
+    """One connection to a listener. If the listener ends the connection before the client has authenticated, it sends `ended_because`
+    first.
+    """
 
     def __init__(self, channel: socket.socket, greeting_seconds: float) -> None:
         self.channel = channel
-        """What to read from and write to. The TLS socket, as soon as the TLS handshake begins."""
+        """The socket to read from and write to. From the beginning of the TLS handshake on, the TLS socket."""
         self.ended_because = ""
         self._greeting_ends = time.monotonic() + greeting_seconds
 
     def greeting_left(self) -> float:
-        """Returns the seconds that the connection has left to authenticate. Raises TimeoutError if none are left, and EOFError if the
-        listener has ended the connection.
+        """Returns how many seconds the client has left to authenticate. Raises TimeoutError if none are left, and EOFError if the listener
+        has ended the connection.
         """
         if self.ended_because:
             raise EOFError
@@ -37,7 +38,7 @@ class ClientConnection:
     def stop_reading(self) -> None:
         """Ends the receiving side of the connection, so that the thread that reads from it stops and sends `ended_because`."""
         with contextlib.suppress(OSError):
-            # SSLSocket.shutdown would remove TLS before the other thread has sent the text.
+            # SSLSocket.shutdown would end TLS before the other thread has sent `ended_because`.
             socket.socket.shutdown(self.channel, socket.SHUT_RD)
 
     def end(self) -> None:
@@ -56,7 +57,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def enter(self, connection: ClientConnection) -> bool:
-        """Adds a connection that has not authenticated. If there are too many, ends the oldest one and returns False."""
+        """Adds a connection that has not authenticated. If there are too many of them, ends the oldest and returns False."""
         with self._lock:
             oldest = None
             if len(self._unauthenticated) >= self._unauthenticated_max:
@@ -71,7 +72,7 @@ class Connections:
         return oldest is None
 
     def admit(self, connection: ClientConnection) -> str:
-        """Counts a connection that has authenticated as a client. Returns why it is refused, or an empty text."""
+        """Counts a connection that has authenticated as a client. Returns the reason if the connection is refused, otherwise ""."""
         with self._lock:
             if connection in self._clients:
                 return ""

@@ -1,8 +1,8 @@
 """Listens for clients of Canal's protocol: one listener per address, which several destinations may share, and one thread per client.
 
-`connections` limits the number of connections. That also limits memory, because a client's packet is small and an answer is one delivery. A
-connection is ended if it does not authenticate within GREETING_SECONDS, if it is silent, or if it does not read its answer. A listener uses
-the loopback address unless conf/ names another address.
+`connections` limits the number of connections. This limit also bounds memory, because a client's packet is small and an answer is one
+delivery. The listener ends a connection if the client does not authenticate within GREETING_SECONDS, sends nothing for SILENCE_SECONDS, or
+does not read an answer within WRITE_SECONDS. A listener uses the loopback address unless conf/ names another address.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sluice.cdc_engine.server.protocol.session import (
 logger = logging.getLogger(__name__)
 
 ACCEPT_AGAIN_SECONDS = 0.1
-# The time for TLS, the server's greeting and the client's authentication, in all.
+# The time limit for the TLS handshake, the server's greeting and the client's authentication together.
 GREETING_SECONDS = 10.0
-# The time to send a client the reason why its connection ends.
+# The time limit for sending a client the reason why its connection ends.
 FAREWELL_SECONDS = 1.0
-# After this silence a client's connection is ended, unless the client requested a shorter time-out.
+# If a client sends nothing for this long, its connection is ended. A client may request a shorter time-out.
 SILENCE_SECONDS = 3600.0
 WRITE_SECONDS = 60.0  # A client must read an answer within this time.
 BACKLOG = 64
@@ -145,13 +145,13 @@ class CanalListener:
         connection.channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.channel.settimeout(connection.greeting_left())
         if self._tls is not None:
-            # `wrap_socket` takes the descriptor from the plain socket. So the connection gets the TLS socket before the handshake, which
-            # may wait.
+            # `wrap_socket` takes the descriptor away from the plain socket. So `connection` gets the TLS socket before the handshake, which
+            # may wait: otherwise `stop_reading` could not end that wait.
             connection.channel = tls = self._tls.wrap_socket(
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
-            # Raises EOFError if `stop_reading` was called meanwhile: its call may have had no effect, because the plain socket has no
-            # descriptor any more.
+            # Raises EOFError if `stop_reading` was called before the connection had the TLS socket. That call had no effect, because the
+            # plain socket no longer has a descriptor.
             connection.greeting_left()
             tls.do_handshake()
         _write(connection.channel, ClientAnswer((session.greeting(),)))
@@ -194,7 +194,9 @@ def _seconds(wanted: float, most: float) -> float:
 
 
 def _read(connection: ClientConnection, session: ClientSession, size: int) -> bytes:
-    """Reads `size` bytes. Raises EOFError if the client has gone, and TimeoutError if it is silent or has not authenticated in time."""
+    """Reads `size` bytes. Raises EOFError if the client has disconnected, and TimeoutError if it sends nothing or has not authenticated in
+    time.
+    """
     data = bytearray()
     while len(data) < size:
         connection.channel.settimeout(
@@ -221,7 +223,7 @@ def _write(channel: socket.socket, answer: ClientAnswer) -> None:
     for part in answer.parts:
         view = memoryview(part)
         while view:
-            channel.sendall(view[:SEND_BYTES])  # The time-out applies to each piece.
+            channel.sendall(view[:SEND_BYTES])  # In pieces, because the time-out applies to each call.
             view = view[SEND_BYTES:]
 
 

@@ -1,7 +1,7 @@
 """Converts packets of Canal's protocol (CanalProtocol.proto) between bytes and values. Pure.
 
 A frame is a length (4 bytes, big-endian) and a Packet with a type (field 3) and a body (field 5). Clients send only small packets, so a
-larger length is refused.
+length above FRAME_BYTES_MAX is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.errors import CanalServiceError
 
-FRAME_BYTES_MAX = 1 << 16  # The largest packet of a client. Its longest field is a filter.
+FRAME_BYTES_MAX = 1 << 16  # The largest packet that a client may send. The longest field of a packet is a filter.
 FIELDS_MAX = 64
 LENGTH = struct.Struct(">I")
 VARINT_BITS_MAX = 63
@@ -35,7 +35,8 @@ class PacketType(enum.IntEnum):
     CLIENTROLLBACK = 12
 
 
-UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)  # The unit of a get's time-out, by its code.
+# The units in which a client sends the time-out of a get, in seconds. The index is the unit's code, as in Java's TimeUnit.
+UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)
 
 
 class PacketError(CanalServiceError):
@@ -49,13 +50,13 @@ Fields = Mapping[int, int | bytes]
 
 @dataclasses.dataclass(frozen=True)
 class Packet:
-    """A packet. `kind` is the number of its type, which may be missing in PacketType."""
+    """A parsed packet. `kind` is the number of the packet's type. PacketType may not have this number."""
 
     kind: int
     fields: Fields
 
     def text(self, field: int) -> str:
-        """Returns a text field, or an empty text if it is missing. Raises PacketError if it is not UTF-8."""
+        """Returns a text field, or an empty text if the packet lacks the field. Raises PacketError if the field is not UTF-8."""
         value = self.fields.get(field, b"")
         try:
             return value.decode() if isinstance(value, bytes) else str(value)
@@ -63,7 +64,7 @@ class Packet:
             raise PacketError(f"field {field} is not UTF-8") from None
 
     def number(self, field: int, default: int = 0) -> int:
-        """Returns a number field. Raises PacketError if it is not a number."""
+        """Returns a number field, or `default` if the packet lacks the field. Raises PacketError if the field is not a number."""
         value = self.fields.get(field, default)
         if isinstance(value, bytes):
             raise PacketError(f"field {field} is not a number")
@@ -77,7 +78,7 @@ class Packet:
 
 
 def parsed(frame: bytes) -> Packet:
-    """Parses a frame without its length. Raises PacketError if it is not a packet."""
+    """Parses the bytes of a frame after its length. Raises PacketError if they are not a packet."""
     outer = Packet(0, dict(_fields(frame)))
     if outer.number(4) not in {0, 1}:
         raise PacketError("Sluice cannot read compressed packets")
@@ -139,7 +140,9 @@ def refusal(code: int, message: str) -> bytes:
 
 
 def messages_head(batch_id: int, size: int) -> bytes:
-    """Returns the part of a MESSAGES frame before the `messages`, which have `size` bytes. The packet has no version, as in Canal."""
+    """Returns the beginning of a MESSAGES frame. `size` is the number of bytes of the encoded messages, which the caller sends after it. As
+    in Canal, the packet has no version.
+    """
     ident = number_field(1, batch_id)
     body_size = len(ident) + size
     packet_head = number_field(3, PacketType.MESSAGES)

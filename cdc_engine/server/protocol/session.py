@@ -1,7 +1,7 @@
-"""Answers the requests of one client: converts each whole packet to a whole answer. `listener` reads and writes the socket.
-
-A session begins with the handshake and the authentication. Subscriptions, gets, acks and rollbacks follow in any order. The answer to an
-invalid request is an error number and a sentence. A failed authentication, or bytes that are not a packet, end the connection.
+"""Answers the requests of one client of Canal's protocol: converts each packet to an answer. `listener` reads and writes the socket.
+A session begins with the handshake and the authentication. Then subscriptions, gets, acks and rollbacks may follow in any order. The answer
+to an invalid request is an error number and a message. After a failed authentication, or after bytes that are not a packet, the connection
+ends.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ log = structlog.get_logger()
 SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
-FULL = 503  # An error number that Canal does not use. Canal's clients show the sentence of every refusal.
+FULL = 503  # Canal does not use this error number. Its clients show the message of an error with any number.
 BYTES_A_UNIT = 1024  # The unit of a fetch size, as in Canal's batch mode MEMSIZE (memunit).
-# The maximum of bytes of row events in one answer. Converted to entries, they take about ten times as much memory, for each client that
-# gets at the same time.
+# The most bytes of row events in one answer. After the conversion to entries, they need about ten times as much memory, for each client
+# whose get is being answered.
 FETCH_BYTES_MAX = 4 << 20
 WAIT_SECONDS_MAX = 3600.0  # The longest wait of a get without a time-out.
 CLIENT_ID_MAX = (1 << 15) - 1
@@ -47,8 +47,8 @@ class SessionConsumer(Protocol):
 
 
 class Served(Protocol):
-    """The methods of a destination that a session calls. All raise SluiceError. If `counts_entries` is True, a client's fetch size is a
-    number of entries, otherwise a number of BYTES_A_UNIT.
+    """The methods of a destination that a session calls. All raise SluiceError. `counts_entries` is the unit of the fetch size that a
+    client sends: entries if it is True, otherwise BYTES_A_UNIT bytes.
     """
 
     @property
@@ -62,17 +62,17 @@ class Served(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """Which clients may connect. If `user` is empty, any user may. If `password_hash` is empty, no password is needed.
-
-    `password_hash` is the location of hex(SHA1(SHA1(password))), as `$NAME` or in another form of conf/. It is read at each login.
+    """The user and password that clients need. If `user` is empty, any user may connect. If `password_hash` is empty, no password is
+    needed.
+    `password_hash` is the location of hex(SHA1(SHA1(password))), as `$NAME` or in another form of conf/. The hash is read at each login.
     """
 
     user: str = ""
     password_hash: str = ""
 
     def hash_now(self) -> str:
-        """Returns the hash of the password, or an empty text if no password is needed. Raises SecretUnavailableError if it cannot be read,
-        and ConfigurationError if it is not a hash.
+        """Returns the hash of the password, or "" if no password is needed. Raises SecretUnavailableError if the hash cannot be read, and
+        ConfigurationError if the text at its location is not a hash.
         """
         found = filled(self.password_hash, SETTING).removeprefix("*")
         if self.password_hash and not is_hash(found):
@@ -85,7 +85,7 @@ class Access:
 @dataclasses.dataclass(frozen=True)
 class ClientAnswer:
     """An answer to a client. The bytes in `parts` are written in order. If `closes` is True, the connection ends after the answer. `error`
-    is the number of a refusal. `empty` is True for the answer to a get without rows.
+    is the error number, or 0. `empty` is True if the answer is to a get that found no changes.
     """
 
     parts: tuple[bytes, ...] = ()
@@ -100,14 +100,14 @@ def refused(number: int, said: str, *, closes: bool = False) -> ClientAnswer:
 
 class ClientSession:
     """The session of one client. `served` returns a destination by its name, or raises UnknownDestinationError. `admit` is called when the
-    client has authenticated. It returns why the client is refused, or an empty text.
+    client has authenticated. `admit` returns the reason if the client is refused, otherwise "".
     """
 
     def __init__(self, access: Access, served: Callable[[str], Served], admit: Callable[[], str] = lambda: "") -> None:
         self._access, self._served, self._admit = access, served, admit
         self.seed = secrets.token_bytes(SEED_BYTES)
         self.authenticated = False
-        self.read_seconds = self.write_seconds = 0.0  # The time-outs that the client requested, or 0.
+        self.read_seconds = self.write_seconds = 0.0  # The time-outs that the client requested, or 0 for none.
         self._answers: dict[PacketType, Callable[[Packet], ClientAnswer]] = {
             PacketType.SUBSCRIPTION: self._subscribe,
             PacketType.UNSUBSCRIPTION: self._unsubscribe,
@@ -146,7 +146,9 @@ class ClientSession:
             )
 
     def _note(self, packet: Packet, answer: ClientAnswer, seconds: float) -> None:
-        """Counts the packet for its destination. If no such destination is served, counts nothing."""
+        """Counts the packet and its answer for the destination that the packet names. Counts nothing if this destination is not served
+        here.
+        """
         try:
             destination = packet.text(1)
             self._served(destination)
@@ -157,8 +159,8 @@ class ClientSession:
         traffic_of(destination).note(kind, seconds, sent, answer.error, empty=answer.empty)
 
     def _knows_password(self, token: bytes) -> bool:
-        """Returns whether the client's token proves that it knows the password. If the server cannot read its own password, returns False,
-        and the client does not get the reason.
+        """Returns whether the client's token proves that the client knows the password. If Sluice cannot read the hash of the password,
+        logs the reason, which the client must not see, and returns False.
         """
         try:
             return knows_password(token, self.seed, self._access.hash_now())
@@ -167,8 +169,8 @@ class ClientSession:
             return False
 
     def _authenticate(self, packet: Packet) -> ClientAnswer:
-        """Authenticates the client. The first packet is always read as an authentication. If the packet also names a destination,
-        subscribes the client to this destination.
+        """Authenticates the client with its first packet. If the packet also names a destination, subscribes the client to this
+        destination.
         """
         user = packet.text(1)
         wanted = self._access.user
@@ -215,13 +217,15 @@ class ClientSession:
         try:
             found = served.messages(content)
         except Exception:
-            # The rollback makes the next get fail in the same way, so that the client does not miss these changes.
+            # The client must not miss these changes. After the rollback, the next get hands them out again, and fails in the same way.
             consumer.rollback()
             raise
         return ClientAnswer((packets.messages_head(batch_id, len(found)), found))
 
     def _ack(self, packet: Packet) -> ClientAnswer:
-        """Acks a batch. An ack has no answer, so the client gets a refusal as the answer to its next get."""
+        """Acks a batch. Sends nothing after success, as Canal does. After an error, the client reads the refusal as the answer to its next
+        request.
+        """
         if (missing := _missing(packet, "Ack")) is not None:
             return missing
         batch_id = packet.number(3)
@@ -232,8 +236,8 @@ class ClientSession:
         return ClientAnswer()
 
     def _rollback(self, packet: Packet) -> ClientAnswer:
-        """Rolls back one batch, or all with batch 0. A rollback has no answer. Does nothing if the client is not subscribed, because it
-        has no deliveries.
+        """Rolls back one batch, or all batches if the packet names batch 0. Sends nothing after success, as Canal does. Does nothing if the
+        client is not subscribed, because such a client has no batches.
         """
         if (missing := _missing(packet, "Rollback")) is not None:
             return missing
@@ -263,7 +267,9 @@ def _client_id(text: str) -> int:
 
 
 def _timeout(packet: Packet) -> float:
-    """Returns the time-out of a get in seconds. -1 means not to wait. 0, or no value, means the longest wait."""
+    """Returns the time-out of a get in seconds. In the packet, a negative value means not to wait, and 0 or no value means
+    WAIT_SECONDS_MAX.
+    """
     given, unit = packet.number(4), packet.number(5)
     if given < 0:
         return 0.0

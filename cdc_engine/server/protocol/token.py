@@ -1,4 +1,4 @@
-"""Checks whether a client knows the password: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password), as hex text. Pure."""
+"""Checks a client's proof that it knows the password: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password), as hex text. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def is_hash(text: str) -> bool:
 
 
 def knows_password(token: bytes, seed: bytes, password_hash: str) -> bool:
-    """Returns whether a client's token proves the password. If the server's `password_hash` is empty, no password is needed."""
+    """Returns whether a client's token proves that the client knows the password. Returns True if `password_hash` is empty, because no
+    password is needed.
+    """
     if not password_hash:
         return True
     stored = bytes.fromhex(password_hash)

@@ -1,6 +1,4 @@
-"""Counts the requests and answers of one destination's clients. Counters only rise. `session` updates them, and they are reported to
-Prometheus.
-"""
+"""Counts the requests and answers of one destination's clients, for Prometheus. Counters only rise. `session` updates them."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # Upper bounds of the latency histogram's
 @dataclasses.dataclass(frozen=True)
 class TrafficCounters:
     """The counters at one moment: `packets` by kind, and `errors` by number. `latencies` has, for each bound in LATENCY_MS, the number of
-    answers between the previous bound and this bound; its last number counts the answers above all bounds.
+    answers between the previous bound and this bound, and at the end the number of answers above all bounds.
     """
 
     packets: dict[str, int]
@@ -66,6 +64,6 @@ _lock = threading.Lock()
 
 
 def traffic_of(destination: str) -> ClientTraffic:
-    """Returns the counters of a destination in this process. They begin when its first client connects."""
+    """Returns the counters of a destination in this process. Creates them, starting at 0, at the first call."""
     with _lock:
         return _traffic.setdefault(destination, ClientTraffic())
