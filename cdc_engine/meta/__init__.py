@@ -1,1 +1,1 @@
-"""Stores the ledger of a destination: the durable record of what was handed out and what is acked."""
+"""Stores the ledger of a destination: the durable record of the batches that were handed out and acked."""

@@ -1,9 +1,9 @@
 """Converts positions to and from the JSON in which Canal stores a client's cursor in ZooKeeper (class LogPosition, with Canal's spelling).
 Pure.
 
-Canal's cursor is the *start* of the event that was acked last. Unless the cursor has a GTID set, it is therefore within a transaction.
-Sluice's cursor is the end of a transaction, and Sluice writes it as a position from which Canal can continue. Sluice reads Canal's cursor
-as a position within a transaction.
+Canal's cursor is the *start* of the event that was acked last. So it is a position within a transaction, and Sluice reads it as one, unless
+the cursor has a GTID set. Sluice's cursor is the end of a transaction. Sluice writes it in Canal's form, so that Canal can continue from
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CanalCursor:
 
 
 def to_text(position: Position, host: str, port: int) -> str:
-    """Returns the JSON of a cursor. `host` and `port` are those of the source."""
+    """Returns Canal's JSON of a cursor. `host` and `port` are those of the source."""
     record = {
         "gtid": position.gtid_set,
         "included": False,

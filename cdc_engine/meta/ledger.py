@@ -1,20 +1,22 @@
-"""Computes the ledger of a destination: cursor, batches in flight, stopped tables, epoch. Pure: each transition returns a new ledger.
-
-`server` changes the ledger through a `MetaManager`. `instance` sets cursor, epoch and stopped tables. `destination_files` reads the ledger.
+"""Defines the ledger of a destination (cursor, batches in flight, stopped tables, epoch) and its transitions. Pure: each transition returns
+a new ledger.
+`server` applies transitions through a `MetaManager`. `instance` sets the cursor, epoch and stopped tables. `destination_files` reads the
+ledger.
 
     subscribe ─▶ hand_out ─▶ staged ─▶ taken ─▶ ack        the cursor moves to the batch's end
                      ▲                   ├────▶ redeliver  the same staged files again, under a new delivery
                      │                   └────▶ rollback   all batches in flight are removed; their changes are handed out again
 
-The end of a staged batch is fixed, unless the batch is `appendable`. The run of an appendable batch takes the batch before it merges, which
-fixes the end.
+The end of a staged batch is fixed, unless the batch is `appendable`. The run of an appendable batch takes the batch before it merges it,
+and this fixes the end.
 
 Guarantees: batch ids, delivery numbers and the epoch only rise, also over rollbacks and restarts. Only `set_cursor` can move the cursor
 backward. Batches are acked in the order in which they were handed out. Each batch begins exactly at the end of the previous batch.
 
-After the run of a staged batch failed, some of its tables may be merged and others not. The batch is merged again from the same files
-(`redeliver`), so it does not depend on the source. If the files are missing, the batch's changes are read again. That is correct only
-within the batch's epoch, so `given_up` records the batch's end.
+When the run of a staged batch has failed, some of the batch's tables may be merged and others not. The batch is merged again from the same
+files (`redeliver`), so the source need not have its changes any more. If the files are missing, the batch's changes are read from the
+source again. They get the same order keys only within the batch's epoch. So `given_up` records the batch's end, and no new epoch begins
+until the changes are acked.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ READ_AGAIN = (
 
 
 def born_id() -> str:
-    """Makes the id of a new ledger, which no other ledger has."""
+    """Returns a random id for a new ledger."""
     return uuid.uuid4().hex[:LEDGER_ID_CHARS]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupConsumer:
-    """The ledger's record of a group's consumer. Like `Consumer`, but the cursor has a position for each member, and an ack moves all
-    positions at once.
+    """The ledger's record of a group's consumer. As `Consumer`, but the cursor has a position for each member of the group, and an ack
+    moves all positions at once.
     """
 
     client_id: int
@@ -55,12 +57,17 @@ class GroupConsumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The durable state of a destination. `cursor` is the end of the last acked batch, or None before the first start. The cursor belongs
-    to the server `server_uuid`. `epoch` is the highest epoch so far.
-
-    `ledger_id` is set when the ledger is created. Run keys, tags and Delta's application ids contain it. `consumers` are all consumers
-    except the lake. `group_consumers` is used only in the ledger of a group. `given_up` is the end of a staged batch that may be merged in
-    part and whose files are missing, until the batch's changes are read again and acked.
+    """The durable state of a destination.
+    - `ledger_id`: set when the ledger is created. Run keys, tags and Delta's application ids contain it.
+    - `epoch`: the highest epoch so far.
+    - `cursor`: the end of the last acked batch, or None before the first start. `server_uuid`: the server to whose binlog the cursor
+      belongs.
+    - `next_batch_id`, `next_delivery`: the numbers that the next batch and the next delivery get.
+    - `clients`: the destination's reader, the lake. `consumers`: all other consumers. `group_consumers`: used only in the ledger of a
+      group.
+    - `outstanding`: the batches in flight, in the order in which they must be acked.
+    - `given_up`: the end of a staged batch that may be merged in part and whose files are missing. Set until the batch's changes are read
+      again and acked.
     """
 
     ledger_id: str = ""
@@ -83,8 +90,8 @@ class Ledger:
 
     @property
     def resume_position(self) -> Position | None:
-        """The position where reading continues if the batches in flight stay valid: the end of the last of them, or the cursor if none is
-        in flight.
+        """The position from which the stream is read on while the batches in flight stay valid: the end of the last batch in flight, or the
+        cursor if no batch is in flight.
         """
         return self.outstanding[-1].end if self.outstanding else self.cursor
 
@@ -130,10 +137,9 @@ class Ledger:
         )
 
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
-        """Adds the batch (start, end] to the batches in flight; it is then `outstanding[-1]`.
-
-        Raises NotContinuousError if the batch does not begin exactly at the end of the last batch in flight (at the cursor if none is in
-        flight), or does not end after its start. Raises MetaError if the start is unknown.
+        """Adds the batch after `start` up to `end` to the batches in flight, as `outstanding[-1]`.
+        Raises NotContinuousError if the batch does not begin exactly at `resume_position`, or does not end after its start. Raises
+        MetaError if the start is unknown.
         """
         resume = self.resume_position
         if start is not None and resume is not None and _coordinates(start) != _coordinates(resume):
@@ -167,8 +173,8 @@ class Ledger:
         )
 
     def extended(self, batch_id: int, end: Position) -> Ledger:
-        """Moves the end of the last batch while it is being staged. Raises CanalServiceError if the batch is not the last one or is already
-        staged, and MetaError if the new end is not after the old end.
+        """Moves the end of the last batch to `end` while the batch is being staged. Raises CanalServiceError if the batch is not the last
+        one or is already staged, and MetaError if `end` is not after the old end.
         """
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:
@@ -211,8 +217,8 @@ class Ledger:
     def taken(
         self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
     ) -> Ledger:
-        """Fixes the end of an appendable batch when the batch's run takes it. The fixed end is the staged end, or the end of `longer`,
-        which has the changes of the batch and further changes from `start` on.
+        """Fixes the end of an appendable batch when the batch's run takes the batch. The end becomes the end that was staged, or the end of
+        `longer`. `longer` consists of the changes of the batch and further changes from `start` on.
 
         Raises BatchNotFoundError if this delivery is no longer in flight. Raises BatchNotFirstError if the end is already fixed, or if
         another batch was handed out after this one. Raises NotContinuousError or MetaError if `longer` does not continue the batch.
@@ -236,8 +242,8 @@ class Ledger:
         return dataclasses.replace(self, outstanding=(taken,))
 
     def ack(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Acks the first batch in flight: removes the batch, and moves the cursor to its end. If `delivery` is given, the batch must have
-        that delivery number.
+        """Acks the first batch in flight: removes the batch, and moves the cursor to the batch's end. If `delivery` is given, the batch
+        must have this delivery number.
 
         Raises BatchNotFoundError if the batch or the delivery is not in flight, and BatchNotFirstError if an earlier batch is in flight.
         """
@@ -252,10 +258,9 @@ class Ledger:
         )
 
     def redeliver(self, batch_id: int, delivery: int | None = None, *, without: Collection[str] = ()) -> Ledger:
-        """Hands out all batches in flight again, from their staged files and under new delivery numbers. The ends of the batches stay
-        fixed, because the batches may be merged in part.
-
-        `without` are tables ("database.table") that stopped meanwhile. Raises the errors of `ack`.
+        """Hands out all batches in flight again, from their staged files and under new delivery numbers. No batch is appendable any more,
+        because it may be merged in part.
+        `without` are tables ("database.table") that stopped since the batches were staged. Raises the errors of `ack`.
         """
         self._first(batch_id, "delivered again", delivery)
         again = tuple(
@@ -274,15 +279,15 @@ class Ledger:
         return self._giving_up(self.outstanding)
 
     def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
-        """Returns the ledger for a new engine. Keeps the batches in flight before the first batch whose staged files are not `whole`. The
-        changes of that batch and of all later batches are handed out again.
+        """Returns the ledger with which a new engine starts. `whole` returns whether the staged files of a batch are complete. Removes the
+        first batch in flight for which this is not so, and all later batches. Their changes are handed out again.
         """
         kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Removes all batches in flight. Sets `given_up` to the highest end of the batches in `batches` that may be merged in part. An
-        appendable batch cannot be, because no run has taken it.
+        """Removes all batches in flight. Sets `given_up` to the highest end of those of `batches` that may be merged in part. An appendable
+        batch cannot be merged in part, because no run has taken it.
         """
         ends = [batch.end for batch in batches if batch.path and not batch.appendable] + (
             [self.given_up] if self.given_up else []
@@ -292,8 +297,8 @@ class Ledger:
         )
 
     def rollback_one(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Removes all batches in flight, if the batch with this id is the first of them. The later batches must be handed out again after
-        it, because acks keep the order. (In Canal, the later batches stay and can never be acked.) Raises the errors of `ack`.
+        """Removes all batches in flight, if the batch with this id is the first of them. The later batches must be removed too, because
+        batches are acked in order. (In Canal, the later batches stay and can never be acked.) Raises the errors of `ack`.
         """
         self._first(batch_id, "rolled back", delivery)
         return self.rollback()
@@ -328,11 +333,10 @@ class Ledger:
         return next((each for each in self.stopped_tables if (each.database, each.table) == (database, table)), None)
 
     def set_cursor(self, position: Position, resumed: Collection[str] = ()) -> Ledger:
-        """Sets the cursor, the position where reading continues, at the first start or by an operator's request. No other transition can
-        move the cursor backward.
-
-        Removes the batches in flight, and the stops at or after the position, because the stream will stop these tables again. Stops that
-        the stream does not repeat (`states.UNTIL_RESUMED`) are kept, unless `resumed` contains their table ("database.table").
+        """Sets the cursor at the first start or at an operator's request, so that the stream is read from `position`. No other transition
+        can move the cursor backward.
+        Removes the batches in flight. Also removes each stop at or after `position`, because the stream stops the table again. A stop that
+        the stream does not repeat (`states.UNTIL_RESUMED`) is removed only if `resumed` contains its table ("database.table").
         """
         kept = tuple(each for each in self.stopped_tables if _stays(each, position, resumed))
         return dataclasses.replace(
@@ -346,10 +350,9 @@ class Ledger:
         )
 
     def begin_epoch(self, epoch: int) -> Ledger:
-        """Begins an epoch, because the binlog file names start again (another server, RESET). Batches in flight stay valid in the earlier
-        epoch.
-
-        Raises MetaError if the epoch is not above all earlier ones, or above EPOCH_MAX. Does not check `unfinished`.
+        """Begins an epoch, because the names of binlog files start again (another server, RESET). Batches in flight stay valid in the
+        earlier epoch.
+        Raises MetaError if `epoch` is not above all earlier epochs, or if it is above EPOCH_MAX. The caller must check `unfinished` first.
         """
         if not self.epoch < epoch <= EPOCH_MAX:
             raise MetaError(
@@ -359,8 +362,8 @@ class Ledger:
         return dataclasses.replace(self, epoch=epoch)
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
-        """Raises the epoch and the next delivery number above those that a lake table recorded from a newer copy of this ledger. Removes
-        all batches in flight if one of them has a lower epoch. Called only after an operator has allowed it.
+        """Raises the epoch to `epoch`, and the next delivery number above `delivery`. A lake table recorded these numbers from a newer copy
+        of this ledger. Removes all batches in flight if one of them has a lower epoch. Called only after an operator has allowed it.
         """
         below = any(batch.end.epoch < epoch for batch in self.outstanding)
         return dataclasses.replace(
@@ -372,7 +375,7 @@ class Ledger:
 
     @property
     def unfinished(self) -> str:
-        """A sentence that says why no new epoch may begin, or an empty text if one may begin."""
+        """The reason why no new epoch may begin, or "" if a new epoch may begin."""
         if self.given_up is None:
             return ""
         return (

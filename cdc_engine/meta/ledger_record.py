@@ -1,7 +1,7 @@
 """Converts a `Ledger` to and from the text of meta.json, whose format is in docs/architecture.md. Pure. `stored_ledger` stores the text.
 
-Refuses unknown keys, missing keys and values of another type, because a ledger that is only partly understood would be overwritten with the
-loss of the rest.
+Refuses unknown keys, missing keys and values of another type. Otherwise the next write of the ledger would lose the parts that this version
+does not understand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def ledger_to_text(ledger: Ledger) -> str:
             # Without this field, earlier versions of Sluice, which have no identities, can read the ledger.
             del each["identity"]
     if not record[GROUP]:
-        # Only a group's ledger has this field. Earlier versions of Sluice, which have no groups, can read a ledger without it.
+        # Without this field, which only a group's ledger needs, earlier versions of Sluice, which have no groups, can read the ledger.
         del record[GROUP]
     return json.dumps(record, indent=1) + "\n"
 
@@ -121,7 +121,8 @@ def _position(record: Any) -> Position:
     return Position(**_checked(Position, record))
 
 
-# Annotation of a field → type of its JSON value. A tuple is a list in JSON. Every other value, such as a position, is a record.
+# The annotation of a field, and the type of the field's JSON value. A tuple is a list in JSON. A field with any other annotation, such as a
+# position, is a record in JSON.
 JSON_TYPES = {
     "int": int,
     "str": str,
@@ -132,8 +133,8 @@ NO_OTHERS: Mapping[str, type] = {}
 
 
 def _checked(kind: type[Value], record: Any, others: Mapping[str, type] = NO_OTHERS) -> dict[str, Any]:
-    """Checks that a record has exactly the fields of the dataclass `kind`, with the JSON types of their annotations or the types in
-    `others`, and returns the record. Raises ValueError otherwise.
+    """Checks a record against the dataclass `kind`, and returns the record. The record must have exactly the fields of `kind`, each with
+    the JSON type of its annotation, or with its type in `others`. Otherwise raises ValueError.
     """
     if not isinstance(record, dict):
         raise ValueError(f"{kind.__name__} is not a record")

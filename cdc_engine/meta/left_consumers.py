@@ -1,8 +1,7 @@
-"""Stores the consumers that Canal had, so that a destination that replaces Canal has these consumers from its first start. `sluice
+"""Stores the consumers that Canal had, so that a destination that replaces Canal has the same consumers from its first start. `sluice
 import-canal` writes them, and the engine reads them at its first start.
-
-Canal's consumers begin at the destination's first position. Otherwise a consumer would begin when it first connects, and miss the changes
-before that.
+Each of these consumers begins at the destination's first position. Otherwise a consumer would begin at the position at which it first
+connects, and miss all earlier changes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class LeftConsumer:
 
 
 def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> Path:
-    """Saves Canal's consumers: in the record store, where the first host that starts finds them, and in a file in `directory`. Returns the
+    """Saves Canal's consumers in a file in `directory`, and in the record store, in which an engine on any host finds them. Returns the
     file. Raises MetaError if the store does not answer.
     """
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""Defines the interface through which a ledger is stored and changed. `stored_ledger` implements it with a record store, and
-`mirrored_meta` also copies the cursor to ZooKeeper.
+"""Defines the interface through which a ledger is stored and changed. `stored_ledger` implements it with a record store. `mirrored_meta`
+implements it too, and also copies the cursor to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class MetaManager(Protocol):
 
     @property
     def is_new(self) -> bool:
-        """Whether this ledger is new and was never written to its store."""
+        """Whether this ledger was never written to its store."""
 
     def require_own(self) -> None:
-        """Raises LeaseLostError if a write was refused because another process wrote or removed the stored ledger: then all later writes
-        would be refused too.
+        """Raises LeaseLostError if the store refused a write because another process wrote or removed the stored ledger. The store would
+        refuse all later writes too.
         """
 
     def close(self) -> None:
-        """Waits for writes that are in progress. Call it last, when the engine stops."""
+        """Waits for writes that are in progress. The engine calls this last when it stops."""

@@ -14,13 +14,13 @@ from sluice.cdc_engine.ports import Lease
 from sluice.cdc_engine.records.location import Location, as_location, record_store
 from sluice.extras import Extra, require
 
-# The interval, in seconds, at which `period_mixed` copies the cursor. The value is Canal's default.
+# The interval, in seconds, at which the cursor is copied to ZooKeeper with meta.kind `period_mixed`. The value is Canal's default.
 PERIOD_SECONDS = 1.0
 
 
 def open_meta(location: Location, lease: Lease) -> MetaManager:
-    """Opens the ledger for the holder of the lease. Raises LeaseLostError if a later holder of the lease has written the ledger, and
-    MetaError if the record store does not answer.
+    """Opens a destination's ledger for writing. The caller holds `lease`. Raises LeaseLostError if a later holder of the lease has written
+    the ledger, and MetaError if the record store does not answer.
     """
     location = as_location(location)
     nodes = canal_nodes(*location.source)
@@ -53,7 +53,7 @@ def ledger_text(location: Location) -> str:
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:
     """Returns a function that converts a ledger to the values that Canal's tools read in ZooKeeper: the cursor and the filter of each
-    client, by path under the destination's node.
+    client. The keys of the result are paths under the destination's node. `host` and `port` are those of the source.
     """
 
     def nodes(ledger: Ledger) -> Mapping[str, str]:

@@ -1,7 +1,8 @@
 """Stores the ledger, and copies its cursor to ZooKeeper for other programs, if `meta.kind` in conf/ is `mixed` or `period_mixed`.
 
-A change is in the ledger's own store before `update` returns, so exactly-once does not depend on ZooKeeper. A thread copies the newest
-cursor, after each change or once per period, so that a ZooKeeper that does not answer delays nothing else. `close` copies the last cursor.
+`update` stores a change in the ledger's own store before it returns, so exactly-once does not depend on ZooKeeper. A separate thread copies
+the newest cursor to ZooKeeper, after each change or once per period. So a ZooKeeper that does not answer does not delay the engine. `close`
+copies the last cursor.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager, Transition
 
 log = structlog.get_logger()
-AWAY_SECONDS = 1.0  # How long to wait after ZooKeeper did not answer.
+AWAY_SECONDS = 1.0  # How long to wait before the next attempt, after ZooKeeper did not answer.
 CLOSE_SECONDS_MAX = 15.0
 
 
 class MirroredMeta:
     """A `MetaManager` that also copies the cursor. `kept` stores the ledger. `tell` writes the copy for other programs, and raises
-    MetaError if that fails. `tell` is called every `period_seconds`, or after each change if `period_seconds` is 0.
+    MetaError if it cannot be written. `tell` is called every `period_seconds`, or after each change if `period_seconds` is 0.
     """
 
     def __init__(self, kept: MetaManager, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:

@@ -23,7 +23,7 @@ class ResumeKind(enum.StrEnum):
 
     RESUME = "resume"  #: The table continues from its stop.
     RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, and is re-snapshotted.
-    CANCEL = "cancel"  #: The snapshot of the table is canceled, and the table stops at the position before it.
+    CANCEL = "cancel"  #: The table's snapshot is canceled, and the table stops at the position before it.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Stores a destination's ledger as the record `meta.json` in the destination's record store. Each write is a compare-and-set with the token
 of the lease.
 
-A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). From then on, a store that several
-hosts share refuses every write of an earlier holder, however late it arrives.
-
-If a write gets no answer, it is unknown whether the old or the new version is stored. The ledger in memory stays valid, because no other
-process may write. The next write first finds out which of the two versions is stored. A record that cannot be read is never overwritten.
+A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). After that, a store that several
+hosts share refuses every write of an earlier holder, even if the write arrives late.
+If the store does not answer a write, it is unknown whether the old or the new version of the ledger is stored. The old version in memory
+stays valid, because no other process may write. The next write first finds out which of the two versions is stored. A record that cannot be
+read is never overwritten.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Led
 
 
 def _cursor_of_earlier(text: str) -> str:
-    """Returns the cursor of a ledger in an earlier format, as FILE:OFFSET. Returns an empty text if `text` is not such a ledger, or has no
-    cursor.
+    """Returns the cursor of a ledger in an earlier format, as FILE:OFFSET. Returns "" if `text` is not a ledger of an earlier format, or if
+    the ledger has no cursor.
     """
     try:
         record = json.loads(text)
@@ -74,18 +74,18 @@ def _cursor_of_earlier(text: str) -> str:
 
 
 def nobody_else(_: Ledger) -> Mapping[str, str]:
-    """Returns nothing. The default of `also`, for a ledger that no other program reads."""
+    """Returns no values: the default of `also`, for a ledger that no other program reads."""
     return NOTHING
 
 
 def _not_fenced() -> None:
-    """Does nothing. The default of `fence`, for a caller without a lease that prevents other writers in another way."""
+    """Does nothing: the default of `fence`, for a caller that has no lease and that prevents other writers in another way."""
 
 
 class StoredLedger:
     """A `MetaManager` that stores the ledger in a record store. Reads the record once, and later only writes it. `token` is the token of
     the lease. `fence` is called before each write, and raises an error if this process has lost the lease (`ports.Lease.check`). `also`
-    returns values for other programs, which are stored in the same step.
+    returns values for other programs. They are stored together with the ledger, in one step.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class StoredLedger:
             raise self._refused
 
     def close(self) -> None:
-        """Does nothing, because no write is in progress: each one got an answer or raised an error."""
+        """Does nothing, because each write is complete when `update` returns."""
 
     def _claimed(self) -> StoredRecord | None:
         try:
@@ -155,8 +155,8 @@ class StoredLedger:
             raise
 
     def _settle(self) -> None:
-        """After a write without an answer, finds out which version is stored. Raises LeaseLostError if another process wrote the stored
-        version.
+        """Finds out which version is stored, if the store did not answer the last write. Raises LeaseLostError if another process wrote the
+        stored version.
         """
         if self._unsure is None:
             return
