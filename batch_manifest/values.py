@@ -18,7 +18,7 @@ TableName = tuple[str, str]  # (database, table)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeColumn:
     """A column of a staged file and of a lake table. `type` is its type in Spark SQL. `mysql_type` is its type as declared in the source.
-    `nullable` tells whether the staged file may have NULLs, which zero dates become too.
+    `nullable` tells whether the column may be NULL in the staged file. A zero date becomes NULL too.
     """
 
     name: str

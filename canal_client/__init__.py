@@ -4,7 +4,7 @@ r"""Implements a client for Canal's protocol, which works with Sluice's server a
         for batch in client.batches():
             tables = batch.to_arrow()
 
-It needs only `protobuf`, `pyarrow` for Arrow tables, and `kazoo` for a cluster. docs/canal.md has examples.
+The client needs only `protobuf`, `pyarrow` for Arrow tables, and `kazoo` for a cluster. docs/canal.md has examples.
 """
 
 from sluice.canal_client.batch import (

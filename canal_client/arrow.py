@@ -1,4 +1,4 @@
-"""Converts entries to one Arrow table per source table, with one row per row image, in binlog order. `Batch.to_arrow` calls this.
+"""Converts entries to one Arrow table per source table, with one row per row image, in binlog order. `Batch.to_arrow` calls this module.
 
 The Arrow table has the columns of the source table, and these columns:
 

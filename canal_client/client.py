@@ -242,8 +242,8 @@ class CanalClient:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
-        """Returns whether the error may be the answer to the previous ack. If it is the answer to the get itself, the get fails with it
-        again after the reconnection.
+        """Returns whether the error may be the answer to the previous ack. If the error is the answer to the get itself, the get fails
+        again with the same error after the reconnection.
         """
         unanswered, self._unanswered = self._unanswered, False
         if not unanswered or not isinstance(error, CanalServerError):

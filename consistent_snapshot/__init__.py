@@ -1,8 +1,8 @@
 """Reads a consistent snapshot of a destination's tables: all tables as they were at the end of one batch, so that joins see whole
 transactions.
 
-For programs that read the lake. It needs only `deltalake`. `duckdb_views` also needs DuckDB, and `spark_views` needs Spark.
-docs/readers.md has examples.
+This package is for programs that read the lake, and needs only `deltalake`. `duckdb_views` also needs DuckDB, and `spark_views` needs
+Spark. docs/readers.md has examples.
 """
 
 from sluice.consistent_snapshot.find import (

@@ -53,7 +53,7 @@ class TableAtVersion:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsistentSnapshot:
     """A consistent snapshot: a position of the source, and the version of each table there. `commit_time` is the time of the last
-    transaction in it. `tables` is by "database.table".
+    transaction in it. `tables` has the tables by "database.table".
     """
 
     order_key: int

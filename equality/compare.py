@@ -37,7 +37,7 @@ from sluice.equality.values import (
 
 LOOKS_MAX = 8
 LOOKED_ROWS = 2_000_000  # One query reads about this many rows of differing chunks.
-# A comparison reports at most this many keys for a repair. If more keys differ, another repair corrects the rest.
+# A comparison reports at most this many keys for a repair. If more keys differ, another repair corrects the other keys.
 KEYS_MAX = 1_000_000
 Sums = Mapping[int, Sum]
 Choose = Callable[[Chunks, Sums], Collection[int] | None]
@@ -47,10 +47,12 @@ Choose = Callable[[Chunks, Sums], Collection[int] | None]
 class FoundDifferences:
     """The differences found so far.
 
+    - `count` is the number of rows that are proven to differ, and `open` the number of undecided rows. `moving` is the number of rows that
+      changed at every look, and whose changes the lake followed.
     - `chunks` are chunks with rows that differ, and differing chunks whose rows were not compared.
     - `late` tells that merges did not reach the position up to which the source was read.
     - `hidden` tells that reads of the source do not show everything that the lake has.
-    - `keys` are the keys that differ. If only a part of them was looked into, changes of the others may not be merged yet.
+    - `keys` are the keys that differ. If only some of these keys were looked into, the changes of the other keys may not be merged yet.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -206,8 +208,8 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # A row that changed at every look is different too, if at all looks one of its columns had the same two different values in source
-        # and lake.
+        # A row that changed at every look is different too, if one of its columns had one value in the source and another value in the
+        # lake, and both values were the same at all looks.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._add_rows(sure, rows, found)
         # `first` has the right `in_source`, because the first look compared whole chunks byte by byte. `_look` selects rows by the server's
@@ -228,8 +230,8 @@ class Comparison:
         return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
-        """Returns, for each key, the columns that had the same two different values in source and lake at all looks up to this one (see
-        `values.steady`). Call this after `_look`.
+        """Returns, for each key, the columns that had one value in the source and another value in the lake, and kept both values at all
+        looks up to this one (see `values.steady`). Call this after `_look`.
         """
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]

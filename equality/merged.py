@@ -19,7 +19,7 @@ from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
-# Nothing is reported if an engine has no lease for at most this long. It may restart, or another host may take over.
+# A missing lease is reported only after this time, because the engine may be restarting, or another host may be taking over.
 GONE_SECONDS_MAX = 5.0
 MARIADB = "mariadb-"  # The prefix of a MariaDB server's identity, because MariaDB has no server UUID.
 

@@ -13,8 +13,8 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# By an image's operation in Delta's change data feed: how many rows the image adds (1) or removes (-1). `update` is not an image. A row has
-# it if a merge by key wrote the row before a statement dropped the key.
+# By an image's operation in Delta's change data feed: how many rows the image adds (1) or removes (-1). `update` is not the operation of an
+# image. A row has this operation if a merge by key wrote the row before a statement dropped the key.
 SIGNS: Mapping[str, int] = {"insert": 1, "update": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 

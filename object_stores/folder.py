@@ -113,7 +113,7 @@ class StoreFolder:
         return why_refused(f"{self.url}/{name}", self._options)
 
     def put_file(self, file: Path, name: str = "") -> None:
-        """Uploads one file. In the store it has the name `name`, or its own name if that is empty."""
+        """Uploads one file. In the store the file gets the name `name`, or keeps its own name if `name` is empty."""
         self._put(file, name or file.name)
 
     def copy_file(self, source: StoreFolder, name: str, to: str, size: int) -> None:

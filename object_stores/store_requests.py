@@ -1,7 +1,7 @@
 """Makes the requests to an object store for which pyarrow cannot be used. `StoreFolder` calls this module.
 
-- `put_new` writes a file unless it exists; the store itself decides this. pyarrow has no such request. It is used for the first commit of
-  a Delta table, because `deltalake` refuses properties that it does not know.
+- `put_new` writes a file unless it exists; the store itself decides this. pyarrow has no such request. Sluice writes the first commit of a
+  Delta table with it, because `deltalake` refuses properties that it does not know.
 - `why_refused` tests whether requests like those of `put_new` are possible, before large files are uploaded for them.
 - `put` writes a file in Google Cloud Storage. pyarrow's `copy_files` ignores an error when a file of this store is closed.
 - `remove_files` removes files in Azure, where pyarrow may abort the process if a file no longer exists.

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).absolute().parent  # The path is not resolved, because 
 
 
 def package_file(name: str) -> Path:
-    """Returns the path of a file of the package. `name`: the path relative to `sluice`."""
+    """Returns the path of a file of the package. `name` is the path relative to the package `sluice`."""
     return PACKAGE / name
 
 

@@ -1,4 +1,4 @@
-"""Finds the entry points that installed packages register in a group. Handlers and the settings of brokers use it."""
+"""Finds the entry points that installed packages register in a group. Handlers and the settings of brokers use this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.package_files import checkout
 
 @dataclasses.dataclass(frozen=True)
 class PluginGroup:
-    """A group of entry points. `what`: what an entry point of the group is, for messages."""
+    """A group of entry points. `what` is what an entry point of the group is, for messages."""
 
     name: str
     what: str
@@ -23,7 +23,7 @@ class PluginGroup:
         return sorted({each.name for each in self._registered()})
 
     def problem_of(self, name: str) -> str:
-        """Returns why a name in conf/ cannot be used; empty if exactly one package registers it. The sentence lists the registered
+        """Returns why a name in conf/ cannot be used, or "" if exactly one package registers the name. The sentence lists the registered
         names.
         """
         found = self._named(name)
