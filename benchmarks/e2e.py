@@ -1,8 +1,8 @@
 """Measures the time from a commit in MySQL to a readable row in Delta, with all processes of Sluice, for `./sluice bench e2e`.
 
-It measures `runs: drain` and `runs: batch`. First a restarted engine processes backlogs. Then two steady loads run, with a marker row every
-two seconds. Freshness is the time from a marker's commit in MySQL until the Delta log contains the version with the marker, because every
-reader sees the marker from then on. The module `waits` splits this time, and the time until the ack, into parts.
+The benchmark measures `runs: drain` and `runs: batch`. First a restarted engine processes backlogs. Then two steady loads run, with a
+marker row every two seconds. Freshness is the time from a marker's commit in MySQL until the Delta log contains the version with the
+marker, because every reader sees the marker from then on. The module `waits` splits this time, and the time until the ack, into parts.
 """
 
 from __future__ import annotations

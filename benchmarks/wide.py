@@ -1,8 +1,8 @@
 """Merges a few changes of each of many tables in one batch, by each of Sluice's methods and by a bare loop, for `./sluice bench wide`.
 
-First it measures only merges. Three contenders take turns and merge staged batches of N tables: Spark's MERGE, the job for small tables,
-and a loop that uses only deltalake. Each contender has its own tables. Then it measures the whole pipeline, with the same changes in one
-transaction on a live MySQL, until the transaction is acked.
+The first part measures only merges. Three contenders take turns and merge staged batches of N tables: Spark's MERGE, the job for small
+tables, and a loop that uses only deltalake. Each contender has its own tables. The second part measures the whole pipeline, with the same
+changes in one transaction on a live MySQL, until the transaction is acked.
 """
 
 from __future__ import annotations

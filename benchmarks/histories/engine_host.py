@@ -39,7 +39,7 @@ TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # Table → 
 
 class PlayedHistory:
     """A schema history with two tables that never change. It replaces `TableHistory` and `PublishedHistory`. It has a file, because
-    production looks whether a history exists.
+    production checks whether the file of a schema history exists.
     """
 
     def __init__(self, repository: Repository, *_: Any) -> None:

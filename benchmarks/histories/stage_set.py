@@ -1,6 +1,6 @@
 """Replaces production's dependencies by the simulated ones while histories run in this process.
 
-Replaced are sockets, Spark, deltalake, Parquet, clocks, and threads that only wait. Code that makes decisions is not replaced.
+Sockets, Spark, deltalake, Parquet, clocks, and threads that only wait are replaced. Code that makes decisions is not replaced.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class ManyDestinations:
         return int(row[0]) - 1  # Without the session of this query.
 
     def _sizes(self) -> dict[str, Any]:
-        """Returns the threads and open files of each process. The processes that it started are included."""
+        """Returns the threads and open files of each process, including those of its child processes."""
         found: dict[str, Any] = {"threads": {}, "open_files": {}}
         for name, processes in self._processes().items():
             found["threads"][name] = sum(each.num_threads() for each in processes)

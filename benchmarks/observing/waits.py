@@ -1,7 +1,7 @@
 """Splits the time between a change's commit in MySQL and its ack into parts, for `bench e2e` and `bench wide`.
 
-It reads only public records. The ledger shows when a batch was handed out, staged, taken and settled. Dagster's storage has the times of
-its run. Each commit in a Delta log names its delivery.
+This module reads only public records. The ledger shows when a batch was handed out, staged, taken and settled. Dagster's storage has the
+times of its run. Each commit in a Delta log names its delivery.
 """
 
 from __future__ import annotations

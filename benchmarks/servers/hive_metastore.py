@@ -39,7 +39,7 @@ class HiveMetastore:
         }
 
     def start(self) -> "HiveMetastore":
-        """Starts the metastore, and returns when it listens. Raises ServerError if it does not."""
+        """Starts the metastore, and returns when it listens. Raises ServerError if it does not listen in time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_settings()
         java = self._java or set_up([], delta=False).java

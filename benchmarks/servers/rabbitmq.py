@@ -1,4 +1,4 @@
-"""Runs a RabbitMQ of one node for the tests. Debian's packages of it are unpacked and not installed."""
+"""Runs a RabbitMQ of one node for the tests. Debian's packages of RabbitMQ are unpacked and not installed."""
 
 import os
 import stat

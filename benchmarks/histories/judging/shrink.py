@@ -11,7 +11,9 @@ Fails = Callable[[History], bool]
 
 
 def shortest(history: History, fails: Fails) -> History:
-    """Returns a shortened history that still fails. If any step of it were left out or simplified, it would no longer fail."""
+    """Returns a shortened history that still fails. The shortened history would no longer fail if any further step were left out or
+    simplified.
+    """
     while True:
         shorter = _simpler(_without_steps(history, fails), fails)
         if shorter == history:

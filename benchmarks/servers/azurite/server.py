@@ -72,7 +72,7 @@ class AzuriteServer(ServerBehindProxy):
 
     @property
     def wasb_settings(self) -> dict[str, str]:
-        """The settings of that client."""
+        """The settings of the client of Hadoop before 3.4.2."""
         return {f"spark.hadoop.fs.azure.account.key.{HOST}:{self.port}": KEY}
 
     def wasb_environment(self, folder: Path) -> dict[str, str]:
