@@ -159,6 +159,12 @@ class UnknownEventError(BinlogFormatError):
     code = "UNKNOWN_EVENT"
 
 
+class UndoneRowsError(UnknownEventError):
+    """A transaction undoes row events that the scan has already yielded. A reader drops the rows of the open transaction, and reads the
+    transaction again with the same `UndoneRows`.
+    """
+
+
 class TableStoppedError(SluiceError):
     """A table cannot continue. `state` is a `states.TableState`, for example SCHEMA_UNKNOWN. `version` is the TableVersion with which
     consumers read its rows from here on, or None if the stream does not have the rows.

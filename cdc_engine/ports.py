@@ -111,8 +111,11 @@ class Content(Protocol):
 
 class PreparedTransactions(Protocol):
     """Stores the events of prepared XA transactions, by XA name, until the transactions are committed or rolled back. Records the events of
-    one transaction at a time.
+    one transaction at a time. `undone` has the row events that their own
+    transactions undo. Scans with this object leave them out.
     """
+
+    undone: Any
 
     def begin(self) -> None:
         """Begins to record the events of a transaction. Drops the events of an earlier transaction that was not prepared."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
+from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
 from sluice.cdc_engine.ports import Content
 
 NO_EVENTS = b""
@@ -23,14 +24,14 @@ class OwnPrepared(MemoryPrepared):
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:
-        super().__init__()
+        super().__init__(UndoneRows(rows_are_read=False))
         self._recorded_before = recorded_before
         self._before: dict[str, bytes] = {}
         self._begun = False
 
     def begin_stream(self) -> None:
-        """Marks the start of the stream. Later rewinds keep the transactions that are prepared now."""
-        self._before, self._begun = self.undecided(), True
+        """Marks the start of the stream, whose rows are read. Later rewinds keep the transactions that are prepared now."""
+        self._before, self._begun, self.undone = self.undecided(), True, UndoneRows()
 
     def commit(self, name: str, order_key: int) -> Content | None:
         """Returns the events of the prepared transaction with this XA name, or None if the transaction is unknown. Raises the errors of

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
 from sluice.cdc_engine.durable_files import make_folder
 from sluice.cdc_engine.errors import BinlogFormatError, StagingError
 from sluice.cdc_engine.position import Position
@@ -46,7 +47,7 @@ class PreparedFiles:
     def __init__(
         self, directory: Path, acked: Callable[[], Position | None], copies: PreparedCopies | None = None
     ) -> None:
-        self._directory = directory
+        self._directory, self.undone = directory, UndoneRows()
         self._acked, self._copies = acked, copies
         self._recording: Recording | None = None
         self._bringing = threading.Lock()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
 from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
@@ -37,7 +38,8 @@ class _RecordedTransaction:
 class MemoryPrepared:
     """Implements `ports.PreparedTransactions` in memory. It keeps committed transactions too, because a rewound stream reads them again."""
 
-    def __init__(self) -> None:
+    def __init__(self, undone: UndoneRows | None = None) -> None:
+        self.undone = undone or UndoneRows()
         self._open: bytearray | None = None
         self._prepared: dict[str, _RecordedTransaction] = {}
         self._committed: list[_RecordedTransaction] = []

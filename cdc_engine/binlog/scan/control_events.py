@@ -6,6 +6,7 @@ A handler may yield a block with everything before its event, and a block for a 
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ import numpy as np
 from sluice.cdc_engine.binlog.events import control
 from sluice.cdc_engine.binlog.events import event_types as types
 from sluice.cdc_engine.binlog.events.statements import StatementKind, savepoint_name, statement_kind
+from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
 from sluice.cdc_engine.binlog.scan import state as at
 from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
 from sluice.cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
@@ -52,6 +54,19 @@ DEFINITION_BYTES = 32
 GTID_LIST_COUNT_BITS = 28  # The number of bits of the count in GTID_LIST. The four bits above it are flags.
 
 
+@dataclasses.dataclass
+class OpenTransaction:
+    """What ROLLBACK and ROLLBACK TO in the open transaction refer to. `generation` is the scan state's number of the transaction. `begin`
+    is an offset in the file before all its rows. `savepoints`: name → (row events before the savepoint, its offset). `has_definition`
+    tells whether the transaction has a DDL statement that changes captured tables.
+    """
+
+    generation: int
+    begin: int
+    savepoints: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    has_definition: bool = False
+
+
 class ControlEvents:
     """Handles the events that the scan kernel does not handle, one by one, with a handler for each type of event. A handler gets the whole
     event, with header and checksum.
@@ -64,6 +79,8 @@ class ControlEvents:
         history: SchemaHistory,
         captured: Captured,
         xa: XaTransactions,
+        *,
+        undone: UndoneRows,
     ) -> None:
         self._maker = maker
         self._memory = maker.memory
@@ -71,9 +88,10 @@ class ControlEvents:
         self._references = references
         self._history = history
         self._captured = captured
-        # Name of a savepoint → number of row events in the open transaction before it.
-        self._savepoints: dict[str, int] = {}
-        self._xa = xa
+        self._open_transaction = OpenTransaction(-1, 0)
+        self._xa, self._undone = xa, undone
+        # Why the open transaction must be read again, and the offset of the statement that undoes its rows. Empty if it need not be.
+        self.undoes: tuple[str, int] = "", 0
         self._tells_timestamps = False  # `FileFormat.tells_timestamps` of the current file.
         self._file_begins = False  # True from the format description of a new file to its PREVIOUS_GTIDS.
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
@@ -200,7 +218,7 @@ class ControlEvents:
         elif kind is StatementKind.ROW_CHANGE:
             yield from self._row_change(statement, event)
         elif kind in (StatementKind.SAVEPOINT, StatementKind.ROLLBACK_TO, StatementKind.RELEASE):
-            self._savepoint(kind, statement.text)
+            yield from self._savepoint(kind, statement.text)
         elif kind is StatementKind.BEGIN:
             self._open()
             self._note_begin(event)
@@ -228,6 +246,8 @@ class ControlEvents:
         if stands_alone:
             self._add_end(event)
         else:
+            transaction = self._current_transaction()
+            transaction.has_definition = transaction.has_definition or bool(changes)
             self._state[at.TRANSACTION_OFFSET] = self._state[at.FILE_END] + DEFINITION_BYTES
         yield from self._maker.end_block(changes, self._logged(statement, event))
 
@@ -268,29 +288,47 @@ class ControlEvents:
         """Handles a LOAD DATA in statement format, which is a row change."""
         yield from self._row_change(control.parse_load(event, self._checksum_bytes), event)
 
-    def _savepoint(self, kind: StatementKind, text: str) -> None:
-        """Tracks savepoints. Raises UnknownEventError for a ROLLBACK TO that undoes logged rows. Usually a server does not log rows that
-        were undone, but it does in a transaction with a statement about a temporary table.
-        """
-        name, rows = savepoint_name(text), int(self._state[at.OPEN_ROWS])
+    def _savepoint(self, kind: StatementKind, text: str) -> Iterator[Block]:
+        name, transaction = savepoint_name(text), self._current_transaction()
         if kind is StatementKind.SAVEPOINT:
-            self._savepoints[name] = rows
-        elif kind is StatementKind.ROLLBACK_TO and rows > self._savepoints.get(name, 0):
-            raise self._unknown("a ROLLBACK TO undoes rows of captured tables within their transaction")
+            transaction.savepoints[name] = (int(self._state[at.OPEN_ROWS]), int(self._state[at.BEGAN]))
+        elif kind is StatementKind.ROLLBACK_TO:
+            rows, begin = transaction.savepoints.get(name, (0, transaction.begin))
+            yield from self._undo("a ROLLBACK TO undoes rows of captured tables within their transaction", rows, begin)
+
+    def _current_transaction(self) -> OpenTransaction:
+        """Returns the open transaction. Must be called before a DDL statement changes the transaction's offset."""
+        generation = int(self._state[at.GENERATION])
+        if self._open_transaction.generation != generation:
+            self._open_transaction = OpenTransaction(generation, int(self._state[at.TRANSACTION_OFFSET]))
+        return self._open_transaction
+
+    def _undo(self, what: str, rows: int, begin: int) -> Iterator[Block]:
+        """Marks the row events of the open transaction from the offset `begin` on as undone, except its first `rows` row events.
+
+        Raises UnknownEventError if they cannot be left out: the events of an XA transaction and of a compressed transaction are not at
+        offsets of their own, and a DDL statement is not undone.
+        """
+        if self._state[at.OPEN_ROWS] <= rows:
+            return
+        end = int(self._state[at.BEGAN])
+        if self._xa.recording or self._current_transaction().has_definition or begin >= end:
+            raise self._unknown(what)
+        yield from self._maker.end_block()
+        if self._undone.add(self._maker.epoch, self._maker.file, begin, end):
+            self.undoes = what, end
+        self._state[at.OPEN_ROWS] = rows
 
     def _decide(self, kind: StatementKind, text: str) -> Iterator[Block]:
         if kind is StatementKind.ROLLBACK:
-            self._refuse_rows("a ROLLBACK ends a transaction that has rows of captured tables")
+            what = "a ROLLBACK ends a transaction that has rows of captured tables"
+            yield from self._undo(what, 0, self._current_transaction().begin)
         elif kind is StatementKind.XA_COMMIT:
             yield from self._xa.commit(text)
         elif kind is StatementKind.XA_ROLLBACK:
             self._xa.roll_back(text)
-        elif self._xa.recording:
-            self._refuse_rows(f"a {kind.value.upper()} ends an XA transaction that was not prepared")
-
-    def _refuse_rows(self, what: str) -> None:
-        if self._state[at.OPEN_ROWS]:
-            raise self._unknown(what)
+        elif self._xa.recording and self._state[at.OPEN_ROWS]:
+            raise self._unknown(f"a {kind.value.upper()} ends an XA transaction that was not prepared")
 
     # ── transactions ──
 
@@ -300,7 +338,6 @@ class ControlEvents:
         self._state[at.OPEN_ROWS] = self._state[at.IN_XA] = 0
         self._state[at.GENERATION] += 1
         self._state[at.BEGIN_AT] = -1
-        self._savepoints.clear()
 
     def _note_begin(self, event: bytes) -> None:
         """Records where the transaction begins. The kernel does this for the text BEGIN. Other forms of the statement are handled here."""
@@ -328,7 +365,6 @@ class ControlEvents:
         state[[at.OPEN, at.OPEN_ROWS, at.IN_XA, at.TIME_US, at.NUMBER, at.TRANSACTION_OFFSET]] = 0
         state[[at.SOURCE, at.BEGIN_AT, at.COMMITTED, at.SEQUENCE, at.QUERY_AT]] = -1
         state[at.GENERATION] += 1
-        self._savepoints.clear()
 
     def _frame(self, event: bytes) -> tuple[int, ...]:
         """Returns the values of `contracts.FRAME` for the transaction that `event` ends."""

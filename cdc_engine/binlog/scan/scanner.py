@@ -23,7 +23,7 @@ from sluice.cdc_engine.binlog.scan.table_references import Captured, TableRefere
 from sluice.cdc_engine.binlog.scan.unpack import Unpacker
 from sluice.cdc_engine.binlog.scan.xa import XaTransactions
 from sluice.cdc_engine.contracts import Block, Bytes
-from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError
+from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError, UndoneRowsError
 from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 from sluice.cdc_engine.position import Position
 
@@ -62,7 +62,7 @@ class Scanner:
     - `checksum`: whether events end with a CRC32, until a format description tells it.
     - `contiguous`: whether the server sends every event, so that a gap is an error.
     - `executed_known`: whether `start.gtid_set` is the whole executed set.
-    - `prepared`: stores XA transactions. In memory by default.
+    - `prepared`: stores XA transactions, in memory by default. Has the undone rows, which are left out.
     """
 
     def __init__(
@@ -95,8 +95,10 @@ class Scanner:
         # A second one, because an XA COMMIT in a compressed event unpacks while the first one is in use.
         recorded = Unpacker(self._maker, self._events)
         unpack_recorded = functools.partial(self._unpack, recorded)
-        xa = XaTransactions(self._maker, wanted, prepared or MemoryPrepared(), unpack_recorded)
-        self._control = ControlEvents(self._maker, references, history, wanted, xa)
+        prepared = prepared or MemoryPrepared()
+        self._undone = prepared.undone
+        xa = XaTransactions(self._maker, wanted, prepared, unpack_recorded)
+        self._control = ControlEvents(self._maker, references, history, wanted, xa, undone=self._undone)
         self.last_verdict = ScanStatus.INCOMPLETE
 
     @property
@@ -126,10 +128,18 @@ class Scanner:
 
         Blocks refer to the buffer, so the caller must not overwrite bytes that are consumed. `naked` tells that events have no packet
         headers. Raises BinlogFormatError, ChecksumError, UnknownEventError or PositionLostError, after the blocks before the error were
-        yielded.
+        yielded. Raises UndoneRowsError at the end of a transaction that must be read again.
         """
         self._state[at.AT], self._state[at.LIMIT] = begin, end
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
+        for block in self._fed(buffer):
+            what, offset = self._control.undoes
+            if not what:
+                yield self._undone.without_them(block)
+            elif block.transaction_count:
+                raise UndoneRowsError(what, self._maker.file, offset)
+
+    def _fed(self, buffer: Bytes) -> Iterator[Block]:
         self._use(buffer)
         verdict = yield from self._events(buffer)
         yield from self._maker.end_block()

@@ -15,9 +15,11 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.block import end_position
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
+from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
+from sluice.cdc_engine.errors import UndoneRowsError
 from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas
 from sluice.cdc_engine.instance.sources import archive_of, source_facts, source_of
 from sluice.cdc_engine.instance.tables.value_policies import keys_of
@@ -65,6 +67,7 @@ class IntervalReader:
         """`files` opens the binlog files."""
         self._config, self._schemas, self._tables, self._files = config, schemas, tables, files
         self._until, self._bytes_max, self._progress = until, bytes_max, progress
+        self._undone = UndoneRows()
         self.start = self.end = start
         self.bytes = 0
         self.seconds = 0.0
@@ -74,11 +77,23 @@ class IntervalReader:
         """Stages the interval as one batch, in a new folder in `directory`. `policies` has each table's policy by "database.table". Raises
         SluiceError.
         """
-        began, parts = time.monotonic(), self._parts()
+        began = time.monotonic()
+        while True:
+            try:
+                staged = self._staged_once(directory, policies)
+            except UndoneRowsError:
+                # Nothing is staged after an error. The next reading leaves the undone rows out.
+                self.end, self.bytes = self.start, 0
+                self._schemas.rewind(self.start)
+            else:
+                self.seconds = time.monotonic() - began
+                return staged
+
+    def _staged_once(self, directory: Path, policies: Mapping[str, ValuePolicy]) -> StagingResult:
         nothing_yet = Batch(batch_id=0, start=self.start, end=self.start)
         columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
-        with contextlib.closing(parts):
-            staged = stage(
+        with contextlib.closing(self._parts()) as parts:
+            return stage(
                 nothing_yet,
                 self._config.name,
                 0,
@@ -86,8 +101,6 @@ class IntervalReader:
                 StagingRules(kept=columns.kept, keys=keys_of(self._config), policies=policies),
                 more=lambda _: next(parts, NOTHING),
             )
-        self.seconds = time.monotonic() - began
-        return staged
 
     def _parts(self) -> Generator[Batch]:
         files = self._files()
@@ -96,7 +109,8 @@ class IntervalReader:
             self.whole = True
             return
         start = DumpStart(position=self.start, by_gtid=False, executed_known=bool(self.start.gtid_set))
-        with contextlib.closing(files.blocks(start, self._schemas, self._wanted, MemoryPrepared())) as blocks:
+        prepared = MemoryPrepared(self._undone)
+        with contextlib.closing(files.blocks(start, self._schemas, self._wanted, prepared)) as blocks:
             for block in blocks:
                 self.bytes = files.bytes_read
                 self._progress(self.bytes)

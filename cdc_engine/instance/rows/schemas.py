@@ -126,8 +126,9 @@ class IntervalSchemas:
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
 
-    def rewind(self, position: Position) -> None:
-        """Does nothing, because an interval is read once."""
+    def rewind(self, position: Position) -> None:  # noqa: ARG002  of the contract
+        """Drops the collected statements, because the interval is read again from its start."""
+        self.statements.clear()
 
     def _full_name(self, default_database: str) -> Callable[[TableName], TableKey]:
         return lambda name: name.key(default_database, lower_case=self._server.lower_case_names)

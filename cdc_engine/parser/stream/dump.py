@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
 from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
 from sluice.cdc_engine.binlog.scan.framing import PacketFramer
 from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
@@ -28,8 +29,11 @@ Captured = Callable[[str, str], bool]
 
 class UnwantedRows(MemoryPrepared):
     """The prepared XA transactions of a scan that needs no rows. Accepts the commit of a transaction that was prepared before the scan
-    began, and returns no events for it.
+    began, and returns no events for it. Ignores undone rows.
     """
+
+    def __init__(self) -> None:
+        super().__init__(UndoneRows(rows_are_read=False))
 
     def commit(self, name: str, order_key: int) -> Content:
         return super().commit(name, order_key) or RecordedEvents(b"")

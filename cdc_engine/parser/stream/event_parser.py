@@ -32,6 +32,7 @@ from sluice.cdc_engine.errors import (
     SourceCheckError,
     SourceConnectionError,
     StandbyBehindError,
+    UndoneRowsError,
 )
 from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
 from sluice.cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
@@ -237,6 +238,9 @@ class EventParser:
                 self._stream(connection)
         except InterruptedError:
             return
+        except UndoneRowsError as error:
+            # The next connection begins at `position`, which is before the transaction. Its scan leaves the undone rows out.
+            log.info("transaction_read_again", destination=self._source.destination, reason=str(error))
         except SluiceError as error:
             if self._stopping.is_set():
                 return
@@ -301,6 +305,8 @@ class EventParser:
             self._read(shared.reader, scanner, framer, lambda: False)
         except FellBehindError:
             log.info("shared_stream_fell_behind", destination=self._source.destination, position=str(self.position))
+        except UndoneRowsError:
+            raise
         except (BinlogFormatError, PositionLostError) as error:
             if self._rules.sharing is not None:
                 self._rules.sharing.refused(error)
@@ -380,6 +386,7 @@ class EventParser:
     def _rewind(self, before: Position) -> None:
         if before.file:
             self._history.rewind(before)
+            self._prepared.undone.forget_before(before)
         self._prepared.rewind(before)
 
     def _read_archive(self, interval: ArchivedInterval, begin: Position, facts: ServerFacts) -> None:

@@ -318,32 +318,6 @@ def test_a_table_that_cannot_go_on_is_told_once_and_its_rows_are_dropped() -> No
     assert all(not block.event_count for block in blocks if block.changes)
 
 
-def test_savepoints_have_no_effect_unless_they_undo_captured_rows() -> None:
-    make = EventFactory()
-    head = [
-        make.query("BEGIN"),
-        make.query("SAVEPOINT `a`"),
-        make.table_map(5),
-        make.rows(5),
-        make.query("SAVEPOINT b"),
-    ]
-    harmless = [make.query("ROLLBACK TO `b`"), make.query("RELEASE SAVEPOINT b"), make.xid()]
-    (block,) = feed(scanner(), [*head, *harmless])
-    assert (block.event_count, block.transaction_count) == (1, 1)
-    make.offset -= sum(len(event) for event in harmless)
-    with pytest.raises(UnknownEventError, match="ROLLBACK TO"):
-        feed(scanner(), [*head, make.query("ROLLBACK TO `A`")])
-
-
-def test_a_rollback_ends_a_transaction_without_captured_rows_and_stops_otherwise() -> None:
-    make = EventFactory()
-    (block,) = feed(scanner(), [make.query("BEGIN"), make.query("ROLLBACK")])
-    assert block.transaction_count == 1
-    make = EventFactory()
-    with pytest.raises(UnknownEventError, match="ROLLBACK"):
-        feed(scanner(), [make.query("BEGIN"), make.table_map(5), make.rows(5), make.query("ROLLBACK")])
-
-
 def test_a_statement_is_read_in_the_clients_character_set() -> None:
     make, history = EventFactory(), NoHistory()
     latin1 = b"\x00" + bytes(4) + b"\x01" + bytes(8) + b"\x06\x03std" + b"\x04\x08\x00\x08\x00\x08\x00"

@@ -87,6 +87,47 @@ def test_rollbacks_and_engines_without_transactions_fidelity(server: DatabaseSer
     assert_replayed(pipeline, "orders", "log")
 
 
+@pytest.mark.parametrize("version", ["mysql-5.7.22", "mysql-8.0.31", "mariadb-10.11.5", "mariadb-11.4.5"])
+def test_defect_rows_that_a_transaction_undoes_within_the_binlog_are_left_out_fidelity(
+    version: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Defect 55: a transaction whose undone rows are in the binlog stopped the destination with UNKNOWN_EVENT.
+
+    MySQL 5.7 and MariaDB log undone rows of a transaction that creates or drops a temporary table, or that writes a table of an engine
+    without transactions. MySQL 8.0 logs none of these rows. With GTIDs, MySQL refuses such transactions.
+    """
+    if version.startswith("mariadb"):
+        server = request.getfixturevalue(version.replace("-10.11.5", "1011").replace("-11.4.5", "114"))
+    else:
+        off = {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}
+        server = request.getfixturevalue("fresh_server")(version, off)
+    pipeline = pipeline_with(
+        server, tmp_path, "logged", ORDERS, LOG, "INSERT INTO orders VALUES (1, 'one'), (2, 'two')"
+    )
+    begin = ("USE logged", "BEGIN", "UPDATE orders SET note = CONCAT(note, '!')")
+    temporary = ("CREATE TEMPORARY TABLE passing (id INT PRIMARY KEY)", "DROP TEMPORARY TABLE passing")
+    run(
+        server,
+        *begin,
+        "INSERT INTO orders VALUES (3, 'undone')",
+        *temporary,
+        "DELETE FROM orders WHERE id = 1",
+        "ROLLBACK",
+    )
+    run(server, *begin, "INSERT INTO log VALUES (1, 'stays')", "INSERT INTO orders VALUES (4, 'undone')", "ROLLBACK")
+    run(
+        server,
+        *(*begin, "SAVEPOINT a", "INSERT INTO orders VALUES (5, 'undone')", "INSERT INTO log VALUES (2, 'stays')"),
+        *("DELETE FROM orders WHERE id = 2", "ROLLBACK TO a", "INSERT INTO orders VALUES (6, 'kept')", "COMMIT"),
+    )
+    run(
+        server,
+        *(*begin, *temporary, "SAVEPOINT a", "INSERT INTO orders VALUES (7, REPEAT('undone', 2000000))", *temporary),
+        *("ROLLBACK TO a", "INSERT INTO orders VALUES (8, 'kept')", "COMMIT"),
+    )
+    assert_replayed(pipeline, "orders", "log")
+
+
 def test_bulk_loads_temporary_tables_and_written_out_statements_fidelity(
     server: DatabaseServer, tmp_path: Path
 ) -> None:

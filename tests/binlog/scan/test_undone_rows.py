@@ -1,0 +1,154 @@
+"""Tests that row events are left out if their own transaction undoes them, with ROLLBACK or ROLLBACK TO."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
+from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
+from sluice.cdc_engine.contracts import Block, TableChange, TableChangeKind
+from sluice.cdc_engine.errors import UndoneRowsError, UnknownEventError
+from tests.binlog.scan.compressed_events import payload
+from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed, scanner
+
+TEMPORARY = "CREATE TEMPORARY TABLE passing (a INT)"
+
+
+class Stream:
+    """The events of a stream, and the name of each row event by its offset. `texts` are statements, `xid` for a commit, `gtid`, or
+    `row NAME`.
+    """
+
+    def __init__(self, *texts: str) -> None:
+        self.make, self.rows, self.events, self.numbers = EventFactory(), dict[int, str](), list[bytes](), 0
+        for text in texts:
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        if text.startswith("row "):
+            self.events.append(self.make.table_map(5))
+            self.rows[self.make.offset] = text.removeprefix("row ")
+            self.events.append(self.make.rows(5))
+        elif text == "gtid":
+            self.numbers += 1
+            self.events.append(self.make.gtid(self.numbers))
+        else:
+            self.events.append(self.make.xid() if text == "xid" else self.make.query(text))
+
+    def kept(self, readings_max: int = 2) -> str:
+        """Reads the stream as a parser does, and returns the names of the rows that it yields. After UndoneRowsError, begins again at the
+        end of the last whole transaction, at most `readings_max` times.
+        """
+        undone, whole, begin = UndoneRows(), list[Block](), 0
+        for _ in range(readings_max):
+            start = dataclasses.replace(START, offset=self._end_of(begin))
+            scan = scanner(start=start, prepared=MemoryPrepared(undone))
+            read = list[Block]()
+            try:
+                for event in self.events[begin:]:
+                    read += feed(scan, [event])
+                    if read and read[-1].transaction_count:
+                        whole, read, begin = whole + read, [], self.events.index(event, begin) + 1
+            except UndoneRowsError:
+                undone.forget_before(dataclasses.replace(START, offset=self._end_of(begin)))
+                continue
+            return " ".join(self.rows[position] for block in whole + read for position in block.event_position.tolist())
+        raise AssertionError("the stream is read again for ever")
+
+    def _end_of(self, events: int) -> int:
+        return 4 + sum(len(event) for event in self.events[:events])
+
+
+@pytest.mark.parametrize(
+    ("texts", "kept"),
+    [
+        (("BEGIN", "ROLLBACK"), ""),
+        (("BEGIN", "row a", "ROLLBACK", "BEGIN", "row b", "xid"), "b"),
+        (("gtid", "BEGIN", "row a", "xid", "gtid", "BEGIN", "row b", TEMPORARY, "row c", "ROLLBACK"), "a"),
+        (("gtid", "BEGIN", "row a", TEMPORARY, "row b", "xid", "gtid", "BEGIN", "row c", "ROLLBACK"), "a b"),
+        (("BEGIN", "SAVEPOINT `a`", "row a", "SAVEPOINT b", "ROLLBACK TO `b`", "RELEASE SAVEPOINT b", "xid"), "a"),
+        (
+            ("BEGIN", "row a", "SAVEPOINT s", "row b", "ROLLBACK TO `S`", "row c", "xid", "BEGIN", "row d", "xid"),
+            "a c d",
+        ),
+        (("BEGIN", "row a", "SAVEPOINT s", "row b", "ROLLBACK TO s", "row c", "ROLLBACK TO s", "row d", "xid"), "a d"),
+        (("BEGIN", "row a", "SAVEPOINT s", TEMPORARY, "row b", "ROLLBACK TO s", "row c", "xid"), "a c"),
+        (
+            ("BEGIN", "SAVEPOINT s", "row a", "SAVEPOINT t", "row b", "ROLLBACK TO t", "ROLLBACK TO s", "row c", "xid"),
+            "c",
+        ),
+        (("BEGIN", "row a", "SAVEPOINT s", "row b", "SAVEPOINT s", "row c", "ROLLBACK TO s", "xid"), "a b"),
+        (("BEGIN", "row a", "SAVEPOINT s", "row b", "ROLLBACK TO s", "row c", "ROLLBACK"), ""),
+        (("BEGIN", "row a", "ROLLBACK TO unknown", "row b", "xid"), "b"),
+        (("BEGIN", "row a", "SAVEPOINT s", "xid", "BEGIN", "row b", "row c", "ROLLBACK TO s", "row d", "xid"), "a d"),
+    ],
+)
+def test_row_events_that_their_transaction_undoes_are_left_out(texts: tuple[str, ...], kept: str) -> None:
+    assert Stream(*texts).kept() == kept
+
+
+def test_a_transaction_is_read_twice_however_often_it_undoes_rows() -> None:
+    undone = [text for number in range(50) for text in ("SAVEPOINT s", f"row {number}", "ROLLBACK TO s")]
+    assert Stream("BEGIN", *undone, "row last", "xid").kept(readings_max=2) == "last"
+
+
+def test_each_transaction_with_undone_rows_is_read_again() -> None:
+    undone = [text for _ in range(5) for text in ("BEGIN", "row no", "ROLLBACK", "BEGIN", "row yes", "xid")]
+    assert Stream(*undone).kept(readings_max=6) == "yes yes yes yes yes"
+
+
+def test_nothing_of_a_transaction_that_must_be_read_again_is_yielded_after_its_rows_are_undone() -> None:
+    stream = Stream("BEGIN", "row a", "SAVEPOINT s", "row b", "ROLLBACK TO s", "row c", "xid", "BEGIN", "row d", "xid")
+    scan, read = scanner(), list[Block]()
+    with pytest.raises(UndoneRowsError, match="ROLLBACK TO"):
+        read.extend(block for event in stream.events for block in feed(scan, [event]))
+    assert [stream.rows[position] for block in read for position in block.event_position.tolist()] == ["a", "b"]
+    assert not any(block.transaction_count for block in read), "the reader goes back to before the transaction"
+
+
+def test_a_scan_that_needs_no_rows_reads_on() -> None:
+    stream = Stream("BEGIN", "row a", "ROLLBACK", "BEGIN", "row b", "xid")
+    blocks = feed(scanner(prepared=MemoryPrepared(UndoneRows(rows_are_read=False))), stream.events)
+    assert sum(block.transaction_count for block in blocks) == 2
+
+
+def test_intervals_of_another_epoch_or_file_concern_no_row() -> None:
+    (block,) = feed(scanner(), Stream("BEGIN", "row a", "xid").events)
+    undone = UndoneRows()
+    assert undone.add(2, block.file, 0, 1000)
+    assert undone.add(1, "binlog.000008", 0, 1000)
+    assert undone.without_them(block) is block
+    assert undone.add(1, block.file, 0, 1000)
+    assert not undone.add(1, block.file, 0, 1000)
+    assert undone.without_them(block).event_count == 0
+
+
+def test_intervals_before_the_position_of_the_reader_are_dropped() -> None:
+    undone = UndoneRows()
+    for file in ("binlog.000006", "binlog.000007", "binlog.000008"):
+        undone.add(1, file, 100, 200)
+    undone.forget_before(dataclasses.replace(START, offset=199))
+    assert [undone.add(1, f"binlog.00000{number}", 100, 200) for number in (6, 7, 8)] == [True, False, False]
+    undone.forget_before(dataclasses.replace(START, offset=200))
+    assert [undone.add(1, f"binlog.00000{number}", 100, 200) for number in (7, 8)] == [True, False]
+
+
+def test_a_rollback_of_a_transaction_that_changes_a_captured_table_stops_the_stream() -> None:
+    history = NoHistory()
+    stream = Stream("BEGIN", "row a", "CREATE TABLE shop.copy (a INT)", "row b", "ROLLBACK")
+    history.changes = (TableChange(kind=TableChangeKind.SCHEMA, database="shop", table="t", order_key=1, time_us=2),)
+    with pytest.raises(UnknownEventError, match="ROLLBACK") as caught:
+        feed(scanner(history), stream.events)
+    assert not isinstance(caught.value, UndoneRowsError)
+
+
+def test_undone_rows_of_a_compressed_transaction_stop_the_stream() -> None:
+    inside = EventFactory(checksum=False)
+    rows = [inside.query("BEGIN"), inside.query("SAVEPOINT s"), inside.table_map(5), inside.rows(5)]
+    content = b"".join([*rows, inside.query("ROLLBACK TO s"), inside.xid()])
+    make = EventFactory()
+    with pytest.raises(UnknownEventError, match="ROLLBACK TO") as caught:
+        feed(scanner(), [make.gtid(1), payload(make, content)])
+    assert not isinstance(caught.value, UndoneRowsError)
