@@ -17,10 +17,10 @@ from pathlib import Path
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
-# The options of Google Cloud Storage that are the path of a file.
+# Options of Google Cloud Storage whose value is the path of a file.
 GOOGLE_FILE = re.compile(r"(google_)?(service_account|service_account_path|application_credentials)")
 UNKNOWN_TO_DELTALAKE = "google_bearer_token"  # Only deltalake does not know this option. Other clients of the store do.
-# The most bytes in the name of a folder. With `__history` appended, the name is shorter than the 255 bytes that a file system allows.
+# The most bytes in the name of a folder. File systems allow 255 bytes, and Sluice appends suffixes such as `__history` to the name.
 SEGMENT_BYTES_MAX = 200
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
 OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # Prefixes of the folders that Sluice and Delta create.
@@ -28,15 +28,15 @@ RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?]
 
 
 def local_path(word: str, root: Path | None) -> Path:
-    """Returns the absolute path of a local folder, with links resolved. Relative paths start in `root`. Without it, they are refused.
-    Raises ValueError, whose message tells what to write instead.
+    """Returns the absolute path of a local folder, with links resolved. A relative path starts in `root`, and is refused if `root` is None.
+    Raises ValueError, whose message says what to write instead of `word`, if the path is refused.
     """
     return local_file(word, root).resolve()
 
 
 def local_file(word: str, root: Path | None) -> Path:
     """Returns the absolute path of a local file, as `local_path` does for a folder, but does not resolve links. Kubernetes replaces a
-    secret by changing the target of a link, and then removes the earlier file.
+    secret by changing the target of a link, and then removes the earlier target. A resolved path would name the removed file.
     """
     if URI.match(word):
         raise ValueError(
@@ -52,8 +52,8 @@ def local_file(word: str, root: Path | None) -> Path:
 
 
 def table_location(word: str, root: Path | None) -> str:
-    """Returns an absolute path for a folder, or an object-store prefix as it is, both without a slash at the end. A URL that begins with
-    `file:` means a folder.
+    """Returns the location of tables: the absolute path of a folder, or the URL of a prefix in an object store, without a slash at the end.
+    A URL that begins with `file:` means a folder.
     """
     word = FILE_URI.sub("", word)
     if word.startswith("file:"):
@@ -62,8 +62,8 @@ def table_location(word: str, root: Path | None) -> str:
 
 
 def archive_location(word: str, root: Path | None) -> str:
-    """Returns the location of an archive: a folder, or an object-store prefix, whose credentials must be in the environment. Returns ""
-    for no archive.
+    """Returns the location of a binlog archive: a folder, or a prefix in an object store. Returns "" if `word` is empty. Raises ValueError
+    if the URL contains credentials, because the credentials of an archive must be in the environment.
     """
     if URI.match(word) and "@" in word.partition("://")[2].partition("/")[0]:
         raise ValueError(
@@ -73,8 +73,8 @@ def archive_location(word: str, root: Path | None) -> str:
 
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:
-    """Returns the options of an object store. Raises ValueError if an option contains a secret instead of the name of its variable, if
-    deltalake does not know it, or if the path of an account's file is relative.
+    """Checks the options of an object store, and returns them unchanged. Raises ValueError if an option contains a secret instead of a
+    reference to the secret, if deltalake does not know an option, or if the path of an account's file is relative.
     """
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
@@ -99,8 +99,8 @@ def storage_options(options: dict[str, str]) -> dict[str, str]:
 
 
 def path_template(template: str) -> str:
-    """Returns the template of table paths. Raises ValueError if two tables could get the same path, or a table a path that Sluice uses
-    itself.
+    """Checks the template of table paths, and returns it unchanged. Raises ValueError if two tables could get the same path, or if a table
+    could get a path that Sluice uses for its own data.
     """
     known = {(name, "", None) for name in ("destination", "database", "table")}
     try:
@@ -129,9 +129,9 @@ def database_url(url: str, root: Path | None) -> str:
 def path_segment(name: str) -> str:
     """Returns a folder name for the name of a database or table. Different names get different folders.
 
-    ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Any other character becomes `@` and
-    four hexadecimal digits, as in MySQL's own file names. `%2F` is not possible, because deltalake decodes it in paths. A dot or space at
-    the beginning is escaped too. So is the first character of a name that begins like a folder of Sluice or Delta.
+    ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Any other character becomes `@` and four
+    hexadecimal digits, as in MySQL's own file names. The form `%2F` cannot be used, because deltalake decodes it in paths. The first
+    character becomes `@` and four digits too if it is a dot or a space, or if the name begins like a folder of Sluice or Delta.
     """
     text = "".join(char if _is_plain(char) else _escaped(char) for char in ESCAPE.sub("@0040", name))
     if text.startswith((".", " ")) or text.lower().startswith(OWN_NAMES):
@@ -153,8 +153,8 @@ def _escaped(char: str) -> str:
 
 
 def comparable_path(path: str, *, folds_case: bool = False) -> str:
-    """Returns a text that is the same for all spellings of a path: with `s3a://`, doubled slashes or dots, and with `folds_case` also for
-    other letter case.
+    """Returns one text for all spellings of a path, so that two paths can be compared. `s3a://` and `s3://`, doubled slashes, and dots make
+    no difference, and with `folds_case`, letter case makes no difference either.
     """
     scheme, mark, rest = path.rpartition("://")
     normal = posixpath.normpath(rest if mark else path)

@@ -11,23 +11,23 @@ from pathlib import Path
 from sluice.cdc_engine.errors import MetaError
 
 FileStamp = tuple[int, int, int]  # (inode, time of the last write in ns, size).
-# A file that was written this recently may be written again with the same modification time, because clocks of file systems have a
-# resolution of up to 10 ms.
+# A file that was written less than this many ns ago may be written again with the same modification time, because the clocks of file
+# systems have a resolution of up to 10 ms. The stamp of such a file would not show the second write.
 RECENT_NS = 50_000_000
-SYNCED_AT_ONCE = 8  # A disk syncs several files in little more time than one.
+SYNCED_AT_ONCE = 8  # A disk syncs several files in little more time than it needs for one file.
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
     """Replaces a file durably: writes a `.tmp` file next to it, syncs it, renames it, and syncs the folder. Creates the folder if it is
-    missing. Raises OSError and leaves the file unchanged if that fails.
+    missing. Raises OSError and leaves the file unchanged if the write fails.
     """
     write_file(path, content.encode() if isinstance(content, str) else content)
     sync(path.parent)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Replaces a file as `replace_file` does, but leaves it to the caller to sync the folder. Raises OSError and leaves the file unchanged
-    if that fails.
+    """Replaces a file as `replace_file` does, but does not sync the folder, which the caller must do. Raises OSError and leaves the file
+    unchanged if the write fails.
     """
     temporary = path.with_suffix(".tmp")
     try:
@@ -44,7 +44,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def keep_file(path: Path, content: str | bytes) -> None:
-    """Replaces a file as `replace_file` does. Raises MetaError, which tells an operator what to do, if that fails."""
+    """Replaces a file as `replace_file` does. If the write fails, raises MetaError, whose message tells an operator what to do."""
     try:
         replace_file(path, content)
     except OSError as error:
@@ -54,8 +54,8 @@ def keep_file(path: Path, content: str | bytes) -> None:
 
 
 def stamp_of(path: Path) -> FileStamp | None:
-    """Returns a stamp of a file, which changes when the file is written or replaced. Returns None if the file does not exist, or was
-    written so recently that another write could get the same time.
+    """Returns a stamp of a file, which changes when the file is written or replaced. Returns None if the file does not exist, or if it was
+    written so recently that another write could get the same modification time.
     """
     try:
         return stamp_in(path.stat())
@@ -64,13 +64,13 @@ def stamp_of(path: Path) -> FileStamp | None:
 
 
 def stamp_in(found: os.stat_result) -> FileStamp | None:
-    """Returns the stamp of a file, as `stamp_of` does, from its state."""
+    """Returns the stamp of a file as `stamp_of` does, from the result of `stat`."""
     settled = abs(time.time_ns() - found.st_mtime_ns) > RECENT_NS
     return (found.st_ino, found.st_mtime_ns, found.st_size) if settled else None
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder and its parents durably: syncs the parent of each folder that it creates. Raises OSError if it cannot."""
+    """Creates a folder and its missing parents durably: syncs the parent of each new folder. Raises OSError if that fails."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -79,13 +79,13 @@ def make_folder(path: Path) -> None:
 
 
 def rename(path: Path, renamed: Path) -> None:
-    """Renames a file within its folder, durably. The caller must have synced its content. Raises OSError if it cannot."""
+    """Renames a file within its folder, durably. The caller must have synced the file's content. Raises OSError if the rename fails."""
     path.rename(renamed)
     sync(renamed.parent)
 
 
 def sync(path: Path) -> None:
-    """Syncs a file's content, or a folder's list of names, to disk. Raises OSError if it cannot."""
+    """Syncs a file's content, or a folder's list of names, to disk. Raises OSError if that fails."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -94,7 +94,7 @@ def sync(path: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Syncs the content of all files in a folder to disk, several at a time. Raises OSError if it cannot."""
+    """Syncs the content of all files in a folder to disk, several at a time. Raises OSError if that fails."""
     with ThreadPoolExecutor(SYNCED_AT_ONCE, thread_name_prefix="sync") as pool:
         for _ in pool.map(sync, [each for each in folder.iterdir() if each.is_file()]):
             pass

@@ -1,6 +1,4 @@
-"""Reads the secrets that conf/ names. Raises Sluice's own error if a secret is not where conf/ says. Called whenever a connection is
-opened.
-"""
+"""Reads the secrets that conf/ names, at each new connection. Raises SecretUnavailableError if a secret is not where conf/ says."""
 
 from __future__ import annotations
 

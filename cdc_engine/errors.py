@@ -5,43 +5,48 @@
     │   ├── ConfFilesError          everything that is wrong in the files of conf/, reported at once
     │   ├── SourceCheckError        everything that is wrong with the source, reported at once
     │   ├── ReplicaClashError       another replica has our server id
-    │   ├── AccessDeniedError       the source refuses the account or its password; tried again, because a new password may follow
-    │   └── SecretUnavailableError  a secret cannot be read where conf/ says it is; tried again, because it may be rotated now
+    │   ├── AccessDeniedError       the source refuses the account or its password; tried again, because an operator may change the password
+    │   └── SecretUnavailableError  a secret cannot be read where conf/ says it is; tried again, because the secret may be replaced at this
+    moment
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
-    │   ├── FilesRenumberedError    the file numbers decreased during a stream; the next connection decides
-    │   └── StandbyBehindError      a source that took over lacks what was read from the previous one; the engine waits for it
-    ├── TableChangedError           a table differs from its schema while its rows are read: chunk it again with the current schema
-    │   └── CascadeUnseenError      foreign keys changed rows while they were read, in a way that cannot be derived: the rows are read again
+    │   ├── FilesRenumberedError    the numbers of binlog files decreased during a stream; the next connection finds out why
+    │   └── StandbyBehindError      a source that took over lacks transactions that were read from the previous source; the engine waits for
+    them
+    ├── TableChangedError           a table got another schema while a snapshot reads its rows: divide it into chunks again with the current
+    schema
+    │   └── CascadeUnseenError      foreign keys changed rows during a snapshot, and the binlog does not contain the changes: read the rows
+    again
     ├── LedgerLostError             the ledger is gone, though the destination ran before: the state LEDGER_LOST
     ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
     ├── BinlogFormatError           bytes that violate MySQL's format, with file and offset
     │   ├── ChecksumError           CRC32 of an event does not match
     │   └── UnknownEventError       an unknown event that could carry rows
     ├── TableStoppedError           one table stops: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
-    ├── NotATableError              row events of something that is not a table: a sequence
+    ├── NotATableError              row events of a sequence, which is not a table
     ├── LeaseLostError              another process holds the destination
     ├── EngineStartingError         the engine is being started; call again
-    ├── EngineStoppedError          an operator stopped the engine, permanently or for another host
+    ├── EngineStoppedError          an operator stopped the engine, or moved it to another host
     ├── ActRefusedError             an operator's request is not possible in the current state
     ├── MetaError                   a stored record, such as the ledger, cannot be read or written
-    │   ├── NotContinuousError      a batch does not begin where the last one ends: read again from there
-    │   ├── NotSharedError          shared data of several hosts could not be uploaded or downloaded: Sluice tries again
-    │   └── StaleWriteError         another writer changed the same record meanwhile: nothing was changed
+    │   ├── NotContinuousError      a batch does not begin where the last batch ends: read again from the end of the last batch
+    │   ├── NotSharedError          data that several hosts share could not be uploaded or downloaded: Sluice tries again
+    │   └── StaleWriteError         another writer changed the record first: this write changed nothing
     ├── StagingError                a batch could not be written: disk full, not permitted
     │   └── StoreFullError          events could not be stored: disk full, not permitted
     ├── StoreDamagedError           stored events that cannot be read back
-    ├── StoreUnfitError             stored events that do not fit the ledger, and that the source no longer has
-    ├── HandlerError                an installed handler failed: it is called again with each tick; the batches wait
+    ├── StoreUnfitError             the stored events do not fit the ledger's cursor, and the source no longer has the events that do
+    ├── HandlerError                an installed handler failed: each tick calls it again; the batches wait
     ├── PublishError                a broker did not accept a message: it is sent again
-    └── CanalServiceError           a wrong call of get, ack or rollback
+    └── CanalServiceError           a call of get, ack or rollback that is not allowed
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
         ├── ConsumerStoppedError    a consumer requires a table that is stopped
-        ├── OutstandingBatchError   auto-acking get while batches wait for their ack
+        ├── OutstandingBatchError   a get that acks by itself, while batches wait for their ack
         ├── BatchNotFoundError      ack or rollback of a batch id that is not outstanding
         └── BatchNotFirstError      ack or rollback out of order
 
-An error is picklable, because it crosses into Dagster's processes. Its message contains what happened, where, and what to do, and never a
-secret. `code` is the name that operators see in `status` and in docs/reference/states.md."""
+An error is picklable, because Dagster passes it between processes. The message says what happened, where, and what to do, and never
+contains a secret. `code` is the name that operators see in `status` and in docs/reference/states.md.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +57,9 @@ from typing import Any
 
 
 class Remedy(enum.Enum):
-    """Who resolves an error: the engine, an operator or the caller. Each class of errors has its remedy as `SluiceError.remedy`."""
+    """Who resolves an error: the engine, an operator or the caller. Each class of errors sets `SluiceError.remedy`."""
 
-    RETRY = "retry"  #: The engine reconnects with back-off. At first an operator need not do anything.
+    RETRY = "retry"  #: The engine tries again, with a delay. An operator only acts if the error persists.
     OPERATOR = "operator"  #: The engine stops in a named state and waits for an operator.
     CALLER = "caller"  #: The caller of the service made a mistake. The engine continues.
 
@@ -167,7 +172,7 @@ class UndoneRowsError(UnknownEventError):
 
 class TableStoppedError(SluiceError):
     """A table cannot continue. `state` is a `states.TableState`, for example SCHEMA_UNKNOWN. `version` is the TableVersion with which
-    consumers read its rows from here on, or None if the stream does not have the rows.
+    consumers read the table's rows after the stop, or None if consumers do not get them.
     """
 
     code = "TABLE_STOPPED"

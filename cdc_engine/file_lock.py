@@ -1,6 +1,5 @@
 """Locks a file exclusively between processes (flock). `file_lease` and `run_lock` define what the lock protects.
-
-The kernel releases the lock when the process ends, for whatever reason. So a held lock has a living holder.
+The kernel releases the lock when the process ends, also after a crash. So the process that holds a lock is alive.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock of the file that is at the path now. After the file is removed or replaced, the lock on it
-        protects nothing, because another process would lock the new file.
+        """Whether this object holds the lock of the file that is at the path now. If the file was removed or replaced, the lock of the old
+        file protects nothing, because another process would lock the new file.
         """
         return self._descriptor is not None and _is_file_at(self.path, self._descriptor)
 
@@ -33,7 +32,7 @@ class FileLock:
         return self.held
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free, without waiting. Returns whether this object holds it, also if it did before."""
+        """Takes the lock if it is free, without waiting. Returns whether this object holds the lock now."""
         if self.held:
             return True
         self.release()
@@ -54,9 +53,11 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Releases the lock, if it is held. The file stays, because after its removal two processes could lock two files of this name."""
+        """Releases the lock, if it is held. Does not remove the file: otherwise one process could hold the lock of the removed file while
+        another process locks a new file at the same path.
+        """
         if self._descriptor is not None:
-            # If only the descriptor were closed, a child process that is just being started would still have the lock.
+            # Closing the descriptor is not enough: a child process that is being started has a copy of it, and would keep the lock.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
@@ -71,12 +72,14 @@ def locked(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # As in `FileLock.release`, a child process that is just being started must not keep the lock.
+            # As in `FileLock.release`: a child process that is being started must not keep the lock.
             fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def is_locked(path: Path) -> bool:
-    """Returns whether a process holds the lock, by taking a shared lock for a moment. Calls at the same time do not disturb each other."""
+    """Returns whether a process holds the lock. Takes a shared lock for a moment, so that simultaneous calls do not see each other as
+    holders.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""Computes with executed GTIDs: MySQL's set of intervals, and MariaDB's position. Both have the same interface. They are immutable: every
-operation returns a new value.
+"""Computes with executed GTIDs: `GtidSet` is MySQL's set of intervals, and `MariadbPosition` is MariaDB's GTID position. Both classes have
+the same interface. Their values are immutable: every operation returns a new value.
 
 Text forms: https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html and https://mariadb.com/kb/en/gtid/.
 """
@@ -23,7 +23,7 @@ from sluice.cdc_engine.errors import PositionLostError
 Runs = tuple[tuple[int, int], ...]  # Closed intervals (first, last), ascending, with a gap between them.
 NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1
 _MARK = NUMBER_MAX + 1  # No transaction has this number.
-TAGGED = 1  # The first byte of an encoded set whose sources may have tags (MySQL 8.3 and later).
+TAGGED = 1  # The first and the eighth byte of an encoded set whose sources may have tags (MySQL 8.3 and later).
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -32,11 +32,10 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
 class SetText(NamedTuple):
-    """The text of a GTID set, divided at the number of its newest transaction. With it, the text after each of the next transactions is
-    made quickly.
-
-    `first` is the start of the interval that ends with this number. It is 0 if the text has no interval, and -1 if `before` is the whole
-    text. `before` and `after` stay the same for numbers up to `last`.
+    """The text of a GTID set, divided at the number of the newest transaction. To get the text of the set after one of the next
+    transactions, only this number has to be replaced.
+    `before` and `after` are the texts before and after the interval that ends with the number, for numbers up to `last`. `first` is the
+    start of this interval. It is 0 if the text has a number instead of an interval, and -1 if `before` is the whole text.
     """
 
     before: str
@@ -128,8 +127,8 @@ class GtidSet:
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> GtidSet:
-        """Returns the set with the transactions of a block. `source` (an index into `sources`, or -1 without GTID) and `number` have one
-        value per transaction. Costs one step per interval, not per transaction.
+        """Returns the union of the set and the transactions of a block. `source` and `number` have one value per transaction; `source` is
+        an index into `sources`, or -1 for a transaction without GTID. Needs one step per interval, not per transaction.
         """
         result = dict(self.runs)
         for index in np.unique(source[source >= 0]):
@@ -140,8 +139,8 @@ class GtidSet:
         return GtidSet(result)
 
     def around(self, source: str, number: int) -> SetText:
-        """Returns the text of the set after a transaction of a source. It is also the text after its next transactions, up to
-        `SetText.last`, with another number.
+        """Returns the text of the set after the transaction `number` of a source. With another number in it, it is also the text after each
+        later transaction of the source, up to `SetText.last`.
         """
         runs = self.runs.get(source, ())
         head = [run for run in runs if run[1] < number - 1]
@@ -154,11 +153,11 @@ class GtidSet:
         return SetText(before, adjacent[0][0] if adjacent else number, after, tail[0][0] - 2 if tail else NUMBER_MAX)
 
     def encoded(self) -> bytes:
-        """Returns the set as COM_BINLOG_DUMP_GTID contains it: count, then for each source its uuid, number of intervals and half-open
-        intervals, little-endian.
+        """Returns the set in the binary form that COM_BINLOG_DUMP_GTID contains, little-endian: the number of sources, then for each source
+        its uuid, the number of its intervals, and the intervals (half-open).
 
-        In a set with tags, TAGGED is at both ends of the count, and each uuid is followed by twice the length of its tag, and the tag.
-        https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html
+        In a set with tags, the first and the last byte of the count are TAGGED. Each uuid is followed by a byte with twice the length of
+        the tag, and by the tag. https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html
         """
         tagged = any(":" in source for source in self.runs)
         count = len(self.runs)
@@ -192,7 +191,9 @@ class GtidSet:
 
 
 def _decode_source(encoded: bytes, at: int, *, tagged: bool) -> tuple[str, int]:
-    """Decodes one source. Returns it and the offset after it. Raises ValueError if its tag is invalid."""
+    """Decodes the source at offset `at` of an encoded set. Returns the source and the offset after it. Raises ValueError if its tag is
+    invalid.
+    """
     server = str(uuid.UUID(bytes=encoded[at : at + 16]))
     at += 16
     if not tagged:
@@ -216,8 +217,8 @@ def _parse_range(text: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class MariadbPosition:
-    """A GTID position of MariaDB. `last` has, for each domain, the (server id, sequence number) of its last transaction. Within a domain,
-    the binlog defines the order.
+    """A GTID position of MariaDB. `last` has, for each domain, the (server id, sequence number) of the domain's last transaction in the
+    binlog.
     """
 
     last: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
@@ -248,8 +249,8 @@ class MariadbPosition:
         return MariadbPosition(lower)
 
     def contains(self, other: MariadbPosition) -> bool:
-        """Returns whether all transactions of `other` are executed at this position. Compares only sequence numbers, because within a
-        domain they grow over all servers (gtid_strict_mode).
+        """Returns whether all transactions of `other` are executed at this position. Compares only the sequence numbers of a domain,
+        because they grow over all servers that write to the domain (gtid_strict_mode).
         """
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 
@@ -298,13 +299,13 @@ def parse_executed(text: str, *, mariadb: bool) -> GtidSet | MariadbPosition:
 
 
 def is_mariadb(text: str) -> bool:
-    """Returns whether a text is MariaDB's: a GTID, a position, or a source such as "0-1". False for an empty text."""
+    """Returns whether a text has MariaDB's form: a GTID, a GTID position, or a source such as "0-1". Returns False for an empty text."""
     return bool(text) and not _UUID.match(text.strip().lower())
 
 
 def same_executed(text: str, other: str) -> bool:
-    """Returns whether two texts are the same set. An empty text means an unknown set, and equals only an empty text. A text that cannot be
-    parsed equals only the same text.
+    """Returns whether two texts mean the same executed set. An empty text means an unknown set, and equals only an empty text. A text that
+    cannot be parsed equals only an identical text.
     """
     if text == other or not (text and other) or is_mariadb(text) != is_mariadb(other):
         return text == other
@@ -314,7 +315,9 @@ def same_executed(text: str, other: str) -> bool:
 
 
 def has_executed(executed: str, wanted_set: str) -> bool:
-    """Returns whether one executed set contains another. False if one of them is empty. Raises ValueError if one cannot be parsed."""
+    """Returns whether the set `executed` contains `wanted_set`. Returns False if one of the two is empty. Raises ValueError if one cannot
+    be parsed.
+    """
     if not executed or not wanted_set or is_mariadb(executed) != is_mariadb(wanted_set):
         return False
     have: Any = _parsed(executed)
@@ -322,8 +325,8 @@ def has_executed(executed: str, wanted_set: str) -> bool:
 
 
 def common_executed(text: str, other: str) -> str:
-    """Returns the intersection of two executed sets, as text. It is empty if one of them is empty, or if they are of MySQL and MariaDB.
-    Raises ValueError if one cannot be parsed.
+    """Returns the intersection of two executed sets, as text. The text is empty if one of the sets is empty, or if one is MySQL's and the
+    other is MariaDB's. Raises ValueError if a set cannot be parsed.
     """
     if not (text and other) or is_mariadb(text) != is_mariadb(other):
         return ""
@@ -339,8 +342,8 @@ def _parsed(text: str) -> GtidSet | MariadbPosition:
 def executed_after(
     start: str, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
 ) -> str:
-    """Returns the executed set after the transactions of a block, as text. `start` is the set before them. `source` and `number` have one
-    value per transaction. MySQL's and MariaDB's forms are both possible.
+    """Returns the executed set after the transactions of a block, as text. `start` is the set before these transactions, in MySQL's or
+    MariaDB's form. `sources`, `source` and `number` are as in `GtidSet.including`.
     """
     if not (source >= 0).any():
         return start
