@@ -1,8 +1,8 @@
 """Finds the schema of a table that the schema history does not know: the schema that an operator gave, or the table's current schema on the
 server. Used by `wiring`.
 
-The server's schema is used only if the stream has reached the end of the binlog. This module stores the server's schema as if an operator
-had given it. So changes that are read again are decoded with the same schema.
+The server's schema is used only if the stream has reached the end of the binlog. This module then stores the server's schema in the same
+way as a schema from an operator, so that changes that are read again are decoded with the same schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class SchemaAnswers:
-    """Returns the schemas of tables that would stop otherwise, because the schema history does not know them. `policy.SchemaDecisions`
+    """Finds the schemas of tables that the schema history does not know. A table stops if no schema is found. `policy.SchemaDecisions`
     calls `resolved` on the parser's thread.
     """
 
@@ -31,8 +31,9 @@ class SchemaAnswers:
         self._source, self._resolutions = source, Resolutions(directory)
 
     def resolved(self, database: str, table: str, reason: str, location: str) -> TableSchema | None:
-        """Returns the schema that an operator gave. Without one, returns the server's schema if `location` is the end of the binlog, and
-        otherwise None. Raises SourceConnectionError if the server does not answer: the engine then reads the binlog at `location` again.
+        """Returns the schema that an operator gave for the table. If no operator gave one, returns the server's schema if `location` is the
+        end of the binlog, and otherwise None. Raises SourceConnectionError if the server does not answer: the engine then reads the binlog
+        at `location` again.
         """
         kept = self._resolutions.schema(database, table, reason)
         if kept is not None or not location:
@@ -54,7 +55,9 @@ def schema_at(source: Source, database: str, table: str, location: str) -> Table
 
 
 def is_no_table_now(source: Source, database: str, table: str) -> bool:
-    """Returns whether the server now has a view or a sequence of that name. Raises SourceConnectionError if the server does not answer."""
+    """Returns whether `table` is now the name of a view or a sequence on the server. Raises SourceConnectionError if the server does not
+    answer.
+    """
     return bool(_queried(source, lambda session: is_no_table(session, database, table)))
 
 

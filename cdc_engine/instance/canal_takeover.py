@@ -1,7 +1,8 @@
 """Finds where a destination that replaces Canal starts: at the cursor that Canal left in ZooKeeper. `begin` calls it once.
 
 Canal's cursor is within the transaction that Canal's client acked last. A new lake has no row of this transaction. So the stream begins at
-the start of the second in which the transaction was committed. No transaction is lost, and the lake has none twice.
+the start of the second in which the transaction was committed. The new lake is empty, so the lake has no transaction twice if the stream
+begins earlier than Canal's cursor.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def cursor_of_canal(directory: Path) -> str | None:
 
 def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoice]) -> StartChoice:
     """Converts the text of Canal's cursor to the position where the stream starts. If `by_gtid` (the source has GTIDs), uses the cursor's
-    GTID set. Otherwise calls `at_time` with the cursor's time in µs since 1970.
+    GTID set. Otherwise calls `at_time` with the cursor's time in µs since 1970. If the cursor has no time, the stream starts at the
+    beginning of the cursor's file.
 
     Raises MetaError if the text cannot be parsed. `at_time` raises PositionLostError if the binlog of that time is purged.
     """

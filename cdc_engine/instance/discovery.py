@@ -27,7 +27,8 @@ from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.cdc_engine.table_meta.table_list.values import Comments
 from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 
-_claiming = threading.Lock()  # With this lock, two destinations that start at the same time see each other's tables.
+# Destinations that start at the same time take this lock one after the other, so that the later one sees the tables of the earlier one.
+_claiming = threading.Lock()
 
 
 def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[TableVersion]) -> None:
@@ -35,8 +36,8 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
     ConfigurationError; the other destination continues.
 
     The engine checks the Delta tables when it starts, because only the source knows which tables a pattern of conf/ captures. If two tables
-    of one destination have the same path in the lake, the destination starts. The run that would create the Delta table stops one of the
-    two.
+    of one destination have the same path in the lake, the destination starts, and the run that would create the Delta table stops one of
+    the two tables.
     """
     tables = tuple(captured)
     names = {table.name for table in tables}
@@ -81,8 +82,8 @@ def _without(config: SluiceConfig, destination: str) -> SluiceConfig:
 
 
 class SourceSchema:
-    """The tables that a destination's source has now. Reads the server at the first use. Later uses return the same tables, or raise the
-    same error. Writes nothing.
+    """The tables that a destination's source has now. The first call of a method reads the server. Later calls return the same tables, or
+    raise the same error. Writes nothing.
 
     Methods raise SourceConnectionError or ConfigurationError.
     """

@@ -1,7 +1,8 @@
 """Returns memory to the system that an engine process has freed. The code server and `sluice engine` call it regularly.
 
-glibc keeps freed memory in its arenas if a block of it was as small as one that was freed before. After the first blocks, that is so for
-all buffers of the stream: after a backlog, or after tables were resumed, 154 of 204 MiB were free and not returned.
+glibc returns a large allocation to the system when it is freed, but keeps smaller allocations in its arenas. After the first large
+allocation is freed, glibc raises the limit, so that it keeps all buffers of the stream. For example, after a backlog, 154 of the 204 MiB of
+the process were free and not returned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 from sluice.cdc_engine.limits import MEBIBYTE
 
 LOOK_SECONDS = 5.0
-# Less than this stays in the process. The kernel clears each page that is used again, which takes 10 ms for this many bytes.
+# Fewer free bytes than this stay in the process. The kernel clears each page that a process uses again after it was returned, which takes
+# 10 ms for this many bytes.
 FREED_BYTES_MAX = 64 * MEBIBYTE
 
 
@@ -39,20 +41,20 @@ class _Mallinfo(ctypes.Structure):
 
 
 class FreedMemory:
-    """Looks every LOOK_SECONDS at how much memory is free in malloc's arenas, and returns it if it is much. Does nothing if malloc is not
-    that of glibc 2.33 or later.
+    """Checks every LOOK_SECONDS how many bytes are free in malloc's arenas, and returns them to the system if they are at least
+    FREED_BYTES_MAX. Does nothing if malloc is not that of glibc 2.33 or later.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, libc: Any = None) -> None:
         self._clock, self._due = clock, 0.0
-        self._returned = 0  # bytes that malloc counts as free and the kernel has back already
+        self._returned = 0  # How many of the bytes that malloc counts as free were already returned to the kernel.
         self._libc = libc or ctypes.CDLL(None)
         self._info = getattr(self._libc, "mallinfo2", None)
         if self._info is not None:
             self._info.restype = _Mallinfo
 
     def look(self, _in_use: object = None) -> None:
-        """Returns freed memory, if it is much and a look is due."""
+        """Returns freed memory to the system if enough is free, and if LOOK_SECONDS have passed since the last check."""
         if self._info is None or self._clock() < self._due:
             return
         self._due = self._clock() + LOOK_SECONDS
@@ -64,5 +66,7 @@ class FreedMemory:
 
 
 def to_return(free: int, returned: int) -> bool:
-    """Returns whether enough bytes are free that the process still has. malloc counts returned bytes as free until it uses them again."""
+    """Returns whether the process has enough free bytes to return. `free` is malloc's count, which also counts the `returned` bytes until
+    malloc uses them again.
+    """
     return free - returned >= FREED_BYTES_MAX

@@ -1,7 +1,7 @@
 """Makes batches: reads changes from the store, stages them, and records the batch in the ledger, where it waits for its ack.
 
-The sensor's ticks call this module through `engine`. Staging has a separate thread, so that a tick never takes longer than its timeout. The
-next tick hands out a batch that was not staged in time. If a batch has no changes for the lake, this module acks the batch at once, which
+The sensor's ticks call this module through `engine`. Staging has a separate thread, so that a tick never takes longer than its timeout. If
+a batch is not staged in time, the next tick hands it out. If a batch has no changes for the lake, this module acks the batch at once, which
 moves the cursor.
 """
 
@@ -46,10 +46,11 @@ MORE_BYTES_MIN = 1 << 20
 # Changes may be appended to a batch of up to this size. Appending stages the whole batch again, which takes at most a tenth of a second at
 # this size.
 APPENDABLE_BYTES_MAX = 8 << 20
-# If a change is read more than this long after its commit, the stream is behind the source, or a clock is wrong.
+# If a change is read more than this many seconds after its commit, the stream probably lags behind the source.
 LIVE_SECONDS_MAX = 2.0
 GET_SECONDS = 0.2  # How long the staging thread waits for the first change of a batch.
-# A batch waits at least this long for further changes. After a shorter wait, the parser may have more changes and only lack a processor.
+# A batch waits at least this long for further changes. After a shorter wait without changes, the parser may just have had no CPU time to
+# read them.
 MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "the run did not merge the table", "the run could not read the staged files of the table"
 ENDS = "the engine of {} was stopped at this moment"
@@ -207,7 +208,8 @@ class HandOut:
                 try:
                     found = _of(self._meta.update(lambda ledger: ledger.taken(head, longer, part.start)), head)
                 except (MetaError, LeaseLostError):
-                    # Keeps the staged files, because the ledger may name them. If it does not, the next start of the engine removes them.
+                    # Keeps the staged files, because the ledger may name them. If the ledger does not name them, the next start of the
+                    # engine removes the files.
                     undo.pop_all()
                     raise
                 undo.pop_all()
@@ -242,7 +244,7 @@ class HandOut:
         batch = self._now(batch)
         whole = self._batches.is_whole(batch)
         if batch.appendable:
-            # The run ended and did not take its batch. Perhaps the run's host cannot reach the engine.
+            # The run ended and did not take its batch, perhaps because the run's host cannot reach the engine.
             self._runs_take = False
         # If a run has taken the batch meanwhile, and changes were appended to it, this loop rolls the longer batch back instead.
         while (now := self._now(batch)).path != batch.path:
@@ -257,9 +259,9 @@ class HandOut:
         self._remove(batch)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables at the start of the batch, and rolls the batch back, so that it is handed out again without these tables. One write
-        of the ledger does both, so no crash can leave only one of them. `reasons` maps "database.table" to (state, reason). Raises
-        CanalServiceError if the batch is no longer in flight.
+        """Stops tables at the start of the batch, and rolls the batch back, so that the batch is handed out again without these tables. One
+        write of the ledger stops the tables and rolls back, so a crash leaves either no change or the whole change. `reasons` maps
+        "database.table" to (state, reason). Raises CanalServiceError if the batch is no longer in flight.
         """
         why, begun_ns, self._appendable = (
             f"the batch continues without the tables {', '.join(sorted(reasons))}",
@@ -292,8 +294,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging ended without an error. Its batch may have been handed out and settled by now: if the tick that waited
-        for staging had ended, the next tick handed the batch out.
+        """Returns whether staging ended without an error. The staged batch may have been handed out and settled by now, because a tick can
+        find the batch in the ledger after the tick that waited for staging has ended.
         """
         return staging.done() and staging.exception() is None
 
@@ -392,9 +394,10 @@ class HandOut:
 class _Rest:
     """Reads further parts for a batch, after its first part, up to the batch's limits. Staging calls this object after each part.
 
-    The batch ends when the stream seems to be near the end of the source's binlog: after a small first part with recent changes, when
-    little arrived within GET_SECONDS, or when nothing arrived within `more_seconds`. So a backlog becomes a few large batches, because
-    starting a run costs more than merging its rows. Live changes do not wait for more.
+    The batch ends when the stream seems to be near the end of the source's binlog: after a first part with recent changes and fewer than
+    MORE_BYTES_MIN bytes, when fewer bytes than that arrived within GET_SECONDS, or when nothing arrived within `more_seconds`. So a backlog
+    becomes a few large batches, because starting a run costs more than merging its rows. A batch of recent changes hardly waits for further
+    changes.
     """
 
     def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
@@ -438,8 +441,8 @@ class _Rest:
 
 
 def more_seconds(staging_seconds: float) -> float:
-    """Returns how long a batch waits for further changes: a tenth of the time that its staging has taken, so that the wait hardly delays
-    the batch.
+    """Returns how many seconds a batch waits for further changes: a tenth of the time that its staging has taken, within limits, so that
+    the wait hardly delays the batch.
     """
     return min(GET_SECONDS, max(MORE_SECONDS_MIN, staging_seconds / 10))
 

@@ -1,7 +1,7 @@
 """Describes the problems of an engine that runs: no ticks, batches that no run takes, a stream that does not move. Pure.
 
-`engine` calls this module once per second and writes its sentences to `status.json`. `./sluice status` and the check on the engine's asset
-show them. Each sentence says what is wrong, for how long, and what to do.
+`engine` calls this module once per second and writes the sentences that describe the problems to `status.json`. `./sluice status` and the
+check on the engine's asset show these sentences. Each sentence says what is wrong, for how long, and what to do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.cdc_engine.errors import (
     StagingError,
 )
 
-AT_WORK = frozenset({"STARTED", "CANCELING"})  # The states of a Dagster run that has a process.
+AT_WORK = frozenset({"STARTED", "CANCELING"})  # The states of a Dagster run whose process runs.
 RESTART = "`sluice down` and `sluice up` restart everything"
 # The sentence about an engine without ticks begins with this text. `sluice status` searches for it.
 NO_TICK = "no tick of the sensor"
@@ -135,8 +135,8 @@ def _failing(vitals: Vitals) -> str:
 
 
 def _no_progress(vitals: Vitals) -> str:
-    """Describes that the engine makes no progress, if no other sentence explains this: for example, a disk does not answer, or a lock is
-    never released.
+    """Returns a sentence if the engine makes no progress and no other sentence explains why. For example, a disk does not answer, or a lock
+    is never released.
     """
     explained = vitals.waiting or vitals.failing or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX
     if vitals.batch or explained or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:

@@ -28,8 +28,8 @@ class PublishedHistory:
     """A schema history (`ports.SchemaHistory`) that wraps a `TableHistory` and writes the list of its captured tables after each change.
 
     `fence` is called before each write, and raises an error if this process has lost its lease (`ports.Lease.check`). `begins` is called
-    before the stream is read from a position. `kept` returns the positions from which changes may be read again. Without `kept`, the schema
-    history is not compacted.
+    each time before the stream starts to read at a position. `kept` returns the positions from which changes may be read again. Without
+    `kept`, the schema history is not compacted.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class PublishedHistory:
         self.publish(position)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns what the schema history knows about a table at a position, as `TableHistory.state` does. While the parser runs, call it
-        only for positions up to the cursor, because the parser no longer changes the history there.
+        """Returns what the schema history knows about a table at a position, as `TableHistory.state` does. While the parser runs, call this
+        method only for positions up to the cursor, because the parser may still change the history at later positions.
         """
         return self._history.state(database, table, position)
 
@@ -154,6 +154,6 @@ class PublishedHistory:
             raise LeaseLostError(
                 f"{error}: this engine writes no more; it takes the destination again when the lease is free"
             ) from error
-        # After an error, the next statement writes these tables too.
+        # Called only after a successful write. After an error, the tables count as unlisted, so the next statement writes them too.
         self._history.list_written(position)
         self._listed_cascades = self._history.all_cascades()

@@ -11,7 +11,9 @@ from sluice.cdc_engine.position import Position
 
 
 class Pulse:
-    """Stores what the sensor's ticks reported, with times of `time.monotonic`. Thread-safe, because each call is one assignment."""
+    """Stores what the sensor's ticks reported, with times of `time.monotonic`. Thread-safe, because each method assigns each attribute
+    once.
+    """
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -26,8 +28,8 @@ class Pulse:
         self.failing = ""  # Why runs do not merge the batch in flight.
 
     def ticked(self, failed: str = "") -> None:
-        """Records a tick of the sensor. `failed` is the reason if the tick failed, and is empty otherwise. A failed tick does not count as
-        the last tick, because it settles no batch.
+        """Records a tick of the sensor. `failed` is the reason if the tick failed, and is empty otherwise. `tick_seconds` does not count a
+        failed tick, because a failed tick settles no batch.
         """
         if failed:
             self._tick_failed = (failed, time.monotonic())
@@ -52,7 +54,7 @@ class Pulse:
         return self._ticked is not None
 
     def tick_seconds(self) -> float:
-        """Returns the seconds since the last tick, or since the start if there was none."""
+        """Returns the seconds since the last successful tick, or since the engine's start if there was none."""
         return time.monotonic() - (self._started if self._ticked is None else self._ticked)
 
     def out_seconds(self, batch: OutstandingBatch | None) -> float:
@@ -80,7 +82,7 @@ class Pulse:
         return state if batch is not None and delivery == batch.delivery else ""
 
     def ticked_at_us(self) -> int:
-        """Returns the time of the last tick in µs since 1970, or 0 if there was none."""
+        """Returns the time of the last successful tick in µs since 1970, or 0 if there was none."""
         return _wall_us(self._ticked)
 
     def acked_at_us(self) -> int:

@@ -2,7 +2,7 @@
 
     python -m sluice.cdc_engine.instance.rehearsal FOLDER
 
-`console.toolchain.kernels` calls this module during set-up. Otherwise the first changes on a new machine would wait for the compiler. The
+`console.toolchain.kernels` calls this module during set-up, so that the first changes on a new machine do not wait for the compiler. The
 module calls the same functions as the engine (frames, scan, filter, ring, spill, staging), because a list of the kernels' signatures would
 soon be outdated. The recording is a binlog of MySQL 8.0.31 with a row of every kind of column. `tests/instance/record_rehearsal.py`
 describes how the recording was made.
@@ -58,7 +58,7 @@ SELECTED = "everything"
 ADDRESSES = ("inet4", "inet6")
 MAGIC_BYTES = 4
 START = Position(epoch=1, file="binlog.000001", offset=MAGIC_BYTES)
-# The limit of the ring for the second pass, so small that a transaction of the recording spills to a file.
+# The ring's limit of events in the second pass of `rehearse`, which is so low that the recorded transactions spill to a file.
 SPILLING_EVENTS = 2
 
 

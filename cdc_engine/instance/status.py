@@ -21,7 +21,7 @@ CLOCKS_DIFFER_SECONDS_MAX = 1.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamFigures:
-    """Figures of an engine's stream. Most are counted since the start of the engine.
+    """Figures of an engine's stream: bytes, transactions and events since the start of the engine, and others.
 
     `received_at` is when the source last sent something (seconds since 1970, 0: never). `events_max` is the limit of the ring.
     `behind_seconds` is for how long the source has had changes that are not read. `shared` tells whether several destinations share this
@@ -51,7 +51,8 @@ def figures_of(
         connections=counters.connections,
         received_at=counters.received_at,
         put_wait_seconds=metrics.put_wait_seconds,
-        # Discarded events count as put and as acked. So both sequences only grow, and their difference is the number of events that wait.
+        # Discarded events count as put and as acked. So the two sequences never decrease, and their difference is the number of events that
+        # wait.
         put_sequence=metrics.put_sequence + metrics.forgotten_events,
         ack_sequence=metrics.ack_sequence + metrics.forgotten_events,
         events_max=metrics.events_max,
@@ -62,9 +63,9 @@ def figures_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemberFigures:
-    """The status of one member of a group. `missing` says why the member's engine does not run in this process, and `trouble` why its
-    source sends nothing; an empty text means no problem. `ahead_seconds` is by how much the source's clock is ahead of this host's, or None
-    if that is unknown.
+    """The status of one member of a group. `missing` says why the member's engine does not run in this process, and `trouble` says why its
+    source sends nothing; an empty text means no problem. `ahead_seconds` is how many seconds the source's clock is ahead of this host's
+    clock, or None if that is unknown.
     """
 
     name: str
@@ -87,8 +88,8 @@ class GroupFigures:
 
     @property
     def clocks_differ_seconds(self) -> float:
-        """The largest difference between the clocks of two sources at the last check. Transactions of different sources are ordered only as
-        exactly as this difference.
+        """The largest difference between the clocks of two sources at the last check. Two transactions of different sources whose commit
+        times are closer than this difference may be handed out in the wrong order.
         """
         clocks = [each.ahead_seconds for each in self.members if each.ahead_seconds is not None]
         return max(clocks) - min(clocks) if clocks else 0.0
@@ -122,9 +123,9 @@ class EngineStatus:
     """The status of an engine. `state` is an `EngineState` (RUNNING, STARTING, POSITION_LOST, …) or an error code. `waiting` says why the
     next batch is delayed after failed runs, or is empty.
 
-    `position` is the end of the last transaction that was read, and `cursor` the end of the last one that was acked. `lag_seconds` is the
-    age of the oldest transaction without an ack, or the time for which the source is known to have unread changes, whichever is larger. It
-    is 0 if everything is acked.
+    `position` is the end of the last transaction that was read, and `cursor` the end of the last transaction that was acked. `lag_seconds`
+    is the age of the oldest transaction without an ack, or the time for which the source is known to have unread changes, whichever is
+    larger. `lag_seconds` is 0 if everything is acked.
 
     `retention_left_hours` is for how many more hours the source will keep the binlog that a restart would read; None means unlimited, or
     unknown. `oldest_binlog_hours` is the age of the source's oldest binlog file; None means unknown. `ticked_at_us` and `acked_at_us` are

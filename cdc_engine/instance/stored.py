@@ -1,5 +1,5 @@
-"""Opens the event store of a destination as conf/ and the ledger require, for `wiring`. Also checks, for `engine_acts`, whether stored
-events may be discarded.
+"""Opens the event store of a destination by the settings in conf/ and the ledger, for `wiring`. Also checks, for `engine_acts`, whether
+stored events may be discarded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Evaluates the table filter that a client sends. The filter has the syntax of the filters in conf/, but no pattern can take exponential
 time. Used by `consumers`.
 
-Python's regular expressions backtrack, so a client could block the whole process, and with it the lake, by a short pattern. So this module
-uses RE2, through Arrow. RE2 has the same syntax, except that it refuses lookaround and backreferences.
+Python's regular expressions backtrack, so a client could send a short pattern that blocks the engine process, and with it all batches for
+the lake. So this module uses RE2, through Arrow. RE2 has the same syntax, except that it refuses lookaround and backreferences.
 """
 
 from __future__ import annotations

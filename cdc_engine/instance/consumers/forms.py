@@ -20,8 +20,8 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownEntries:
     """Which kinds of entries a consumer gets. With `rows_queries`, the consumer gets the SQL of statements that change rows. With
-    `transactions`, it gets every begin and end of a transaction; without, only one every few seconds. `others` are statements of Canal's
-    type QUERY.
+    `transactions`, the consumer gets the begin and the end of every transaction; without `transactions`, only one begin and end every few
+    seconds. With `others`, the consumer gets statements of Canal's type QUERY.
     """
 
     rows: bool = True

@@ -1,5 +1,6 @@
-"""Finds the table schemas and prepared XA transactions with which a consumer's own stream starts. They come from the live stream. If the
-consumer is ahead of the live stream, the DDL statements between the two positions are read from the source. Used by `own_stream`.
+"""Finds the table schemas and prepared XA transactions with which a consumer's own stream starts. The schemas and transactions come from
+the live stream. If the consumer is ahead of the live stream, the DDL statements between the two positions are read from the source. Used by
+`own_stream`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 
 def known_position(begin: Position, live: Position) -> Position:
     """Returns the earlier one of two positions: `begin`, where a consumer starts to read, and `live`, up to which the live stream has read.
-    The schemas at the result are known.
+    The schemas at the returned position are in the schema history.
 
     If the positions belong to two servers, returns the position after the transactions that are in both executed sets, or `begin` if the
     sets are unknown. Raises ValueError if a GTID set cannot be parsed.

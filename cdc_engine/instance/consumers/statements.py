@@ -129,8 +129,8 @@ def _table_name(text: str) -> TableName:
 
 
 def wanted_statements(tables: CapturedTables, shown: ShownEntries = ALL_ENTRIES) -> Callable[[LoggedStatement], bool]:
-    """Returns a function that selects the statements for a consumer: those about a table that `tables` keeps, and those about no table, if
-    their kinds are in `shown`.
+    """Returns a function that selects the statements that a consumer gets. A statement is selected if its kind is in `shown`, and if it
+    concerns a table that `tables` keeps, or no table at all.
     """
 
     def wants(statement: LoggedStatement) -> bool:

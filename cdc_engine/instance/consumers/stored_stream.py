@@ -1,5 +1,5 @@
 """Lets a consumer that is behind read the changes in the event store's files. The consumer reads the source only if the files do not have
-its position.
+the consumer's position.
 
 The files may have changes that the source has purged. At the end of the files, the consumer continues in the window of the live stream.
 """
@@ -50,11 +50,12 @@ class StoredStreams:
         return self._otherwise(reader, position)
 
     def _goes_on(self, position: Position, there: Position) -> bool:
-        """Returns whether the files have all changes after a position. `there` is the last end of a transaction in the files that is not
+        """Returns whether the files have all changes after `position`. `there` is the last end of a transaction in the files that is not
         after `position`.
 
-        Offsets do not prove that, because a stream that was requested by GTID set excludes the transactions in the set. The files also lack
-        some transactions without rows, and a position may be directly after such a transaction.
+        The offset in the file does not prove that no change is missing. A stream that was requested by GTID set excludes the transactions
+        in the set. The files also lack some transactions without rows, and `position` may be directly after such a transaction. So this
+        method compares executed sets.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)

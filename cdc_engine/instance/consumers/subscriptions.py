@@ -1,8 +1,8 @@
 """Manages the consumers of a destination or a group by their numbers: which of them are subscribed, the service of each, and their cursors
 in the ledger. Thread-safe.
 
-The engine calls `keep` every second, which saves the cursors in the ledger. `close` saves them when the engine stops. After a kill, the
-changes that were acked in the last second are handed out again. `consumers` and `group.consumers` have the subclasses.
+The engine calls `keep` every second to save the cursors in the ledger, and `close` saves the cursors when the engine stops. After a kill,
+the changes that were acked in the last second are handed out again. `consumers` and `group.consumers` have the subclasses.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
-# The maximum of consumers per destination. It is low because the ledger has a record for each consumer, and each write replaces the whole
-# ledger.
+# The maximum of consumers per destination. The maximum is low because the ledger has a record for each consumer, and each write replaces
+# the whole ledger.
 CONSUMERS_MAX = 64
 IDENTITY_BYTES = 6
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
@@ -81,10 +81,10 @@ class ConsumerStatus:
 
 
 def forget_requested(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
-    """Removes the consumers that an operator requested to forget. `consumers` is None if conf/ allows no consumers any more; the records
-    are then removed from the ledger. If it raises MetaError, the request stays.
+    """Removes the consumers for which an operator called `sluice consumer forget`. `consumers` is None if conf/ no longer allows consumers;
+    the consumers' records are then removed from the ledger. If the call raises MetaError, the operator's request stays for the next call.
 
-    A broker that conf/ still names subscribes again by itself, as a new consumer.
+    If conf/ still names a forgotten broker, the broker subscribes again by itself as a new consumer.
     """
     for client_id in forgets_requested(directory):
         if consumers is not None:
@@ -114,7 +114,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
 
     @abc.abstractmethod
     def _records(self, ledger: Ledger) -> tuple[RecordT, ...]:
-        """Returns the records that a ledger has of these consumers."""
+        """Returns the ledger's records of the consumers that this object manages."""
 
     @abc.abstractmethod
     def _with(self, ledger: Ledger, record: RecordT) -> Ledger:
@@ -136,10 +136,10 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
 
     @abc.abstractmethod
     def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:
-        """Returns a service for the consumer of a record, which starts at the record's cursor."""
+        """Returns a service for the consumer of a record. The service starts at the record's cursor."""
 
     def broker_of(self, client_id: int) -> str:
-        """Returns the name of the broker with that number, or an empty text if no broker has it."""
+        """Returns the name of the broker with that consumer number, or an empty text if no broker has this number."""
         return self._brokers.get(client_id, ("", ""))[0]
 
     def identity_of(self, client_id: int) -> str:
@@ -189,7 +189,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
             return found or self._begun(record, client_tables(record.filter))
 
     def keep(self) -> None:
-        """Saves in the ledger the cursors that have moved. If it raises MetaError, the next call saves them."""
+        """Saves in the ledger the cursors that have moved. If the call raises MetaError, the next call saves the cursors."""
         with self._lock:
             moved = [
                 now

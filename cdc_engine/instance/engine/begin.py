@@ -62,7 +62,7 @@ def known_begin(
 
     def of_users(database: str, table: str) -> bool:
         """Returns whether a table belongs to a user, not to the server. The schemas of all users' tables are read, because a RENAME may
-        give any of them a name that conf/ captures.
+        give any of these tables a name that conf/ captures.
         """
         return is_of_users(database) or tables.keeps(database, table)
 
@@ -96,8 +96,8 @@ def known_begin(
 
 
 def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Position) -> None:
-    """Adds the source's triggers and views to the schema history, if the history has none and the source now writes its binlog in MIXED
-    format.
+    """Adds the source's triggers and views to the schema history, if the history has no triggers and views and the source now writes its
+    binlog in MIXED format.
 
     If the source does not answer, the schema history stays as it is, and the parser refuses the MIXED format (`StreamRules.follows_mixed`).
     """
@@ -141,8 +141,8 @@ def requested_position_of(config: DestinationConfig) -> RequestedPosition:
 
 
 def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Position) -> SchemaSnapshot:
-    """Returns the current schemas of those tables that no statement changed after `begin`. The schemas that the other tables had at `begin`
-    are unknown.
+    """Returns the schemas at `begin`: the current schemas of the tables that no statement has changed since `begin`. The other tables are
+    left out, because their schemas at `begin` are unknown.
     """
     touched = TouchedTables(snapshot)
     scan_ddl(source_of(config), begin, touched, archive_of(config))
@@ -153,8 +153,8 @@ def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Positio
 
 
 def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path) -> StartChoice:
-    """Returns where a new destination starts: at Canal's cursor if there is one, otherwise at the start in conf/. Raises PositionLostError
-    if the start is a time whose binlog is purged.
+    """Returns where a new destination starts: at the cursor that Canal left, if there is one, otherwise at the start position in conf/.
+    Raises PositionLostError if the start is a time whose binlog is purged.
     """
     left = cursor_of_canal(directory)
     if left is not None:

@@ -95,7 +95,7 @@ def consumers_of(
 
 
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
-    """Returns what decides about schema changes: the policies in conf/ and the answers of operators."""
+    """Returns the object that decides about schema changes, from the policies in conf/ and the operators' approvals and schemas."""
     files = ReviewFiles(directory)
     return SchemaDecisions(
         destination=config.name,

@@ -2,8 +2,8 @@
 destination.
 
 Parts start in the order lease → meta → schema → store → sink → service → parser, and stop in reverse order. When the parser ends with an
-error, the engine gets a state for the error, which `status` shows. Batches that were handed out before can still be settled. An engine that
-lost its lease (LEASE_LOST) neither reads nor writes. `launcher` stops this engine, and starts another one that waits for the lease.
+error, the engine gets a state for the error, which `status` shows. Batches that were handed out before the error can still be settled. An
+engine without its lease (LEASE_LOST) neither reads nor writes; `launcher` stops it, and starts another engine that waits for the lease.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
 
-# The engine reports these states of the parser to operators under other names.
+# States of the parser, with the engine's states under which operators see them.
 OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_SECONDS = 1.0
 
@@ -147,7 +147,7 @@ class Engine:
 
     @property
     def consumers(self) -> Consumers:
-        """The consumers. Raises NotStartedError if the engine has none, and LeaseLostError if another process serves them."""
+        """The destination's consumers. Raises NotStartedError if the engine serves none, and LeaseLostError if another process does."""
         consumers = self._parts.consumers if self._parts is not None else None
         if consumers is None or self._state == EngineState.LEASE_LOST:
             raise NotStartedError(f"destination:{self.name} should start first")
@@ -196,7 +196,7 @@ class Engine:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether this engine still holds the lease. Once it is False, it stays False."""
+        """Whether this engine still holds the lease. An engine that has lost the lease never holds it again."""
         if self.ended:
             return False
         try:
@@ -278,8 +278,8 @@ class Engine:
         return self._handing_out().outstanding()
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight. If no batch is in flight, stages the next one, and returns None if that is not done within the
-        timeout. With `appendable`, changes may be appended to the next batch until its run takes it.
+        """Returns the batch in flight. If no batch is in flight, stages the next batch and returns it, or returns None if staging is not
+        finished within the timeout. With `appendable`, changes may be appended to the next batch until its run takes it.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -323,7 +323,7 @@ class Engine:
     # ── status ──
 
     def tell_waiting(self, reason: str) -> None:
-        """Sets the reason, for the status, why the next batch is not handed out yet. The reason is empty when the batch is handed out."""
+        """Sets the reason why the next batch is not handed out yet, which the status shows. Empty when the batch is handed out."""
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
@@ -333,8 +333,8 @@ class Engine:
         self._lake = troubles
 
     def tell_tick(self, failed: str = "") -> None:
-        """Records a tick of the sensor. `failed` is the reason if the tick failed. The status shows how long ago the last tick was, because
-        nothing is merged without ticks.
+        """Records a tick of the sensor, so that the status can show how long ago the last tick was; nothing is merged without ticks.
+        `failed` is the reason if the tick failed.
         """
         self._pulse.ticked(failed)
 
@@ -416,7 +416,9 @@ class Engine:
         )
 
     def _state_now(self) -> tuple[str, str]:
-        """Returns the engine's state and its reason. If the parser runs but batches cannot be staged, returns the error of staging."""
+        """Returns the engine's state and its reason. If the parser runs but staging fails, returns the code and the message of
+        its error.
+        """
         trouble = self._handing_out().trouble
         if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:
             return trouble.code, str(trouble)
@@ -426,8 +428,8 @@ class Engine:
         while not self._stopping.wait(STATUS_SECONDS):
             try:
                 self._lease.check()
-                # Raises LeaseLostError if the stored ledger is no longer this engine's. Otherwise the engine would keep the lease forever
-                # and write nothing.
+                # Raises LeaseLostError if another engine has replaced the stored ledger. Without this check, the engine would keep the
+                # lease forever and could not write the ledger.
                 self._opened().meta.require_own()
                 self._revive()
                 if self._serving is not None:
@@ -447,7 +449,7 @@ class Engine:
     def _lose(self, reason: str) -> None:
         """Stops reading, staging and writing for the destination, because another process may hold the lease by now."""
         self._tell(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # First, because another engine may already send the same changes to consumers.
+        self._stop_serving()  # Consumers come first, because another engine may already send them the same changes.
         self._service.stop(self.name)
         with self._steering:
             if self._parts is not None:
@@ -455,8 +457,8 @@ class Engine:
         self._close_consumers()
 
     def _revive(self) -> None:
-        """Restarts the parser if it ended with an error that may pass by itself, such as a full disk. `revive_seconds` decides when. Called
-        while the engine holds the lease.
+        """Restarts the parser if the parser ended with an error that may pass by itself, such as a full disk. `revive_seconds` decides how
+        long to wait. The caller has checked that the engine holds the lease.
         """
         parser = self._opened().parser
         if self._state == EngineState.RUNNING:
@@ -472,7 +474,7 @@ class Engine:
 
     def _tell(self, state: str, reason: str) -> None:
         reported = OPERATOR_WORDS.get(state) or engine_state(state)
-        # Only the parser stopped, not the engine: the parser starts again at another position.
+        # The engine is not stopping, so only the parser stopped, and it starts again at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):
             return  # The engine keeps its present state, which says more than "stopped".

@@ -53,11 +53,12 @@ def take_up(directory: Path) -> Transition:
 
 
 def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> None:
-    """Raises LedgerLostError if a destination ran before and its ledger is lost. If the destination began as a new one, its lake would
-    silently lack the changes before the new start.
+    """Raises LedgerLostError if a destination ran before and its ledger is lost. Without this check, the destination would begin as a new
+    one, and its lake would silently lack the changes before the new start.
 
     A schema history, staged batches, prepared transactions or stored events prove that the destination ran before. A ledger without a
-    position is refused too: the position is saved before the schema history, so such a ledger is a copy from before the first start.
+    position is refused too if one of these files exists. An engine saves the position before it writes these files, so a ledger without a
+    position is a copy from before the first start.
     """
     if meta.ledger.cursor is not None:
         return
@@ -108,9 +109,11 @@ def positions_while_running(
     *,
     window: Window | None = None,
 ) -> list[Position]:
-    """Returns the positions from which a running engine may read changes again: those of `positions_to_keep`, the store's acked position,
-    and the start of `window`. After a rollback, the engine reads again from the cursor, or from `begin` if the ledger has no cursor. A new
-    consumer starts at the oldest change in `window`, and reads the source if the window has dropped this change meanwhile.
+    """Returns the positions from which a running engine may read changes again. They are the positions of `positions_to_keep`, the store's
+    acked position, and the start of `window`.
+
+    After a rollback, the engine reads again from the cursor, or from `begin` if the ledger has no cursor. A new consumer starts at the
+    oldest change in `window`, and reads the source if the window has dropped this change meanwhile.
     """
     kept = positions_to_keep(meta, meta.ledger.cursor or begin, directory, groups)
     return [*kept, *filter(None, [store.acked_position, window.begin if window is not None else None])]

@@ -34,7 +34,7 @@ from sluice.cdc_engine.parser.source_check import short_retention_sentence
 from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch
 from sluice.cdc_engine.position import Position
 
-UNASKED_LOOKS_MAX = 5  # `trouble` reports a source that has not answered for this many intervals.
+UNASKED_LOOKS_MAX = 5  # `trouble` reports a source that has not answered for this many intervals between two checks.
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class Watched(Protocol):
     """The methods of the parser that the source watch calls."""
 
     def stream_state(self) -> StreamState | None:
-        """Returns how far the stream has read, or None if there is no stream."""
+        """Returns the position up to which the stream has read, or None if there is no stream."""
 
     def unfollowed(self, facts: ServerFacts) -> str:
         """Returns why the stream must not continue with the source's current settings, or an empty text if it may."""
@@ -53,7 +53,7 @@ class Watched(Protocol):
 
 
 def _nothing_saved() -> None:
-    """Returns None. The default of `saved` for a caller without a saved position."""
+    """Returns None. `SourceWatch` calls this function if its caller has no saved position."""
 
 
 def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> SourceWatch:
@@ -177,9 +177,9 @@ class SourceWatch:
         return None if age is None else round(age / 3600, 2)
 
     def retention_trouble(self) -> str:
-        """Returns a warning about the retention, or an empty text. It warns if the binlog that a restart would read is purged or may soon
-        be purged, or if the source keeps its binlog for fewer hours than conf/ accepts. If `retention_left_hours_min` is 0, it warns only
-        after a purge.
+        """Returns a warning about the retention, or an empty text. There is a warning if the binlog that a restart would read is purged or
+        may soon be purged, or if the source keeps its binlog for fewer hours than conf/ accepts. If `retention_left_hours_min` is 0, there
+        is a warning only after a purge.
         """
         facts = self._facts
         if facts is None:
@@ -196,8 +196,8 @@ class SourceWatch:
         return kept or purges_early(self._oldest, facts, time.time(), self._retention_hours_min)
 
     def behind_seconds(self) -> float:
-        """Returns the minimum of seconds for which the binlog has had changes that the stream has not read. Returns 0 if the stream has
-        read everything.
+        """Returns for at least how many seconds the binlog has had changes that the stream has not read. Returns 0 if the stream has read
+        everything.
         """
         stream_state = self._parser.stream_state()
         return 0.0 if stream_state is None else self._watch.behind_seconds(stream_state, self._clock())

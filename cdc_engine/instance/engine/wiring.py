@@ -60,7 +60,7 @@ def make_parts(
     cursor in the ledger, asks the server for the start position.
 
     `groups` are the folders of the groups that have this destination as a member. `claim` is as in `known_begin`. Raises
-    SourceConnectionError, SourceCheckError, PositionLostError, MetaError or ConfigurationError, and then closes the parts that it has made.
+    SourceConnectionError, SourceCheckError, PositionLostError, MetaError or ConfigurationError, after it has closed the ledger.
     """
     meta = open_meta(directory, lease)
     try:

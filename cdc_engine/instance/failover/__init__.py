@@ -1,1 +1,3 @@
-"""Switches between the sources of a destination: checks the current one, decides which one can take over, and makes the change."""
+"""Switches between the sources of a destination: checks whether the current source answers, decides which other source can take over, and
+makes the switch.
+"""

@@ -32,8 +32,8 @@ def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[st
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
-    """Returns the tables that have a key, but to which changes cannot be applied twice, as "database.table" → reason. They are child tables
-    of a cascade, and tables with a history or a change log. `cascades` come from the schema history.
+    """Returns tables to which changes cannot be applied twice although they may have a key, as "database.table" → reason. These tables are
+    child tables of a cascade, and tables with a history or a change log. `cascades` come from the schema history.
     """
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():
@@ -54,8 +54,8 @@ def _of_cascade(cascade: Cascade) -> str:
 def stops_of(
     tables: Sequence[TableVersion], start: DumpStart, others: Mapping[str, str] = NO_OTHERS
 ) -> tuple[StoppedTable, ...]:
-    """Stops the tables to which changes cannot be applied twice: returns a stop with its reason for each of them. Returns no stops if the
-    stream continues exactly where it ended. `others` comes from `cannot_repeat`.
+    """Returns a stop with its reason for each table to which changes cannot be applied twice. Returns no stops if the stream continues
+    exactly where it ended. `others` comes from `cannot_repeat`.
     """
     if not start.read_twice_seconds:
         return ()

@@ -1,8 +1,9 @@
 """Sends heartbeats to the current source, and switches to another source if the heartbeats fail. `engine` starts it.
 
-The switch is one durable write of the source in use (`source.in_use`), so after a crash the record names one source or the other. After the
-write the engine ends, and `launcher` starts another engine. The new engine connects to the new source, finds where the stream continues
-there, and begins an epoch. `sluice source switch` writes the same record, and the next heartbeat notices the change.
+The switch is one durable write of the record that names the source in use (`source.in_use`), so after a crash the record names either the
+old or the new source. After the write the engine ends, and `launcher` starts another engine. The new engine connects to the new source,
+finds where the stream continues there, and begins an epoch. `sluice source switch` writes the same record, and the next heartbeat notices
+the change.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Failover:
         """Calls `beat`. If it raises an error, stores the error for `trouble` and returns False."""
         try:
             gives_way, self._broken = self.beat(), ""
-        except Exception as error:  # The error may be of any kind; a watch that ends silently checks no more.
+        except Exception as error:  # Errors of any kind are caught, because an error that ended this thread would silently end the checks.
             log.warning("heartbeat_failed", reason=str(error))
             self._broken = str(error) or type(error).__name__
             return False
@@ -118,8 +119,8 @@ class Failover:
         return self._config.switch and self._switched(chosen)
 
     def _switched(self, chosen: str) -> bool:
-        """Switches to the first other source that can take over. Returns whether it switched. `chosen` is the address in the file before
-        the sources were asked.
+        """Switches to the first other source that can take over. Returns whether it switched. `chosen` is the address that the record of
+        the source in use had before the sources were asked.
         """
         refused: dict[str, str] = {}
         for address in in_order(tuple(self._sources), self._reading):
@@ -130,8 +131,8 @@ class Failover:
         return False
 
     def _why_not(self, address: str) -> str:
-        """Returns why a source cannot take over, or an empty text if it can. It must also answer the heartbeat that it will get
-        afterwards.
+        """Returns why a source cannot take over, or an empty text if it can. A source that does not answer a heartbeat cannot take over,
+        because the engine sends heartbeats to it after the switch.
         """
         try:
             position = self._dependencies.position()
@@ -159,8 +160,8 @@ class Failover:
         return True
 
     def trouble(self) -> str:
-        """If the source does not answer heartbeats, returns a sentence that says so, and why no other source is read instead. Otherwise
-        returns an empty text.
+        """Returns a sentence if the source does not answer heartbeats, otherwise an empty text. The sentence also says why no other source
+        is read instead.
         """
         if self._broken:
             return f"whether {self._reading} answers is not checked: {self._broken}"
@@ -190,8 +191,8 @@ def failover_of(
 
 
 def _unreadable(parser: EventParser) -> str:
-    """Returns why the stream cannot continue on the current source, although the source answers, or an empty text. The reason is that
-    transactions are missing there, which another source may have.
+    """Returns why the stream cannot continue on the current source although the source answers, or an empty text if it can. The reason is
+    always that the current source lacks transactions that another source may have.
     """
     return parser.lacks or (str(parser.last_error) if isinstance(parser.last_error, PositionLostError) else "")
 

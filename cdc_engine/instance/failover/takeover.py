@@ -1,8 +1,8 @@
 """Decides which other source can continue the stream from a position, and in which order sources are tried. Used by `failover`.
 
 A source can take over if its GTIDs prove two things: it has executed every transaction that was read, and it has purged no later
-transaction. If a source lacks a transaction that was read, the failover does not switch, and reports the source. Otherwise the lake would
-have changes that this source does not have.
+transaction. If a source lacks a transaction that was read, the failover does not switch to this source, and reports it. After such a
+switch, the lake would have changes that the new source does not have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """How many heartbeats in a row failed, and why the last of them failed."""
+    """How many heartbeats in a row failed, and why the last heartbeat failed."""
 
     missed: int = 0
     failure: str = ""
@@ -54,8 +54,8 @@ def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, b
 
 
 def in_order(addresses: Sequence[str], reading: str) -> tuple[str, ...]:
-    """Returns the addresses of the other sources in the order in which they are tried: first those that conf/ lists after the current one,
-    then those before it.
+    """Returns the addresses of the other sources in the order in which they are tried: first the sources that conf/ lists after the current
+    source, then the sources that conf/ lists before it.
     """
     at = addresses.index(reading) if reading in addresses else -1
     return tuple(each for each in (*addresses[at + 1 :], *addresses[: max(at, 0)]) if each != reading)

@@ -1,3 +1,3 @@
-"""Plans a backfill or a repair, and reads what it needs from the source while the stream continues: an interval of the binlog, or rows
-with certain keys.
+"""Plans a backfill or a repair, and reads its changes and rows from the source while the stream continues: an interval of the binlog, or
+rows with certain keys.
 """

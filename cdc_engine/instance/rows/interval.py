@@ -41,8 +41,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogInterval:
-    """An interval of the binlog: the changes after the position `begin` up to and including `end`. The binlog ends at `read_to`.
-    `transactions` are the transactions that an operator requested by GTID, or None for the whole interval.
+    """An interval of the binlog: the changes after the position `begin` up to and including `end`. The binlog ends at `read_to`. `cursor`
+    is the destination's cursor, and `files` are the binlog files. `transactions` are the transactions that an operator requested by GTID,
+    or None for the whole interval.
     """
 
     begin: Position
@@ -99,8 +100,8 @@ def _position(choice: StartChoice, epoch: int, server_uuid: str) -> Position:
 
 
 def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
-    """Returns whether the lake has all changes of "database.table" up to the cursor: the table is not stopped, and none of its snapshots
-    is open.
+    """Returns whether the lake has all changes of the table `name` ("database.table") up to the cursor. This is so if the table is not
+    stopped and has no open snapshot.
     """
     record = SnapshotRecords(directory).get(name)
     return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
@@ -109,8 +110,8 @@ def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
 def schemas_of(
     config: DestinationConfig, records: Sequence[HistoryRecord], interval: BinlogInterval
 ) -> IntervalSchemas:
-    """Returns the schemas that decode the rows of the interval: those at the lake's position, or at the end of an archive that ends before
-    the lake's position.
+    """Returns the schemas that decode the rows of the interval: the schemas at the lake's position. If an archive ends before the lake's
+    position, returns the schemas at the end of the archive.
     """
     captured = TableFilter(config.include, config.exclude).keeps
     known_at = min(interval.cursor, interval.read_to, key=lambda each: each.order_key)
@@ -136,7 +137,7 @@ def tables_unlike(
     schemas: IntervalSchemas,
     request: RequestedInterval,
 ) -> frozenset[str]:
-    """Returns the tables whose columns in the requested schema file differ from those at the lake's position.
+    """Returns the tables whose columns in the requested schema file differ from their columns at the lake's position.
 
     Returns no tables if the request builds a past state, because later statements may have changed the columns. Also returns no tables if
     the destination's schema history cannot be read.

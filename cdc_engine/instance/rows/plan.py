@@ -41,8 +41,8 @@ SAMPLE_BYTES_MAX = 64 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillTablePlan:
-    """The plan for one table. `refused` says why the table cannot be backfilled and what to do instead, or is empty. `changes` is the
-    expected number of changes.
+    """What a backfill would do with one table. `refused` says why the table cannot be backfilled and what to do instead, or is empty.
+    `changes` is the expected number of changes.
 
     `reaches_back` is True if the schema history still knows the table at the beginning of the interval. `statements` are the statements in
     the interval that concern the table.
@@ -60,8 +60,8 @@ class Plan:
     """The plan of a backfill. Times are in ISO form. The backfill applies the changes between the positions `begin` and `end`, and reads
     the binlog up to `read_to`.
 
-    If `gtids` is set, the backfill applies only these transactions, and `changes` is an upper limit. If `counted` is True, the plan has
-    read the whole interval, so `changes` is exact. `bytes` is how much of the binlog the backfill must read.
+    If `gtids` is set, the backfill applies only these transactions, and `changes` is an upper limit. If `counted` is True, the whole
+    interval was read for the plan, so `changes` is exact. `bytes` is how much of the binlog the backfill must read.
     """
 
     destination: str

@@ -1,7 +1,7 @@
 """Reads an interval of the binlog while the stream continues, and stages the interval's changes like a batch. Used by `plan` and `work`.
 
-This reading does not affect the engine. It has a separate connection, which the server does not count as a replica, and a separate scan
-with the schemas of the interval.
+Reading an interval does not affect the engine, because the interval is read over a separate connection, which the server does not count as
+a replica, and with separate schemas.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class IntervalReader:
         return f"{database}.{table}" in self._tables
 
     def _within(self, block: Block, until: Position | None) -> tuple[BlockSlice, bool]:
-        """Returns the events of those transactions in a block that end at or before `until`, and whether `until` is reached. Sets the
-        attribute `end`.
+        """Returns the events of the transactions in a block that end at or before `until`, and whether the block reaches `until`. Sets the
+        attribute `end` to the end of the last of these transactions.
         """
         whole = BlockSlice(block, 0, block.event_count)
         if not block.transaction_count:
@@ -143,7 +143,7 @@ class IntervalReader:
             last = int(np.searchsorted(block.transaction_end, until.offset, side="right")) - 1
         if last < 0:
             return BlockSlice(block, 0, 0), True
-        self.end = end_position(block, last)  # Later transactions are not staged.
+        self.end = end_position(block, last)  # Transactions of the block that end after `until` are not staged.
         return BlockSlice(block, 0, int(block.transaction_events[last])), True
 
     def _batch(self, part: BlockSlice) -> Batch:

@@ -1,8 +1,9 @@
 """Decides what a backfill or a repair may do. Pure: `interval` collects the facts.
 
-A backfill reads the binlog from a time up to the lake's position. It sets the row of each key that changed in the interval to its state
-after the last change. A repair reads the binlog from the lake's position on, for the keys that the operator names. Both are possible only
-if the server still has a row event for every change of the table's rows, and if one schema is valid for all these events.
+A backfill reads the binlog from a time up to the lake's position, and sets the row of each key that changed in this interval to its state
+after the last change. A repair reads the binlog from the lake's position on, for the keys that the operator names. A backfill or a repair
+of a table is possible only if the server still has a row event for every change of the table's rows, and if one schema is valid for all
+these events.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from sluice.cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "re-snapshot the table with `sluice snapshot start`"
-# Rough values on 2 processors, for estimates only: the least time that the merge of a table takes, and the time that each change adds.
+# Rough values for estimates, measured on 2 processors: the seconds that the merge of a table takes at least, and the seconds that each
+# change adds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedInterval:
     """The part of the binlog that an operator requests: the interval [from_us, to_us) in µs since 1970, or the transactions of the GTID set
-    `gtids`. If `to_us` is None, the interval reaches to the end of the binlog. `tables` are "database.table" names; empty means all
+    `gtids`. If `to_us` is None, the interval ends at the end of the binlog. `tables` are "database.table" names; an empty tuple means all
     captured tables.
 
-    If a named table is refused, the whole request fails with `all_or_none`; without it, only the table is left out. `archive` names binlog
-    files that are read instead of the source. `schemas` is a file with schemas; None means the destination's schema history. With `past`,
-    the request builds a past state, so the interval need not reach the lake's position.
+    With `all_or_none`, the whole request fails if a named table is refused; without `all_or_none`, only the refused table is left out.
+    `archive` names binlog files that are read instead of the source. `schemas` is a file with schemas; None means the destination's schema
+    history. With `past`, the request builds a past state, so the interval need not reach the lake's position.
     """
 
     from_us: int
@@ -159,7 +161,8 @@ def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
     GTID set.
     """
     if not (facts.gtid_enabled or facts.executed):
-        # The facts that are read from an archive contain no settings, only the executed set.
+        # Facts that were read from an archive contain no server settings, only the executed set, so a set in them proves that the source
+        # has GTIDs.
         raise ConfigurationError(
             "--gtids: the source has no GTIDs (gtid_mode is not ON); name times with --from and --to"
         )

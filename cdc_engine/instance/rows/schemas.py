@@ -1,7 +1,8 @@
 """Provides the schemas that decode an interval of the binlog: the schemas that the tables have at the lake's position.
 
-`rules` refuses a table if a statement in the interval concerns it. So no earlier schema is needed, and a backfill does not depend on how
-far the schema history reaches back. The scan of a backfill or repair uses this module.
+`rules` refuses a table if a DDL statement in the interval concerns the table. So the table's schema at the lake's position is valid in the
+whole interval, and a backfill does not depend on how far the schema history reaches back. The scan of a backfill or repair uses this
+module.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordsInMemory
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, is_of_users
 
-TEXT_CHARS_MAX = 80  # A longer text of a statement is cut in messages.
+TEXT_CHARS_MAX = 80  # Messages show at most this many characters of a statement.
 
 
 class IntervalSchemas:
-    """The schemas for an interval that begins at `start` (`ports.SchemaHistory`). For each table, the newest schema in `records` at the
-    position `known_at` is valid in the whole interval. `statements` collects, by "database.table", the statements that concern a table,
+    """The schemas for an interval that begins at `start` (`ports.SchemaHistory`). For each table, the newest schema in `records` up to the
+    position `known_at` is used for the whole interval. `statements` collects, by "database.table", the statements that concern a table,
     with their positions.
     """
 
@@ -65,7 +66,8 @@ class IntervalSchemas:
         self._start, self._captured = start, captured
         self._server = self._known.server(start.order_key) or DdlServerFacts(flavour="mysql", charset="")
         self.statements: dict[str, list[str]] = defaultdict(list)
-        # Names without letter case → names. The dump of a database does not say whether its server's table names are case-sensitive.
+        # Names in lower case → names. Tables are also found without letter case, because the dump of a database does not say whether its
+        # server's table names are case-sensitive.
         self._folded: dict[TableKey, list[TableKey]] = defaultdict(list)
         for name in self._known.table_names():
             self._folded[_folded(name)].append(name)
@@ -81,8 +83,8 @@ class IntervalSchemas:
     # ── called by the scan ──
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        """Returns the version of the table that a table map describes, as `TableHistory.resolve` does. The rows of a stopped table are
-        dropped, because no consumer reads the interval.
+        """Returns the version of the table that a table map describes, as `TableHistory.resolve` does. If the table is stopped, the error
+        has no version, so that the scan drops the table's rows: a version is needed only for consumers, which do not read the interval.
         """
         try:
             return self._history.resolve(table_map, position)
@@ -151,9 +153,10 @@ def _reaching_everything(statement: Statement, objects: StoredObjects | None, de
     """If a statement may write other tables through a trigger, a view or a function, marks it as a statement that may write all tables.
     Returns other statements unchanged.
 
-    The triggers and views that exist now do not decide, because others may have existed in the interval. The SELECT of a CREATE TABLE may
-    read a view that calls a function. Tables in the server's own databases, where RDS writes a heartbeat, have no triggers. If `objects` is
-    None, the source does not write its binlog in the MIXED format, and no statement is marked.
+    Statements are marked whether or not such a trigger or view exists now, because others may have existed in the interval. A CREATE TABLE
+    with a SELECT is marked, because the SELECT may read a view that calls a function. Statements on tables in the server's own databases,
+    where RDS writes a heartbeat, are not marked, because these tables have no triggers. If `objects` is None, the source does not write its
+    binlog in the MIXED format, and no statement is marked.
     """
     if objects is None:
         return statement
@@ -170,8 +173,8 @@ def _reaching_everything(statement: Statement, objects: StoredObjects | None, de
 def _touched(
     statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
 ) -> Sequence[TableKey]:
-    """Returns the tables whose rows or columns a statement may have changed. The result may contain unchanged tables, but lacks no changed
-    one.
+    """Returns the tables whose rows or columns a statement may have changed. The result has all changed tables, and may also have unchanged
+    ones.
     """
     if _changes_nothing(statement):
         return ()
@@ -200,8 +203,8 @@ def _calls(statement: Statement) -> bool:
 
 
 def _changes_nothing(statement: Statement) -> bool:
-    """Returns whether a statement changes no rows and no columns of an existing table. Examples are an index, a comment, and CREATE TABLE:
-    either the table has no rows before, or it exists and the statement has no effect.
+    """Returns whether a statement changes no rows and no columns of an existing table. Examples are statements that only add an index or a
+    comment. CREATE TABLE is another example: either the table is new and has no rows, or the table exists and the statement has no effect.
     """
     match statement:
         case SetDatabase():

@@ -1,8 +1,8 @@
-"""Reads those rows of the source that have certain keys, while the stream continues, as a snapshot reads its chunks.
+"""Reads the rows with certain keys from the source while the stream continues, in the same way as a snapshot reads its chunks.
 
 The caller passes a position of the binlog from before the rows are read, and gets a position from after the last row was read. The rows
-include all changes up to the first position, and no change after the second position. The stream shows which keys changed between the two
-positions.
+include all changes up to the first position, and no change after the second position. Rows may or may not include the changes between the
+two positions; the stream shows which keys these changes concern.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ class SourceRows:
 
 
 def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
-    """Reads the rows that meet one condition into the file `path`, as a snapshot's chunk without key bounds. Returns the number of rows."""
+    """Reads the rows that meet the reader's condition into the file `path`, like a chunk of a snapshot without key bounds. Returns the
+    number of rows.
+    """
     try:
         facts = reader.read(Chunk(number=number), path)
     except TableChangedError as error:

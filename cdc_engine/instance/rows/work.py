@@ -1,8 +1,8 @@
-"""Reads the changes for a backfill or a repair, at least up to the lake's position. The run of the backfill or repair calls it.
+"""Reads the changes for a backfill or a repair, at least up to the lake's position. The run of the backfill or repair calls this module.
 
-First, this module reads the interval and the binlog after it, while merges continue. Then the run takes the run lock, and the module reads
-what the stream has received meanwhile. Under the run lock no lake table changes, so the run knows up to which position each table is
-complete.
+First, this module reads the interval and the rest of the binlog, while merges continue. Then the run takes the run lock, and the module
+reads the changes that the engine has received meanwhile. Under the run lock no lake table changes, so the run knows up to which position
+each table is complete.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     """Yields a temporary folder for one backfill or repair, and removes the folder afterwards. First removes the folders of operations that
     were killed.
 
-    Each destination runs only one operation at a time, because two would read the same binlog and then wait for each other. Waits
-    `wait_seconds` for a running operation to end, and then raises ActRefusedError.
+    Each destination runs only one backfill or repair at a time, because two would read the same binlog and then wait for each other. Waits
+    up to `wait_seconds` for a running operation to end, and raises ActRefusedError if it is still running then.
     """
     if as_location(directory).is_apart and not (directory / FOLDER_FILE).is_file():
         raise ActRefusedError(
@@ -148,8 +148,8 @@ class BackfillReading:
         return (self._request.from_us, self._request.to_us or 0) if found is None else (found.from_us, found.to_us)
 
     def read(self) -> None:
-        """Reads up to the end of the source's binlog. Raises ActRefusedError if a requested table or all tables are refused. If that is
-        known before, reads nothing.
+        """Reads up to the end of the source's binlog. Raises ActRefusedError if a requested table or all tables are refused. If the refusal
+        is known before reading, reads nothing.
         """
         self.judge()
         self._go_on()
@@ -206,14 +206,16 @@ class BackfillReading:
         return cursor
 
     def judge(self) -> None:
-        """Adds to `refused` the tables that the facts known so far exclude. Raises ActRefusedError as `read` does."""
+        """Adds to `refused` the tables that `rules.refusal` refuses by the facts that are known so far. Raises ActRefusedError as `read`
+        does.
+        """
         facts = facts_of(
             *(self.names, self._config, self._directory, self._schemas, self.staged),
             unlike=self._unlike,
             given=self._request.schemas,
         )
         found = {each.name: rules.refusal(each, self._advice) for each in facts}
-        # A refused table stays refused, because its changes were not read since it was refused.
+        # A table that was refused before stays refused, because its changes have not been read since then.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
         named = [name for name in self._request.tables if name in self.refused and self._request.all_or_none]
         if named or len(self.refused) == len(self.names):

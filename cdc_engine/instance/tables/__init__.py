@@ -1,1 +1,1 @@
-"""Changes single tables while an engine runs: resumes them, re-snapshots them, and starts tables that conf/ newly includes."""
+"""Resumes and re-snapshots single tables of a destination, and starts to capture tables that conf/ newly includes."""

@@ -35,7 +35,8 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
-# How often the records of ended snapshots are removed, and how old such a record must be. After this time nobody reads the record any more.
+# How many seconds pass between two removals of the records of ended snapshots, and how old a removed record is at least. No process reads a
+# record that is older.
 FORGET_SECONDS = 3600.0
 
 
@@ -118,15 +119,15 @@ class EngineActs:
             return
         try:
             steering.hand_out.while_idle(lambda: self._fulfil(wanted, due, steering))
-        # The source does not answer now. Batches are handed out all the same, and a later call tries again.
+        # If the source does not answer, batches are still handed out, and a later call tries again.
         except SourceConnectionError as error:
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
         """Executes the operators' requests about single tables, and the due re-snapshots. Called while no batch is in flight.
 
-        All requests except the cancellation of a snapshot make the engine read the stream again. If only the store still has the changes
-        that are not merged, these requests wait until the changes have been handed out.
+        All requests except the cancellation of a snapshot make the engine read the stream again from the cursor. If the source has purged
+        changes that are not merged, and only the store still has them, these requests wait until the changes have been handed out.
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):
@@ -135,7 +136,7 @@ class EngineActs:
 
         def stop_stream(table: str) -> None:
             with steering.still:
-                # Stopped first, because only the parser may change the schema history while the parser runs.
+                # The parser stops first, because only the parser may change the schema history while it runs.
                 parts.parser.stop()
             # The events in the store's files lack the table's rows, so after a crash no engine may continue from these events.
             forget_events(self._directory)

@@ -1,5 +1,5 @@
-"""When an engine starts, requests snapshots or stops for tables whose earlier rows the lake lacks or has in another form. These are all
-tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by `wiring`.
+"""Requests snapshots or stops, when an engine starts, for tables whose earlier rows the lake lacks or has in another form. These tables are
+all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by `wiring`.
 
 `filters.json` stores the include and exclude patterns and the row settings with which the engine last started.
 
@@ -88,9 +88,9 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
-    """Raises ConfigurationError if conf/ has row rules for a captured table but spells its name in another letter case. The table would be
-    captured without the rules, because `include` ignores letter case and the names of rules do not. `names` are the captured tables
-    ("database.table").
+    """Raises ConfigurationError if conf/ has row rules for a captured table but spells the table's name in another letter case. Without
+    this error, the table would be captured without the rules, because `include` ignores letter case and the names of rules do not. `names`
+    are the captured tables ("database.table").
     """
     spelled = {name.lower(): name for name in names}
     for name, table in config.tables.items():
@@ -109,8 +109,8 @@ def may_resume(
     wanted: Sequence[ResumeRequest],
     meta: MetaManager,
 ) -> list[ResumeRequest]:
-    """Returns the requests to resume tables whose settings did not change while the tables were stopped. All other requested tables get the
-    state RULES_CHANGED instead. `policies` are the value policies with which the engine decodes.
+    """Returns the requests to resume tables whose settings did not change while the tables were stopped. Each other requested table gets
+    the state RULES_CHANGED instead. `policies` are the value policies with which the engine decodes.
     """
     now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
@@ -137,8 +137,9 @@ def take_rules(
     """Saves the engine's current settings as the settings of the rows that these tables have in the lake. Called when tables are
     re-snapshotted, or when an operator resumes tables although their older rows have other settings.
 
-    `policies` are the value policies with which the engine started. The engine still decodes with them, also the changes that a snapshot
-    buffers. If a salt or the module of a transform has changed since, the engine notices it at its next start.
+    `policies` are the value policies with which the engine started. The engine uses these policies until it stops, also for the changes
+    that a snapshot buffers. If a salt or the module of a transform has changed since the start, the engine notices the change at its next
+    start.
     """
     before = _kept(directory)
     if before is not None and names:
@@ -162,8 +163,8 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
-    """Returns the settings of a table that changed so that the table's rows in the lake no longer match conf/. If the saved record has no
-    `shapes`, an older version of Sluice wrote it, and the lake counts as made with the current settings.
+    """Returns the changed settings of a table because of which the table's rows in the lake no longer match conf/. If the saved record has
+    no `shapes`, an older version of Sluice wrote the record, and the lake counts as made with the current settings of `row_shape`.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:
@@ -181,7 +182,7 @@ def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> 
     """Returns a digest of each table's row rules, by "database.table". A digest reveals no salt.
 
     If a table has no current-state table, the digest also depends on whether the table has a change log or a history. So the table stops if
-    a current-state table is added later, or if a history replaces a change log: the new Delta table would lack all earlier rows.
+    conf/ later adds a current-state table, or replaces a change log by a history, because the new Delta table would lack all earlier rows.
     """
     rules = {name: rules_digest(policy.rules) for name, policy in policies.items() if policy.rules}
     alone = {name: table for name, table in config.tables.items() if not table.current_state}
@@ -200,8 +201,9 @@ def _stop_changed(
 ) -> bool:
     """Stops a table because its settings changed. Returns whether the table is now stopped for this reason.
 
-    A table that stopped because its rules did not fit, or its transform failed, gets the new reason too, so that it is re-snapshotted with
-    the new rules. A table that stopped for any other reason keeps that reason; its rules are checked when it resumes.
+    A table that is already stopped because its rules did not fit, or because its transform failed, gets the new reason, so that it is
+    re-snapshotted with the new rules. A table that is stopped for any other reason keeps that reason; its rules are checked when it
+    resumes.
     """
     there = meta.ledger.stopped(table.database, table.table)
     if there is None:

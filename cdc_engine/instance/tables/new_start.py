@@ -1,8 +1,8 @@
-"""After a lost position, starts a destination at its source's current position, and re-snapshots all its tables. Called by `engine`.
+"""Starts a destination whose position is lost at its source's current position, and re-snapshots all its tables. Called by `engine`.
 
 The changes between the lost position and the new start are unknown. So buffered changes are discarded, and every table is re-snapshotted.
 First the snapshots are requested, then the schema history restarts, and last the cursor moves. After a crash between these writes, the
-position is still lost, and the next attempt repeats everything.
+position is still lost, and the next attempt repeats all three writes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def begin(dependencies: NewStartDependencies) -> Position:
 
 
 def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], position: Position) -> None:
-    """Requests a snapshot of every table. Each snapshot buffers only changes after `position`."""
+    """Requests a snapshot of each table in `tables`. Each snapshot buffers only changes after `position`."""
     for table in tables:
         there = records.get(table.name)
         if there is not None and there.is_open:

@@ -1,13 +1,13 @@
-"""Re-snapshots stopped tables automatically if nothing else can repair them, as `sluice snapshot start` does on request. Called by
-`engine`.
+"""Re-snapshots stopped tables automatically if nothing else can repair them. `sluice snapshot start` does the same at an operator's
+request. Called by `engine`.
 
 `Resnapshots` decides which tables are due for a re-snapshot, from the state in which a table stopped and from conf/, with pauses between
 attempts. `resnapshot` starts the re-snapshot of a table, also for an operator's request (`snapshot_requests`), while no batch is in flight.
-It makes three writes:
+`resnapshot` makes three writes:
 
-- The snapshot record. From then on, changes of the table are buffered.
+- The snapshot record. After this write, changes of the table are buffered.
 - The schema history, which continues with the table's current schema.
-- The ledger. From then on, changes of the table are staged again.
+- The ledger. After this write, changes of the table are staged again.
 
 After a crash between these writes, the table is still stopped, and the next check repeats all three.
 """
@@ -59,11 +59,12 @@ class Resnapshots:
         self, config: DestinationConfig, records: SnapshotRecords, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._config, self._records, self._clock = config, records, clock
-        self._tried: dict[str, tuple[int, float]] = {}  # Table → number of attempts, and when the next one is due.
+        # Table → number of attempts, and the monotonic time when the next attempt is due.
+        self._tried: dict[str, tuple[int, float]] = {}
 
     def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
-        """Returns the stopped tables that are due: only a re-snapshot can repair them, conf/ allows it, and their pause is over. Also
-        returns stopped names that may belong to a view or a sequence.
+        """Returns the stopped tables that are due for a re-snapshot: only a re-snapshot can repair them, conf/ allows the re-snapshot, and
+        the pause after the last attempt is over. Also returns stopped names that may belong to a view or a sequence.
         """
         now = self._clock()
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
@@ -76,9 +77,9 @@ class Resnapshots:
         return stop.state == TableState.SCHEMA_UNKNOWN or (allowed and stop.state in HEALED_BY_ROWS)
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
-        """Re-snapshots the due tables from the cursor on. If a table was dropped, ends its stop. If a name belongs to a view or a sequence,
-        resumes the name. If the schema of a table is unknown, the table stays stopped, and a later call tries again. No batch may be in
-        flight.
+        """Re-snapshots the due tables from the cursor on. If a table was dropped, ends the table's stop. If a name belongs to a view or a
+        sequence, resumes the name. If the schema of a table is unknown, the table stays stopped, and a later call tries again. Call it only
+        while no batch is in flight.
 
         Raises SourceConnectionError if the source must be asked and does not answer.
         """
@@ -87,7 +88,7 @@ class Resnapshots:
             return
         for stop in due:
             if cursor.epoch < stop.position.epoch:
-                continue  # The stream changed to another server, and no change of this server is merged yet.
+                continue  # The table stopped after the stream changed to another server, and no change of the new server is merged yet.
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
@@ -125,11 +126,11 @@ def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, depend
 
 
 def end_dropped(stop: StoppedTable, cursor: Position, dependencies: ResnapshotDependencies) -> bool:
-    """Ends the stop of a table that was dropped while it was stopped, because the source has no rows of it. Cancels the table's open
+    """Ends the stop of a table that was dropped while it was stopped, because the source has no rows of the table. Cancels the table's open
     snapshot, if there is one. The Delta table keeps the rows that it had at the stop. Returns False if the table was not dropped before the
     cursor.
 
-    The ledger's record of the stop is removed last, so that a crash before leads to another attempt.
+    The stop is removed from the ledger last, so that after a crash between these writes the next check tries again.
     """
     if not dependencies.forget_dropped(stop, cursor):
         return False
@@ -155,7 +156,7 @@ def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> Sna
 
 def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
     """Returns the schema of a stopped table at the position where the stream continues. Returns None if the schema is unknown, or if the
-    binlog has the table's changes not as row events.
+    binlog has no row events for the table's changes.
 
     `there` is what the schema history knows about the table. `ask` returns the source's schema, or None if a later statement has changed
     the table.

@@ -2,9 +2,9 @@
 table stopped.
 
 `acts` writes the request (`meta.resume_requests`). `engine` checks for requests before each batch, and calls `take_up` while no batch is in
-flight. `take_up` moves the cursor back to the earliest stop of the requested tables. The resumed tables are read again with everything that
-an operator changed meanwhile: an approval, a policy, a schema, a setting of the source. The other tables skip the changes that the lake
-already has, by order key. If the cause of a stop still exists, the table stops again.
+flight. `take_up` moves the cursor back to the earliest stop of the requested tables. The changes of the resumed tables are read again with
+what an operator changed after the stop: an approval, a policy, a schema, a setting of the source. For the other tables, changes that the
+lake already has are skipped by order key. If the cause of a stop still exists, the table stops again.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def take_up(
     read_again: Callable[[], None],
     folder: Path,
 ) -> None:
-    """Moves the cursor back to the earliest stop from which the source can still be read, and restarts the stream there. No batch may be in
-    flight.
+    """Moves the cursor back to the earliest stop from which the source can still be read, and restarts the stream there. Call it only while
+    no batch is in flight.
 
     `ask` returns the facts of the source, with the creation times of some binlog files. `read_again` starts the stream at the cursor.
-    `folder` is the destination's folder. Raises SourceConnectionError if the source does not answer; nothing has changed then, and the
-    requests wait.
+    `folder` is the destination's folder. If the source does not answer, raises SourceConnectionError, changes nothing, and keeps the
+    requests for a later call.
     """
     stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
     if stops:
@@ -106,8 +106,8 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
-    """Returns a function for a batch that starts at `start`. From a table ("database.table"), the function returns the order key up to
-    which the lake has all changes of the table.
+    """Returns a function that returns, for a table ("database.table"), the order key up to which the lake has all changes of the table. The
+    function is valid for a batch that starts at `start`.
     """
     until, tables = _behind(folder)
     if start.order_key >= until:

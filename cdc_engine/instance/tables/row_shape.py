@@ -43,9 +43,10 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     # A change log or a history that is added to a table with a current-state table starts with the next change. A `gap` row in the change
     # log marks that earlier changes are missing.
     **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
-    # These settings choose the layout of files and the writer. Changed partitions are refused by name.
+    # These settings choose the layout of the Delta table's files and the program that merges. If `partition_by` changes for an existing
+    # table, the run refuses the table with a message.
     **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), ShapeEffect.NONE),
-    # These settings matter only when the source's table changes.
+    # These settings have an effect only when the schema of the source's table changes, or when a table is snapshotted.
     **dict.fromkeys(("schema_changes", "snapshot"), ShapeEffect.NONE),
     **dict.fromkeys(("owners", "group", "fresh_within_minutes"), ShapeEffect.NONE),
 }
@@ -78,8 +79,9 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
     "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
-# Changes of settings, as (setting, before, after), after which the rows in the lake are still right. With the earlier value `stop` or
-# `error`, no refused value reached the lake. With the earlier value of `cascades`, the lake has the effects of foreign keys.
+# Changes of settings, as (setting, before, after), after which the rows in the lake are still right; an empty text is the default value.
+# While `undecodable` was `stop` or `zero_dates` was `error`, no such value reached the lake. While `cascades` was not `ignore`, the lake
+# got the effects of foreign keys, and keeps them.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )
@@ -106,8 +108,9 @@ def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
 
 
 def changed_settings(before: Shape, after: Shape, version: TableVersion | None) -> tuple[str, ...]:
-    """Returns the settings whose change makes the rows in the lake wrong. A `key` that names the primary key's columns counts as unchanged,
-    as does a column filter that keeps the same columns. `version` is the table, or None if its columns are unknown.
+    """Returns the settings whose change makes the rows in the lake wrong. A new `key` that names the primary key's columns counts as
+    unchanged. A new column filter that keeps the same columns also counts as unchanged. `version` is the table, or None if its columns are
+    unknown.
     """
     return tuple(
         setting

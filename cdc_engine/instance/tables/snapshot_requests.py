@@ -1,8 +1,8 @@
-"""Executes those requests about snapshots that only the engine can execute: to re-snapshot a stopped table from the cursor on, and to
-cancel a snapshot.
+"""Executes the operators' requests that only the engine can execute: to re-snapshot a stopped table from the cursor on, and to cancel a
+snapshot.
 
-`engine` calls this module while no batch is in flight and the stream is not read. A request is removed last, so that after a crash it is
-executed again.
+`engine` calls this module while no batch is in flight and the stream is not read. The request's record is removed after the request was
+executed, so that the request is executed again after a crash.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -
 
 
 def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Re-snapshots a stopped table from the cursor on. If the table was dropped, only ends its stop. The snapshot record was written when
-    the operator made the request.
+    """Re-snapshots a stopped table from the cursor on. If the table was dropped, only ends its stop. If the table's schema is unknown, or
+    conf/ no longer captures the table, writes the reason into the snapshot record, which exists since the operator made the request.
     """
     cursor, stop = dependencies.meta.ledger.cursor, dependencies.meta.ledger.stopped(wanted.database, wanted.table)
     if cursor is None or stop is None:
@@ -91,8 +91,8 @@ def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
 
 
 def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Stops the table in the ledger, and then cancels its snapshot. In the other order, a crash between the two would leave a table that is
-    not stopped and whose changes are not buffered, so its next merge would lack changes.
+    """Stops the table in the ledger, and then cancels its snapshot. In the other order, a crash between the two writes would leave a table
+    that is not stopped and whose changes are no longer buffered, so its next merge would lack the buffered changes.
     """
     record = dependencies.records.get(wanted.name)
     if record is None or not record.is_open:
@@ -103,7 +103,7 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
     try:
         dependencies.records.update(wanted.name, lambda now: now.canceled())
         dependencies.records.sweep(wanted.name)
-    except ActRefusedError as error:  # The snapshot was published a moment ago.
+    except ActRefusedError as error:  # The snapshot was published just before, so there is nothing to cancel.
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 

@@ -1,4 +1,5 @@
-"""Provides what the snapshots of one destination use: configuration, ledger, list of captured tables, and connections that read rows.
+"""Gives the snapshots of one destination access to its configuration, its ledger, its list of captured tables, and connections that read
+rows.
 
 `orchestration` calls this module in a run of the snapshot job, in a process without an engine.
 """
@@ -51,7 +52,8 @@ T = TypeVar("T")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotCallbacks:
     """The callbacks of a snapshot run. `run_lock` returns the lock that merge runs hold. `publish` publishes a snapshot with Spark. `say`
-    and `progress` report progress. `conf_changed` returns a sentence if conf/ has changed since the run started, or an empty text.
+    reports a sentence, and `progress` the record of a snapshot after it has changed. `conf_changed` returns a sentence if conf/ has changed
+    since the run started, or an empty text.
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]
@@ -124,7 +126,8 @@ def _decision(
     except SluiceError:
         raise
     except Exception:
-        # An error about one table must not stop the others. The run that reads the table reports the error.
+        # An unexpected error about one table must not prevent the snapshots of other tables. The run that reads the table reports the
+        # error.
         logger.exception("the next step of a snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 
@@ -189,7 +192,7 @@ class SourceTables:
         return dataclasses.replace(keyed, version=f"{found.version}-{self._as_captured(keyed)}")
 
     def _as_captured(self, table: TableVersion) -> str:
-        """Returns a digest of conf/'s settings for a table. Chunks that were read with other settings cannot be published together."""
+        """Returns a digest of conf/'s settings for a table. Chunks with different digests cannot be published together."""
         policy = self._policy(table)
         words = json.dumps(
             [
@@ -227,7 +230,8 @@ class SourceTables:
         policy = self._policy(table)
         refuse_other_functions({table.name: policy}, self._directory)
         now = self._reading_now()
-        # Positions in a replica's own binlog cannot be compared with the stream's, so only tables with a key are read there.
+        # Positions in a replica's own binlog cannot be compared with the stream's position. So only tables with a key are read from the
+        # replica, because their rows need no exact position.
         replica = reader_of(now) if table.key else None
         server = replica or source_of(now)
         return SourceTable(
@@ -266,7 +270,7 @@ class SourceTables:
 
 
 class _Cached(Generic[T]):
-    """Caches what `read` returns until the content changes, because many tables are checked against the same content."""
+    """Caches what `read` returns until the content changes, so that the content is not read again for each table."""
 
     def __init__(self, stamp: Callable[[], object], read: Callable[[], T]) -> None:
         """`read` returns the content. `stamp` returns another value after the content has changed."""

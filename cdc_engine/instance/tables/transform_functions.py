@@ -140,9 +140,7 @@ def _named(module: ModuleType, module_name: str, path: str, digest: str) -> _Fun
 
 
 def _located(name: str) -> tuple[str, str]:
-    """Returns the names of the module and the function that a name in conf/ stands for. The name is `module:function`, or an entry
-    point.
-    """
+    """Returns the module and the function to which a name in conf/ refers. The name is `module:function`, or the name of an entry point."""
     module, colon, path = name.partition(":")
     if colon:
         return module, path

@@ -1,5 +1,5 @@
-"""Imports the modules of transforms. After an edit of a module, imports it again, because a restarted engine may run in the same process.
-Called by `transform_functions`.
+"""Imports the modules of transforms. Imports a module again after an edit, because an engine that an operator restarts may run in the same
+process as before. Called by `transform_functions`.
 
 All functions of a module come from the same import. A module is also imported again after an edit of another module that it imports from
 its own package or folder.
@@ -25,7 +25,7 @@ DIGEST_CHARS = 16
 _MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module, and the digest of its file when it was imported.
 # The folders of installed packages and of the standard library.
 _INSTALLED = {Path(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
-# When this process began. If a module's file has not changed since, the process imported the file's present content.
+# When this process began. If a module's file has not changed since this time, the process imported the file's present content.
 _BEGUN = time.time()
 
 
@@ -68,8 +68,8 @@ def _forget(*modules: ModuleType) -> None:
     for each in modules:
         sys.modules.pop(each.__name__, None)
         _MODULES.pop(each.__name__, None)
-        # Removes the cached .pyc file. Python would use the .pyc file of an older source file that has the same size and was written in the
-        # same second.
+        # Removes the cached .pyc file. Otherwise Python would use the .pyc file of the older source file if the new source file has the
+        # same size and was written in the same second.
         with contextlib.suppress(OSError):
             Path(importlib.util.cache_from_source(file_of(each))).unlink()
 
@@ -128,7 +128,8 @@ def _is_current(module: ModuleType) -> bool:
     if imported is module:
         return before == _digest(file_of(module))
     try:
-        # Another part of the process imported the module, so the digest at that time is unknown, and the file may have changed since.
+        # Another part of the process imported the module, so the digest of the file at the import is unknown. The module is current only if
+        # the file has not changed since the process began.
         return not file_of(module) or Path(file_of(module)).stat().st_ctime < _BEGUN
     except OSError:
         return False

@@ -22,8 +22,8 @@ FILE = "transforms.json"
 
 
 def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Stores digests of those row rules of the engine that have a transform or a salt. Removes the record if no rules have one. The digests
-    do not reveal the salts. Raises MetaError if the record store does not answer.
+    """Stores digests of the engine's row rules that have a transform or a salt. If no rules have a transform or a salt, removes the record.
+    The digests do not reveal the salts. Raises MetaError if the record store does not answer.
     """
     found = _digests(policies)
     records = record_store(directory)
@@ -55,8 +55,8 @@ def _digests(policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
 
 
 def _what(rules: RowRules) -> str:
-    """Names what a table's rules take from outside of conf/: the module of a transform, the salt of a mask. Returns an empty text if there
-    is neither.
+    """Returns, for a message, the parts of a table's rules that are outside of conf/: the module of a transform, the salt of a mask.
+    Returns an empty text if the rules have no such part.
     """
     function = "the module of the table's transform" if rules.transform is not None else ""
     salt = "the salt of a mask" if any(mask.salt for mask in rules.masks) else ""

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class _WithShards(Mapping[str, T]):
-    """Maps tables to their settings. A look-up finds the tables that conf/ names and also the shards, which conf/ does not name one by one.
+    """Maps tables to their settings. A look-up finds the tables that conf/ names, and also the shards, which conf/ selects by patterns.
     Iteration yields only the tables that conf/ names.
     """
 
@@ -69,8 +69,8 @@ class _WithShards(Mapping[str, T]):
         return len(self._named)
 
     def __bool__(self) -> bool:
-        """Returns True if tables or shards have settings. If it returned False because only shards have settings, `given or {}` would lose
-        these settings.
+        """Returns True if tables or shards have settings. Without this method, a mapping that has only shards would count as empty, because
+        its length is 0, and `given or {}` would lose the settings of the shards.
         """
         return bool(self._named or self._config.shards)
 

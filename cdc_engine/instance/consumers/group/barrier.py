@@ -1,9 +1,9 @@
 """Decides which member's transactions a group hands out next, or which member the group waits for. Pure. Called by `group_stream`.
 
-For each member, either the time of its next transaction is known, or a time before which no further transaction will come. The member with
-the earliest time is next; members with equal times are ordered by name. If the next member has transactions, the group hands out those that
-are older than the next transaction of every other member. If it has none, the group waits, because the member may still send a transaction
-that is older than those of the others.
+For each member, the group knows either the commit time of the member's next transaction, or a time before which the member will have no
+further transaction. The member with the earliest of these times is next; members with equal times are ordered by name. If the next member
+has transactions, the group hands out those that are older than the next transaction of every other member. If the next member has no
+transaction yet, the group waits, because the member may still send a transaction that is older than those of the other members.
 
 So the order does not depend on when transactions arrive. An idle member does not delay the group while the member's clock advances.
 """
@@ -52,8 +52,8 @@ def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions 
     """Decides which member of `known` is next. If a transaction was partly handed out, the rest of this transaction is next, so that no
     other transaction interrupts it.
 
-    Everything up to the time `barrier_us` was handed out. A transaction that is older arrived late: it counts as if it had the time
-    `barrier_us`, so it is next at once.
+    Transactions up to the time `barrier_us` were handed out already. An older transaction that arrives late counts as if its time were
+    `barrier_us`, so the group hands out the late transaction next.
     """
     for member, each in sorted(known.items()):
         if each.begun:

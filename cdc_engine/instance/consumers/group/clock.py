@@ -17,7 +17,7 @@ from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
-AGAIN_SECONDS = 2.0  # How many seconds to wait before the next request after a request without an answer.
+AGAIN_SECONDS = 2.0  # How many seconds pass between a request without an answer and the next request.
 # How many of the source's answers are kept. A stream that lags may have reached only the time of an older answer.
 ANSWERS_MAX = 4
 

@@ -1,7 +1,8 @@
 """Serves the consumers of one group from the streams of its members, whose engines run in the same process. Used by `launcher`.
 
-A group's engine reads no source and writes no lake. It takes the group's lease when all members run in this process, so the host that reads
-the members also serves the group. It serves no consumer without the lease, or while no member runs in this process.
+A group's engine reads no source and writes no lake. The engine takes the group's lease when all members run in this process, so the host
+that reads the members also serves the group. The engine serves consumers only while it holds the lease and at least one member runs in this
+process.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class GroupEngine:
 
     @property
     def holds_lease(self) -> bool:
-        """Always True, so that `launcher` does not replace this engine: a group without the lease takes it by itself when its members run
-        in this process.
+        """Always True, so that `launcher` does not replace this engine. A group's engine without the lease takes the lease itself when the
+        group's members run in this process.
         """
         return True
 

@@ -3,7 +3,8 @@ streams and hands out the transactions that `barrier` chose.
 
     look at all members ─▶ decide ─▶ some transactions of one member ─▶ decide ─▶ …     until the batch is full, or a member is waited for
 
-Between two calls, it stores only the position of each member. So after a rollback or a restart, it continues from an earlier position.
+A merged stream keeps no changes between two calls, and each call names the position of each member. So a consumer can continue from an
+earlier position after a rollback or a restart.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ from sluice.cdc_engine.position import GroupPosition, Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 LOOK_SECONDS = 0.1  # How often the group checks the clock of a member for which it waits.
-# The interval between two checks adds at most this to the time for which a member counts as silent. If a client requests nothing for an
-# hour, the member was not silent for an hour.
+# How many seconds one check can add to the time for which a member counts as silent. Without this maximum, a member would count as silent
+# for an hour if a client requested nothing for an hour.
 SILENCE_SECONDS_MAX = 1.0
 RUNS_MAX = 2000  # The maximum of runs per batch. Each run has at least one entry.
-# A commit time that is further ahead of its source's clock than this is invalid; a session can set it by SET timestamp.
+# A commit time that is more than this many µs ahead of the source's clock is not used, because a session can set any commit time by SET
+# timestamp.
 FUTURE_US_MAX = 60_000_000
 AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError, SourceConnectionError)
 

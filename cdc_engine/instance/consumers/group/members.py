@@ -92,9 +92,10 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """What `look` found in a member's stream after a position. If it found no changes, everything that was committed before the time
-    `clock_us` was read; 0 means that this time is unknown, and `clock_trouble` may say why. `newest_us` is the current time of the member's
-    source. `trouble` is the error because of which the member could not be read.
+    """What `MemberStream.look` found in a member's stream after a position. If `look` found changes, they are in `ahead`. If it found none,
+    the stream has read everything that the source committed before the time `clock_us`, in µs since 1970. If this time is unknown,
+    `clock_us` is 0, and `clock_trouble` may say why. `newest_us` is the current time of the member's source. `trouble` is the error because
+    of which the member could not be read.
     """
 
     ahead: Ahead
@@ -123,7 +124,9 @@ class MemberStream:
         return self._read[0].forms if self._read is not None else Forms()
 
     def look(self, position: WindowPosition, bytes_max: int) -> View:
-        """Returns what can be read from the member now, without waiting. Raises no error: the returned view contains it."""
+        """Returns what can be read from the member now, without waiting. If the member cannot be read, raises no error, but returns a view
+        with the error.
+        """
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
