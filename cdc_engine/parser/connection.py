@@ -38,7 +38,7 @@ NON_BLOCKING = 0x01
 ANNOTATED = 0x02
 # The highest offset that a COM_BINLOG_DUMP can request: its field for the offset has four bytes.
 DUMP_OFFSET_MAX = 0xFFFFFFFF
-FIRST_OFFSET = 4  # The offset of the first event of a binlog file. The magic bytes precede it.
+FIRST_OFFSET = 4  # The offset of the first event of a binlog file. The file begins with four magic bytes.
 GATHER_SECONDS = 0.002  # How long `receive_into` waits for more bytes after the first ones.
 CLOSED = -1
 GATHER_BYTES = 2 << 20  # `receive_into` returns at once when it has received this many bytes.
@@ -62,7 +62,8 @@ ERROR_TEXT_AT = 9
 
 
 class SourceConnection:
-    """One connection to the source. It runs queries. After one of the methods `dump_*`, it can only receive bytes (`receive_into`).
+    """One connection to the source, which runs queries. After a call of one of the methods `dump_*`, the connection can only receive bytes
+    (`receive_into`).
 
     Methods raise SourceConnectionError for errors that may disappear when the caller connects again, ConfigurationError for wrong
     credentials or TLS settings, and PositionLostError if the server no longer has the requested position.
@@ -177,8 +178,8 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_independently(self, file: str, offset: int) -> bool:
-        """Requests the binlog of `file` from `offset` to its current end, without a server id, as `mysqlbinlog` does. The server then does
-        not end the dump of another connection.
+        """Requests the binlog of `file` from `offset` to its current end, without a server id, as `mysqlbinlog` does. So the server does
+        not end a dump that another connection of the same replica requested.
 
         Returns False if the server will send the whole file, as `dump_from_file` does.
         """
@@ -202,7 +203,7 @@ class SourceConnection:
 
     def begin_query(self, sql: str) -> None:
         """Sends a query without reading its result. The caller reads the bytes of the result with `receive_into`, and calls `end_query`
-        after the last one.
+        after the last byte.
         """
         self._dump(COMMAND.COM_QUERY, sql.encode())
 

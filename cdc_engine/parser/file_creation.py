@@ -22,8 +22,8 @@ from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.source.server import Source
 
-# The most bytes of a file that are received to find its creation time. The format description, which contains it, has about 120 to 300
-# bytes.
+# How many bytes of a file are received at most to find its creation time. The format description event, which contains the time, has about
+# 120 to 300 bytes.
 BYTES_MAX = 1 << 16
 
 

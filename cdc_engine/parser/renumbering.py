@@ -1,8 +1,8 @@
 """Checks whether a cursor belongs to the binlog files that a server has now, by the server's identity, the file names and GTIDs. Pure.
 
 File names and offsets start again after RESET MASTER, if a server was rebuilt with its old uuid, or if a backup was restored. Executed
-GTIDs may then still prove that no transaction is missing. They prove nothing if the server has used a GTID again for another transaction
-than the transaction that was read.
+GTIDs may then still prove that no transaction is missing. GTIDs prove nothing if the server has used the GTID of a transaction that was
+read again for another transaction.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def cut_off(cursor: Position, facts: ServerFacts) -> str:
 def refilled(
     cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
 ) -> str:
-    """For a cursor whose file is purged, returns a sentence if the server's files do not continue the cursor's binlog, otherwise "". The
-    files continue it if all transactions that were read are in `purged`.
+    """Returns a sentence if the cursor's file no longer exists and the server's files do not continue the cursor's binlog, otherwise "".
+    The files continue the cursor's binlog if all transactions that were read, `taken`, are in `purged`.
 
-    One case is not detected: the server used the same GTIDs again for other transactions, and exactly those up to the cursor are purged.
+    One case is not detected: the server used the same GTIDs again for other transactions, and has purged exactly the transactions with the
+    GTIDs up to the cursor.
     """
     first = facts.logs[0].file if facts.logs else ""
     unknown = facts.mariadb and not facts.purged
@@ -88,7 +89,9 @@ def names_restarted(file: str, facts: ServerFacts) -> bool:
 
 
 def comes_before(file: str, other: str) -> bool:
-    """Returns whether `file` precedes `other` in one sequence of binlog files. False if their names do not belong to one sequence."""
+    """Returns whether `file` precedes `other` in one sequence of binlog files. Returns False if the two names do not belong to one
+    sequence.
+    """
     if not file or not other or base(file) != base(other):
         return False
     try:

@@ -86,10 +86,10 @@ class ServerFacts:
 
 
 def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
-    """Reads the settings and state of a server. Values that this account may not query stay empty. The source check reports what is
-    missing.
+    """Reads the settings and state of a server. Values that this account may not query stay empty; the source check reports the privileges
+    that are missing.
 
-    The creation times of `files` are read over another connection. An empty name means the last file.
+    The creation times of `files` are read over another connection. In `files`, an empty name means the last binlog file.
     """
     variables = _variables(connection)
     mariadb = connection.mariadb
@@ -125,7 +125,9 @@ def oldest_file(facts: ServerFacts) -> str:
 
 
 def with_oldest_file(source: Source, facts: ServerFacts) -> ServerFacts:
-    """Returns the facts with the creation time of the oldest file, which is read on another connection. Raises SourceConnectionError."""
+    """Returns the facts with the creation time of the oldest binlog file added. Reads this time over another connection. Raises
+    SourceConnectionError.
+    """
     file = oldest_file(facts)
     created = creation_of(source, file) if file else 0
     return dataclasses.replace(facts, created={**facts.created, file: created}) if created else facts
@@ -163,13 +165,13 @@ def _purged(
 
 
 def logs_replicated(variables: Mapping[str, str]) -> bool:
-    """Returns whether a server that replicates changes writes them to its binlog."""
+    """Returns whether a replica writes the changes that it replicates to its own binlog."""
     found = variables.get("log_slave_updates") or variables.get("log_replica_updates") or "ON"
     return found.upper() in {"ON", "1"}
 
 
 def _is_replica(connection: SourceConnection) -> bool:
-    """Returns whether the server replicates another one, or False if this account may not see that."""
+    """Returns whether the server is a replica. Returns False if this account may not query the replica status."""
     return bool(connection.first_of("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"))
 
 

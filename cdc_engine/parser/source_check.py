@@ -14,7 +14,7 @@ from sluice.cdc_engine.source.server import Source
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
 MIXED = "MIXED"
-# The name of no table. If conf/ captures it in a database, conf/ captures every table of this database.
+# A name that no table has. If the patterns of conf/ capture this name in a database, they capture every table of the database.
 ANY_TABLE = "sluice any table"
 SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 # The privileges on *.* that an account needs to see all triggers and views.
@@ -42,7 +42,8 @@ def check_source(
     replica uses our server id.
 
     `captured` tells whether a table (database, table) is captured. `displaced` tells whether the server ended our last dump because a
-    replica with our identity connected. Then we do not connect again. Otherwise the two would end each other's dumps in turn.
+    replica with our identity connected. We then do not connect again, because our dump and the dump of that replica would end each other in
+    turn.
     """
     problems = [
         *_setting_problems(facts),
@@ -94,7 +95,7 @@ def _unlogged_problems(facts: ServerFacts, captured: Callable[[str, str], bool])
 
 
 def _databases(names: str) -> list[str]:
-    """Returns the databases in a list, without the server's own ones."""
+    """Returns the databases in a list that is separated by commas, without the server's own databases."""
     return [name for name in names.split(",") if name and name.lower() not in SYSTEM_DATABASES]
 
 
@@ -174,8 +175,8 @@ def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
 
 
 def server_version(text: str) -> tuple[int, ...]:
-    """Parses a version into numbers. `5.5.5-10.6.12-MariaDB` becomes (10, 6, 12), because old MariaDB versions put 5.5.5 before their own
-    version.
+    """Parses the text of a server version into numbers. `5.5.5-10.6.12-MariaDB` becomes (10, 6, 12), because old MariaDB versions write
+    5.5.5 before their own version.
     """
     numbers = re.findall(r"\d+\.\d+\.\d+", text.removeprefix("5.5.5-"))
     return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()
@@ -208,10 +209,11 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
 
 
 def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:
-    """Raises ReplicaClashError if another replica has our server id. The server would end the dump of one whenever the other connects.
+    """Raises ReplicaClashError if another replica has our server id. With the same id, the server would end our dump whenever the other
+    replica connects, and its dump whenever we connect.
 
     A replica that also has our uuid is our own earlier dump, or the dump of the host that ran this engine before. Our new dump replaces
-    this dump, so it is not a clash.
+    that dump, so this is not a clash.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(
@@ -241,7 +243,7 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
 
 def unlogged_cluster_sentence(facts: ServerFacts) -> str:
     """Returns a sentence if the server is a node of a Galera cluster whose binlog lacks the changes of other nodes, otherwise "". Such a
-    server is not refused, because its binlog has all changes if clients write to this node only.
+    node is not refused, because its binlog has all changes if clients write only to this node.
     """
     provider, member = facts.variables.get("wsrep_provider", ""), facts.variables.get("wsrep_on", "")
     if provider.lower() in {"", "none"} or member.upper() not in {"ON", "1"} or logs_replicated(facts.variables):

@@ -5,8 +5,8 @@ The parser calls this module at every connect, also after a lost connection. The
 prove that the stream continues without a gap, the result is `Lost` with the reason.
 
 An epoch is one sequence of binlog files whose names can be compared. A stream begins a new epoch, above all epochs in the ledger, if the
-server's file names have started again. It also does so if the cursor is in an earlier epoch than the newest epoch in the ledger, because
-the lake may have changes with order keys above those of the cursor's epoch.
+server's file names have started again. A stream also begins a new epoch if the cursor is in an earlier epoch than the newest epoch in the
+ledger, because the lake may have changes whose order keys are above the order keys of the cursor's epoch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RESNAPSHOT = "re-snapshot the tables and start at the latest position"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartChoice:
-    """Where a destination without a cursor starts, as conf/ says. Without any value, it starts at the latest position. `executed` is the
-    executed set at the position in `file`, if known.
+    """Where a destination without a cursor starts, by the settings in conf/. If no field is set, the destination starts at the latest
+    position. `executed` is the executed set at the position in `file`, if known.
     """
 
     file: str = ""
@@ -55,7 +55,7 @@ class DumpStart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """The epochs of a ledger. `highest` is the newest one. `unfinished` tells why no new epoch may begin now, or is empty."""
+    """The epochs of a ledger. `highest` is the newest epoch. `unfinished` tells why no new epoch may begin now, or is empty."""
 
     highest: int = FIRST_EPOCH
     unfinished: str = ""
@@ -66,11 +66,12 @@ NO_EPOCHS = Epochs()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The decision that nothing proves that a stream can continue. `reason` tells why, and `options` what an operator may safely do.
+    """The decision that a stream cannot continue, because nothing proves that no transaction would be missing. `reason` tells why, and
+    `options` what an operator may safely do.
 
     - `not_yet`: the server may still receive the missing transactions.
-    - `only_time`: this is another server, on which a position can be found only by commit time (`positions.by_time`).
-    - `purged`: the server has purged the next files. An archive may have them (`archived`).
+    - `only_time`: the server is not the cursor's server, and the position on it can be found only by commit time (`positions.by_time`).
+    - `purged`: the server has purged the next files. An archive may have these files (`archived`).
     """
 
     reason: str
@@ -104,7 +105,7 @@ def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start unchanged if it continues in the newest epoch of the ledger. Otherwise returns it in a new epoch."""
+    """Returns the start unchanged if it is in the newest epoch of the ledger. Otherwise returns the start in a new epoch."""
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
     return in_new_epoch(start, cursor, epochs)
@@ -195,8 +196,8 @@ def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _latest(facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start at the latest position. On MySQL with GTIDs, the dump is requested by GTID set: the file may already have a
-    transaction that is not in the executed set yet, and this transaction must be read.
+    """Returns the start at the latest position. On MySQL with GTIDs, the dump is requested by GTID set, because the file may already have a
+    transaction that is not in the executed set yet. A dump by file and offset would leave out this transaction.
     """
     if not facts.file:
         return Lost(
@@ -236,8 +237,8 @@ def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
 
 
 def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
-    """Returns `Lost` if the server cannot continue after a GTID set, because it has purged later transactions or has not executed all of
-    the set. Otherwise returns None.
+    """Returns `Lost` if the server cannot continue after a GTID set, because the server has purged later transactions or has not executed
+    all transactions of the set. Otherwise returns None.
     """
     taken = _parsed(gtid_set, facts)
     executed = _parsed(facts.executed, facts)
@@ -271,7 +272,7 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
 
 def _same_server_gap(cursor: Position, facts: ServerFacts, renumbering: str) -> Lost | None:
     """Returns `Lost` if GTIDs do not prove that the stream continues on the cursor's own server, otherwise None. `renumbering` is a
-    sentence that tells why the server's files are not the ones that were read, or "".
+    sentence that tells why the server's files are not the files that were read, or "".
     """
     taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
     if not renumbering:

@@ -26,12 +26,12 @@ from sluice.cdc_engine.errors import BinlogFormatError, SourceConnectionError
 
 HEAD_BYTES = 4  # The header of a packet: three bytes of length, one byte of sequence number.
 BUFFER_BYTES = 4 << 20
-ROWS_MAX = 65_536  # The most rows per block.
+ROWS_MAX = 65_536  # The maximum of rows per block.
 OK, ERROR, END = 0x00, 0xFF, 0xFE
-# The packet that ends a result begins with 0xFE and is shorter than this. A row may begin with 0xFE too, but such a row is longer.
+# The packet that ends a result begins with 0xFE and has fewer bytes than this. A row may begin with 0xFE too, but then it has more bytes.
 END_BYTES_MAX = 9
 RECEIVE_SECONDS = 1.0
-# How long the server may send nothing. It may scan a whole table before it finds the first row.
+# How many seconds the server may send nothing. The limit is high, because the server may scan a whole table before it finds the first row.
 SILENCE_SECONDS_MAX = 600.0
 MALFORMED = -1
 Texts = list[Any]  # One Arrow binary array per column, with NULLs.
@@ -129,7 +129,7 @@ class _Answer:
         if first[0] == OK:
             raise BinlogFormatError("the server answered a query without a result")
         while not _is_end(self._packet()):
-            pass  # Skips the name and type of a column, which the caller knows.
+            pass  # Skips the packet with the name and type of a column, because the caller knows them.
         return int(first[0]) if first[0] < 0xFB else int.from_bytes(first[1:3], "little")
 
     def rows(self, columns: int) -> Texts | None:

@@ -28,7 +28,8 @@ class ArchiveAlone:
     """The binlog files of an archive that can be read without a server (implements `ReadableFiles`). `logs` are the newest files without a
     gap between them, with their sizes in the archive.
 
-    If the newest file was copied while the server wrote it, it may end within a transaction. The blocks then end before that transaction.
+    If the newest file was copied while the server wrote it, the copy may end within a transaction. The blocks then end before that
+    transaction.
     """
 
     def __init__(self, archive: Archive, facts: ServerFacts, lacks: str) -> None:
@@ -45,7 +46,7 @@ class ArchiveAlone:
 
     @property
     def nothing_purged(self) -> bool:
-        """Whether the oldest file is the first one of its sequence (number 1)."""
+        """Whether the oldest file has the number 1, so that no earlier file of this binlog was purged."""
         return file_number(self.logs[0].file) == 1
 
     def bound(self, epoch: int) -> Position:
@@ -155,8 +156,9 @@ def executed_elsewhere(file: str, created: int, executed: str, cursor: Position)
     """Returns a sentence that explains why the newest file of an archive may belong to another binlog than the cursor, or "" if it belongs
     to the same one. `executed` is the executed set at the end of the file.
 
-    GTIDs prove it: in one binlog, the executed set at a later position contains the set at an earlier one. Without GTIDs, the creation
-    times of both files are sufficient, because `created_out_of_order` has compared them.
+    GTIDs decide if they are known: in one binlog, the executed set at a later position contains the executed set at an earlier position.
+    Without GTIDs, it is sufficient that the creation times of the file and of the cursor's file are known, because `created_out_of_order`
+    has compared these times.
     """
     both = (executed, cursor.gtid_set) if file_number(file) < file_number(cursor.file) else (cursor.gtid_set, executed)
     if all(both):

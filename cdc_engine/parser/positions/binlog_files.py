@@ -1,6 +1,6 @@
 """Reads binlog files of a source over a separate connection: first the files that only the archive has, then the server's files.
 
-Used by searches for a time and by backfills, because these may need a file that the server has purged.
+Searches for a time and backfills use this module, because they may need a file that the server has purged.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ReadableFiles(Protocol):
     @property
     def nothing_purged(self) -> bool: ...
     def bound(self, epoch: int) -> Position | None:
-        """Returns the end of the last complete transaction if the files may end within a transaction. Returns None if they end with a
-        complete transaction.
+        """Returns the end of the last complete transaction if the files may end within a transaction. Returns None if the files always end
+        with a complete transaction.
         """
 
     def created(self, file: str) -> int:
@@ -111,8 +111,8 @@ class BinlogFiles:
         """Returns None, because the binlog of a server ends with a complete transaction."""
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Fetches older files one by one until `is_enough` is True for the oldest one. Raises SourceConnectionError if the command in
-        conf/ fails, and InterruptedError if `given_up` canceled it.
+        """Fetches older files into the archive one by one until `is_enough` is True for the oldest file. Raises SourceConnectionError if
+        the command in conf/ fails, and InterruptedError if `given_up` canceled the command.
         """
         if self._archive is None or not self._archive.can_fetch or not self.logs:
             return
@@ -131,7 +131,9 @@ class BinlogFiles:
         return dataclasses.replace(self.facts, logs=(*older, *self.facts.logs))
 
     def is_archived(self, file: str) -> bool:
-        """Returns whether only the archive has the file. If so, the archive also has all files between it and the server's first file."""
+        """Returns whether the file is in the archive and no longer on the server. If True, the archive also has all files between this file
+        and the server's first file.
+        """
         return file in self._archived
 
     def archived_bytes(self, file: str) -> int:
@@ -143,7 +145,9 @@ class BinlogFiles:
 
     @property
     def nothing_purged(self) -> bool:
-        """Whether the oldest file is the first one that the server ever wrote. False if that is unknown."""
+        """Whether the server has purged no transaction since its binlog began. False if that is unknown, because the server has
+        no GTIDs.
+        """
         return self.facts.gtid_enabled and not self.facts.purged
 
     def created(self, file: str) -> int:

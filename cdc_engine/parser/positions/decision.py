@@ -24,7 +24,7 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedPosition:
-    """The start position that conf/ or an operator requests. Without any value, it is the latest position.
+    """The start position that conf/ or an operator requests. If no field is set, the latest position is requested.
 
     - `file` alone: the file's beginning. With `offset`: this offset in the file, which may be inside a transaction.
     - `time_us`: the first commit at this time or later, in all files or only in `file`.
@@ -81,8 +81,8 @@ def decide(
 
 
 def exact_choice(wanted: RequestedPosition, facts: ServerFacts) -> StartChoice:
-    """Returns the start for a request that needs no search of the binlog. Returns an empty start for the latest position, which the server
-    determines.
+    """Returns the start for a request that needs no search of the binlog. For the latest position, returns a `StartChoice` without values,
+    because only the server knows this position.
     """
     if wanted.earliest:
         return StartChoice(file=facts.logs[0].file if facts.logs else "")

@@ -22,7 +22,8 @@ def exact_position(
     *,
     reader: Source | None = None,
 ) -> StartChoice:
-    """Returns the position that a request means: one between two transactions, or an empty start for the latest position.
+    """Returns the requested position as a position between two transactions. For the latest position, returns a `StartChoice` without
+    values.
 
     `archive` is searched if the server has purged the position. `reader` is a replica; if its binlog has the requested time, this binlog is
     searched instead of the source's. If neither server nor archive has the requested position, raises PositionLostError with the available

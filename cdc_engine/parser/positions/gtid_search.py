@@ -30,8 +30,8 @@ NAMES_MAX = 5  # The most GTIDs that an error message names.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTransactions:
-    """Where the requested transactions are in the binlog. `begin` is the position before the first of them, and `end` the position after
-    the last.
+    """Where the requested transactions are in the binlog. `begin` is the position before the first requested transaction, and `end` the
+    position after the last one.
 
     `order_keys` are ascending ranges of order keys: pairs (after, up to). Commit times are in `from_us` ≤ time < `to_us`.
     """
@@ -46,8 +46,8 @@ class FoundTransactions:
 def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> FoundTransactions:
     """Finds the transactions of the GTID set `wanted`, which `gtid.named_transactions` made. `epoch` is the epoch for the order keys.
 
-    Raises PositionLostError if the server has purged some of the transactions. Raises ConfigurationError if the binlog does not have some
-    of them, or if the set has only one half of an XA transaction. The messages name the GTIDs.
+    Raises PositionLostError if the server has purged some of the transactions. Raises ConfigurationError if some transactions are not in
+    the binlog, or if the set has only one half of an XA transaction. The messages name the GTIDs.
     """
     files.reach(lambda oldest: not executed_part(_begin_set(files, oldest), wanted))
     search, halves = _Search(wanted, epoch, _file_before(files, wanted)), _XaHalves()
@@ -76,7 +76,7 @@ class _XaHalf(NamedTuple):
 
 
 class _XaHalves(UnwantedRows):
-    """Collects the halves of the XA transactions that a scan reads. The XA PREPARE has the rows, and the XA COMMIT makes them effective."""
+    """Collects the halves of the XA transactions that a scan reads. The XA PREPARE has the rows, and the XA COMMIT applies the rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class _Search:
 
 
 def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
-    """Returns one bool for each transaction of a block: whether the set contains it."""
+    """Returns a mask over the transactions of a block: True for each transaction that is in the set `wanted`."""
     found = np.zeros(block.transaction_count, np.bool_)
     for index in np.unique(block.transaction_source[block.transaction_source >= 0]):
         runs = np.array(wanted.runs.get(block.gtid_sources[index], ()), np.int64).reshape(-1, 2)
@@ -203,7 +203,9 @@ def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
 
 
 def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
-    """Returns the newest file that begins before all wanted transactions. Raises PositionLostError if some of them are in purged files."""
+    """Returns the newest file that begins before all wanted transactions. Raises PositionLostError if some wanted transactions are in
+    purged files.
+    """
     names = [log.file for log in files.logs]
     if not names:
         raise PositionLostError(f"{files.origin} does not list its binlog files: grant REPLICATION CLIENT")
@@ -222,14 +224,16 @@ def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
 
 
 def _begin_set(files: ReadableFiles, file: str) -> str:
-    """Returns the executed set at the beginning of a file. If no transaction follows, this is the executed set of the server."""
+    """Returns the executed set at the beginning of a file. If the binlog has no transaction after the beginning of the file, returns the
+    server's executed set.
+    """
     with contextlib.closing(blocks_without_rows(files, file, FIRST_OFFSET)) as blocks:
         return next((block.start_gtid_set for block in blocks if block.transaction_count), files.facts.executed)
 
 
 def executed_part(executed: str, wanted: GtidSet) -> GtidSet:
-    """Returns those transactions of `wanted` that are in the executed set `executed`. On MariaDB, these are all whose number is at most
-    the last executed number of their domain.
+    """Returns the transactions of `wanted` that are in the executed set `executed`. On MariaDB, a transaction is in the executed set if its
+    number is at most the last executed number of its domain.
     """
     if not executed:
         return GtidSet()

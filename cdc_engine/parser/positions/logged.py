@@ -21,7 +21,9 @@ from sluice.cdc_engine.source.server import Source
 
 
 class _Changes(NoHistory):
-    """Records in `seen` whether one of the tables may have changed up to the order key `until`. If `until` is None, nothing is recorded."""
+    """A schema history without schemas that records in `seen` whether one of the tables may have changed up to the order key `until`. If
+    `until` is None, `seen` stays False.
+    """
 
     def __init__(self, tables: Collection[tuple[str, str]], until: int | None) -> None:
         self._tables, self._until, self.seen = frozenset(tables), until, False
@@ -45,7 +47,9 @@ class _Changes(NoHistory):
 
 
 class _XaCommits(UnwantedRows):
-    """Counts every XA COMMIT as a change, because its rows may be in an XA PREPARE that precedes the interval."""
+    """The prepared XA transactions of a scan that counts every XA COMMIT as a change, because the rows of the commit may be in an XA
+    PREPARE before the interval.
+    """
 
     def __init__(self, changes: _Changes) -> None:
         super().__init__()
@@ -66,8 +70,8 @@ def logged_after(
     """Reads the binlog from `begin` to its end. Returns the end with its executed set, and whether one of the tables may have changed up to
     `until` (file, offset).
 
-    Any statement counts as a change. If the GTID set `executed` is given, the transactions at the beginning that the set contains without a
-    gap are ignored. Raises SourceConnectionError, or the errors of the scan.
+    Any statement counts as a change. If the GTID set `executed` is given, the first transactions after `begin` are ignored as long as the
+    set contains them. Raises SourceConnectionError, or the errors of the scan.
     """
     key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])
     start = _executed_up_to(source, begin, executed) if executed else begin
@@ -79,7 +83,9 @@ def logged_after(
 
 
 def _executed_up_to(source: Source, begin: Position, executed: str) -> Position:
-    """Returns the end of the transactions that follow `begin` without a gap and are all in the GTID set `executed`."""
+    """Returns the position before the first transaction after `begin` that is not in the GTID set `executed`. If all transactions are in
+    the set, returns the end of the last one.
+    """
     changes, end = _Changes((), None), begin
     with contextlib.closing(_blocks(source, begin, changes, UnwantedRows())) as blocks:
         for block in blocks:

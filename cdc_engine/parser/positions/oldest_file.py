@@ -1,6 +1,6 @@
 """Tracks the oldest binlog file of a source. Its age shows how long the source really retains its binlog, whatever the settings say. Pure.
 
-`instance.engine.source_watch` queries the source once per minute. It reads the creation time of each file once.
+`instance.engine.source_watch` queries the source once per minute, and reads the creation time of each oldest file once.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ class OldestFile:
 
     @property
     def created(self) -> int:
-        """When the oldest file was created. If that is not known yet, because the file has just become the oldest, this is the creation
-        time of the newest purged file. 0 if neither time is known.
+        """When the oldest file was created, in seconds since 1970. If this time is not known yet, because the file has just become the
+        oldest one, returns the creation time of the newest purged file. Returns 0 if no creation time is known.
         """
         return next(
             (self.creations[each] for each in _newest_first(self.creations) if not comes_before(self.file, each)), 0
         )
 
     def unknown(self, facts: ServerFacts) -> tuple[str, ...]:
-        """Returns the oldest file if its creation time is not known, so that the next query reads it. Otherwise returns ()."""
+        """Returns the oldest file if its creation time is not known, so that the next query reads the creation time. Otherwise
+        returns ().
+        """
         file = oldest_file(facts)
         return () if not file or (file == self.file and file in self.creations) else (file,)
 
     def seen(self, facts: ServerFacts) -> OldestFile:
-        """Returns the state after a query of the source that returned `facts`."""
+        """Returns an updated `OldestFile` after a query of the source that returned `facts`."""
         file, same = oldest_file(facts), facts.server_uuid == self.server_uuid
         if not file:
             return self
@@ -62,15 +64,15 @@ class OldestFile:
         )
 
     def age_seconds(self, now: float) -> float | None:
-        """Returns the age of the oldest file, or None if it is unknown."""
+        """Returns the age of the oldest file in seconds, or None if the age is unknown."""
         return max(0.0, now - self.created) if self.created else None
 
     def kept_seconds(self, facts: ServerFacts, now: float) -> float:
         """Returns for how many seconds the source was observed to retain its binlog, or infinity if no observation contradicts its
         settings.
 
-        After a purge, the result is the age of the oldest file. On Cloud SQL, where no query shows the setting, it is the age of the oldest
-        file, but at least a day.
+        After a purge, the result is the age of the oldest file. On Cloud SQL, where no query shows the setting, the result is the age of
+        the oldest file, but at least a day.
         """
         age = self.age_seconds(now)
         if age is not None and self.purged:

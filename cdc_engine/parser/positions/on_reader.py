@@ -22,15 +22,17 @@ from sluice.cdc_engine.source.server import Source
 
 
 def logs_replicated(facts: ServerFacts) -> bool:
-    """Returns whether a replica writes the transactions that it replicates to its own binlog. A reader of Aurora does not."""
+    """Returns whether a replica writes the transactions that it replicates to its own binlog. False for a reader of Aurora, which writes no
+    binlog.
+    """
     own = facts.variables.get("log_slave_updates") or facts.variables.get("log_replica_updates") or "OFF"
     return bool(facts.logs) and own.upper() in {"ON", "1"}
 
 
 def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> StartChoice | None:
     """Returns the GTID set of all transactions before the first transaction that committed at `time_us` or later. Returns None if the
-    source's own binlog must be searched: the replica writes no binlog or has purged that time, or the source cannot begin a stream after
-    that set.
+    source's own binlog must be searched, because the replica writes no binlog, because the replica has purged the binlog of that time, or
+    because the source cannot begin a stream after that GTID set.
 
     Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError (also if the replica does not catch up with the source),
     and the errors of the scan.
@@ -60,6 +62,8 @@ def _executed(connection: SourceConnection) -> str:
 
 
 def _wait(connection: SourceConnection, needed: str) -> None:
-    """Waits until the replica has executed the source's executed set `needed`. Raises SourceConnectionError if it does not in time."""
+    """Waits until the replica has executed the source's executed set `needed`. Raises SourceConnectionError if the replica has not executed
+    the set in time.
+    """
     if why := replica.still_behind(connection.source.address, functools.partial(_executed, connection), needed):
         raise SourceConnectionError(why)

@@ -1,5 +1,5 @@
-"""Computes how long the source will still retain the binlog file that a position needs. Pure. `instance.engine.source_watch` calls it once
-per minute.
+"""Computes how long the source will still retain the binlog file that a position needs. Pure. `instance.engine.source_watch` calls this
+module once per minute.
 
 A server purges a file if the next file was created longer ago than the retention, or if all files together exceed a size limit. The server
 purges only when it begins another file, so the computed time is the earliest possible time of the purge.
@@ -31,8 +31,8 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
     """Returns whether the source has purged binlog that a restart from `saved` must read. With GTIDs, the stream may be able to continue
     although the file is purged.
 
-    `archived` tells whether an archive may have the purged files. A file newer than the listed ones is not purged: the server created it
-    after the facts were read.
+    `archived` tells whether an archive may have the purged files. A file that is newer than the files in `facts.logs` is not purged: the
+    server created it after the facts were read.
     """
     if not facts.logs or not comes_before(saved.file, facts.logs[0].file):
         return False
@@ -42,7 +42,7 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
     """Returns the earliest time at which the source may purge a file, in seconds since 1970. Returns None if the source never purges, or if
-    it promises no retention and none was observed. `facts.created` must have the creation time of the next file.
+    the source promises no retention and no purge was observed. `facts.created` must have the creation time of the next file.
 
     `observed_seconds` is for how long the source was observed to retain its binlog, if that is shorter than the promised retention.
     """
@@ -50,7 +50,7 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
         return None  # The file is newer than the facts, or it is purged, which `is_gone` reports.
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
-    # A server that promises no retention may purge at any time. Then only the observation limits the result.
+    # A server that promises no retention may purge at any time, so only the observed retention limits the result.
     kept_seconds = min(retention_seconds(facts) or math.inf, observed_seconds)
     by_age = created + kept_seconds if created and math.isfinite(kept_seconds) else None
     by_size = _by_size(file, after, created, facts, now)
@@ -58,7 +58,9 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
 
 
 def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
-    """Returns when all files will reach the size limit, if the server writes at the same rate as since it closed this file."""
+    """Returns when `file` and the files after it will reach the size limit, in seconds since 1970, if the server continues to write at the
+    rate of the time since it closed `file`. Returns None if there is no size limit, or if the rate is unknown.
+    """
     limit = max(int(facts.variables.get(name) or 0) for name in SIZE_LIMITS)
     if not (limit and after and created):
         return None
@@ -79,8 +81,8 @@ def purged_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed_seconds: float = math.inf) -> str:
-    """Returns a sentence for an operator if less than `hours_min` remain before the purge, otherwise "". If the server retains less than
-    that in total, half of its retention is the limit.
+    """Returns a sentence for an operator if `hours`, the time before the purge, is less than `hours_min`, otherwise "". If half of the
+    server's whole retention is less than `hours_min`, half of the retention is the limit.
     """
     kept_hours = min(retention_seconds(facts) or math.inf, observed_seconds) / 3600
     if hours >= min(hours_min, kept_hours / 2):

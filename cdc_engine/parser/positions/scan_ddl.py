@@ -1,6 +1,6 @@
 """Reads the DDL statements of an interval of the stream, from a position to the current end or to another position. Rows are not decoded.
 
-`instance` calls it when an engine starts, and for a consumer whose position is before the schema history begins.
+`instance` calls this module when an engine starts, and for the own stream of a consumer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def scan_ddl(
 ) -> None:
     """Passes each DDL statement from `begin` to the end of the binlog, or to `until` if that is given, to `statements.apply`.
 
-    - `archive`: has the files that the server has purged.
+    - `archive`: has files that the server has purged.
     - `captured`: tables whose prepared XA transactions are recorded in `prepared`.
     - `given_up`: called for each block. If it returns True, the scan stops.
 
@@ -67,7 +67,7 @@ def scan_ddl(
 
 
 def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[], bool]) -> None:
-    """Reads the blocks up to `until`. The statements are passed on while the blocks are read."""
+    """Reads the blocks up to `until`. While a block is read, the scan passes its DDL statements to the schema history."""
     for block in blocks:
         if given_up():
             raise InterruptedError("the search for statements in the interval was canceled")

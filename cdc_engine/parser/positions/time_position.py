@@ -2,8 +2,8 @@
 `time_search` reads the facts from the server.
 
 The rules select the newest file that was created before the requested time. All transactions that committed at that time or later are in
-this file or in newer files. The position is directly before the first of these transactions. So none of them is before the position, even
-if the server's clock changed while it wrote the file.
+this file or in newer files. The position is directly before the first of these transactions. So no transaction of that time or later is
+before the position, even if the server's clock changed while the server wrote the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluice.cdc_engine.time_text import SECOND_US, time_text
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CreationTimeRequest:
-    """The result of `file_of_time` if it needs the creation time of `file` to decide."""
+    """The result of `file_of_time` if the creation time of `file` is needed to decide."""
 
     file: str
 
@@ -33,8 +33,9 @@ class Within:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gone:
-    """The result of `file_of_time` if the binlog of the requested time is purged. `earliest_us` is the earliest available time, and `file`
-    the file that begins at that time, or empty if no file can be read.
+    """The result of `file_of_time` if the binlog of the requested time is purged. `requested_us` is the requested time and `earliest_us`
+    the earliest available time, both in µs since 1970. `file` is the file that begins at the earliest time, or empty if no file can be
+    read.
     """
 
     requested_us: int
@@ -61,8 +62,8 @@ def file_of_time(
     the known creation times in whole seconds since 1970, or 0 for a file that no longer exists.
 
     A creation time has no fraction, so a commit in the same second may be in the previous file; in this case the previous file is selected.
-    The oldest file has no previous file, so the second in which it was created is available only if the server never purged a file
-    (`nothing_purged`).
+    The oldest file has no previous file. So the second in which the oldest file was created is available only if the server never purged a
+    file (`nothing_purged`).
     """
     oldest = ""
     for file in reversed(files):
@@ -87,8 +88,8 @@ def file_of_time(
 def first_at_or_after(commit_times_us: Int64s, time_us: int) -> int:
     """Returns the index of the first transaction that committed at `time_us` or later, or -1 if there is none.
 
-    A commit time in whole seconds may mean any moment of that second, because some servers log no fractions. A time of 0 is ignored: the
-    entry is the beginning of a file, not a transaction.
+    A commit time in whole seconds counts as the last moment of that second, because some servers log no fractions. An entry with the time 0
+    is ignored, because the entry is the beginning of a file, not a transaction.
     """
     whole = np.where(commit_times_us % SECOND_US == 0, SECOND_US - 1, 0)
     hits = (commit_times_us > 0) & (commit_times_us + whole >= time_us)

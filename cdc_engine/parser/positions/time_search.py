@@ -1,6 +1,6 @@
 """Finds the position of a time of day or of a transaction in the source's binlog, by the rules of `time_position`.
 
-Reads one file over a separate connection, without decoding rows.
+Reads the binlog from the selected file on, over a separate connection, without decoding rows.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-# How much later the commit time of a transaction may be than the commit time of a following transaction in the binlog.
+# By how many µs the commit time of a transaction may be later than the commit time of a transaction that follows it in the binlog.
 LATE_US = SECOND_US
 
 
 def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice:
-    """Returns the position before the first transaction that committed at `time_us` or later, or the end of the binlog if there is none.
-    If `file` is given, only this file is searched.
+    """Returns the position before the first transaction that committed at `time_us` or later, or the end of the binlog if there is no such
+    transaction. If `file` is given, only this file is searched.
 
     Raises PositionLostError with the earliest available time if the time is purged, SourceConnectionError, and the errors of the scan.
     """
@@ -103,8 +103,8 @@ def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Se
 
 
 def _first_us(block: Block) -> int:
-    """Returns the earliest time of a block that has a statement. If the block ends no transaction (CREATE TABLE … SELECT ends it in the
-    block with the rows), this is the time of the statement.
+    """Returns the earliest time of a block that has a statement. If no transaction ends in the block, returns the time of the statement.
+    For example, the transaction of a CREATE TABLE with a SELECT ends in a later block, which has the rows.
     """
     if block.transaction_count:
         return int(block.transaction_time_us.min())
@@ -112,7 +112,7 @@ def _first_us(block: Block) -> int:
 
 
 class _PreparedBefore(UnwantedRows):
-    """Records the XA transactions whose XA COMMIT is in the interval and whose XA PREPARE is before it."""
+    """Records the XA transactions whose XA COMMIT is in the interval and whose XA PREPARE is before the interval."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Has the advice for an operator in the words of the server's provider, for example parameter groups or database flags instead of SET
 GLOBAL.
 
-At a provider, an operator has no SUPER and cannot edit an option file. The texts are parts of the messages of `source_check`,
-`positions.retention_left` and `failover`.
+The advice differs because, on a provider's server, an operator has no SUPER and cannot edit an option file. The texts are parts of the
+messages of `source_check`, `positions.retention_left` and `failover`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from sluice.cdc_engine.parser.providers.decision import Provider
 class Advice:
     """Parts of sentences for one provider.
 
-    - `setting`: how to set a variable. It contains `{name}` and `{value}`.
-    - `log_bin`: how to make the server write a binlog. `keep_more`: how to make it keep the binlog longer. `gtids`: how to enable GTIDs.
+    - `setting`: how to set a variable. The text contains `{name}` and `{value}`.
+    - `log_bin`: how to make the server write a binlog. `keep_more`: how to make the server keep its binlog longer. `gtids`: how to enable
+      GTIDs.
     - `moves`: what can move the host name in conf/ to another server.
     - `administrator`: who can grant privileges.
     """

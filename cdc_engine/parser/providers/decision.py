@@ -26,8 +26,8 @@ class Provider(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retention:
-    """How many seconds a server promises to retain its binlog: UNLIMITED if it never purges, 0 if it promises nothing. `why` explains
-    this, as a sentence without a full stop.
+    """How many seconds a server promises to retain its binlog: UNLIMITED if it never purges, 0 if it promises nothing. `why` explains the
+    promise in a sentence without a full stop.
     """
 
     seconds: float
@@ -37,7 +37,8 @@ class Retention:
 def provider_of(facts: ProviderFacts) -> Provider:
     """Returns the server's provider; SELF_MANAGED if nothing indicates a provider."""
     if facts.amazon:
-        # The host name is no criterion: the endpoint of an RDS Multi-AZ cluster has the same form as Aurora's.
+        # The host name cannot distinguish Aurora from RDS, because the endpoint of an RDS Multi-AZ cluster has the same form as Aurora's
+        # endpoint.
         return Provider.AURORA if facts.aurora_version else Provider.RDS
     if "-google" in facts.version or facts.version_comment == "(Google)":
         return Provider.CLOUD_SQL
@@ -54,7 +55,8 @@ def retention_of(facts: ProviderFacts, variables: Mapping[str, str]) -> Retentio
     seconds = float(variables.get("binlog_expire_logs_seconds") or 0)
     seconds = seconds or float(variables.get("expire_logs_days") or 0) * DAY_SECONDS
     if provider is Provider.CLOUD_SQL and seconds in {0.0, MYSQL_DEFAULT_SECONDS}:
-        # Without the flag, the instance's transactionLogRetentionDays applies. It is at least one day, and no query shows it.
+        # Without the flag, the instance's setting transactionLogRetentionDays applies. Its value is at least one day, and no query returns
+        # it.
         return Retention(seconds=DAY_SECONDS, why=f"{provider} keeps its binlog for at least a day")
     if not seconds and provider is Provider.AZURE:
         why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as no replica reads it"

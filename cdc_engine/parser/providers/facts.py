@@ -1,4 +1,4 @@
-"""Reads what identifies a server's provider, and the provider's own setting of the retention. `decision` evaluates it.
+"""Reads the facts that identify a server's provider, and the provider's own setting of the retention. `decision` evaluates these facts.
 
 The pages rds-aurora, cloud-sql and azure of docs/guides cite the sources.
 """
@@ -14,14 +14,14 @@ RETENTION_HOURS = "binlog retention hours"
 RDS_RETENTION = (f"SELECT name, value FROM mysql.rds_configuration WHERE name = '{RETENTION_HOURS}'",)
 RDS_PROCEDURE = ("CALL mysql.rds_show_configuration",)
 NOT_SET = "NULL"
-# ProxySQL answers exactly this statement itself, and forwards every other one to the server.
+# ProxySQL answers exactly this statement itself, and forwards every other statement to the server.
 PROXY = ("SELECT @@version_comment LIMIT 1",)
 PROXYSQL = "(ProxySQL)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProviderFacts:
-    """What identifies a server's provider.
+    """The facts that identify a server's provider.
 
     - `host`: the name in conf/. `version`: the version in the server's greeting.
     - `rds_retention`: the value of `binlog retention hours`, or NOT_SET if RDS or Aurora has no value. Empty on other servers, or if the
@@ -53,11 +53,11 @@ class ProviderFacts:
 def read_provider_facts(
     first_of: Callable[..., list[dict[str, Any]]], host: str, version: str, variables: Mapping[str, str]
 ) -> ProviderFacts:
-    """Reads what identifies a server's provider. `first_of` returns the rows of the first statement that the server supports and permits,
-    or no rows.
+    """Reads the facts that identify a server's provider. `first_of` returns the rows of the first statement that the server supports and
+    permits, or no rows.
 
-    At Amazon, an account with SELECT on all databases reads the retention from a table. Another account with EXECUTE gets it from a
-    procedure.
+    On Amazon's servers, the retention is read from a table if the account has SELECT on all databases, and otherwise from a procedure if
+    the account has EXECUTE.
     """
     marks = {name: variables.get(name, "") for name in MARK_VARIABLES}
     facts = ProviderFacts(

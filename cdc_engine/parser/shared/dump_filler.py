@@ -1,5 +1,5 @@
-"""Receives the bytes of a shared dump into buffers, and tracks which position in the binlog they have reached. `stream`, which has the
-socket, calls it.
+"""Receives the bytes of a shared dump into buffers, and tracks which position in the binlog the bytes have reached. `stream`, which has the
+socket, calls this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DumpFiller:
         self._buffer_bytes, self._room_bytes_min = buffer_bytes, room_bytes_min
         self._buffer: Bytes = np.empty(0, np.uint8)
         self._begin = 0  # The number of bytes of the dump before this buffer.
-        # Offsets in the buffer: the end of the bytes that are processed, and the end of those that are received.
+        # Offsets in the buffer: the end of the processed bytes, and the end of the received bytes.
         self._at = self._end = 0
 
     @property

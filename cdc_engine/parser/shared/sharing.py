@@ -1,11 +1,12 @@
-"""Decides which parsers of this process share one dump of a server, and when a parser changes to it. A parser reads the shared dump through
-a `DumpReader`, which stores how far the parser has read.
+"""Decides which parsers of this process share one dump of a server, and when a parser changes from its own dump to the shared dump. A
+parser reads the shared dump through a `DumpReader`, which stores how far the parser has read.
 
 A parser first connects by itself, which proves that its stream continues on the server, and reads up to the end that the binlog had at that
-time. After this end, the parser needs every event, whatever GTID set it began with. So it can then join a shared dump, which is requested
-by file and offset. The shared dump is started by the first parser that reaches this end while another parser reads the same server.
+time. After this end, the parser needs every event, whatever GTID set it began with. So the parser can then join a shared dump, which is
+requested by file and offset. If no shared dump runs, the first parser that reaches this end while another parser reads the same server
+starts one.
 
-When a shared dump ends, each of its parsers connects by itself again, as after a lost connection. So sharing decides nothing about
+When a shared dump ends, each of its parsers connects by itself again, as after a lost connection. So this module decides nothing about
 positions, and stores nothing durably.
 """
 
@@ -24,9 +25,9 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 1.0  # A parser asks for a reader at most this often.
-# How long a parser asks for no reader after a shared dump could not begin, or after its reader could not be read.
+# For how many seconds a parser asks for no reader after a shared dump could not begin, or after the parser could not read the shared dump.
 QUIET_SECONDS = 60.0
-# A shared dump begins only if this many parsers read the server. A parser that is alone uses its own connection.
+# A shared dump begins only if at least this many parsers read the server. A single parser uses its own connection.
 SHARERS_MIN = 2
 
 log = structlog.get_logger()
@@ -34,8 +35,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedPosition:
-    """A reader of a shared dump, and the position after which the parser continues. `contiguous` and `checksum` are properties of the dump
-    that the scanner needs.
+    """A reader of a shared dump, and the position after which the parser continues. The scanner needs `contiguous` and `checksum`: whether
+    the dump has every event of the binlog, and whether events end with a checksum.
     """
 
     reader: DumpReader
@@ -69,7 +70,7 @@ class SharedStreams:
             self._shared.setdefault(sharing.key, _SharedSource()).sharers.add(sharing)
 
     def leave(self, sharing: Sharing) -> None:
-        """Removes a parser. After the last one, the dump ends. A second call has no effect."""
+        """Removes a parser. If it was the last parser of the server, ends the shared dump. A second call has no effect."""
         with self._lock:
             shared = self._shared.get(sharing.key, _SharedSource())
             shared.sharers.discard(sharing)
@@ -78,8 +79,8 @@ class SharedStreams:
             last.stream.close()
 
     def reader(self, sharing: Sharing, position: Position) -> SharedPosition | None:
-        """Returns a reader that continues after a position, if the shared dump has the position. If no dump runs and enough parsers share
-        the server, starts one at the position and returns None.
+        """Returns a reader that continues after a position, if the shared dump has the position. If no shared dump runs and enough parsers
+        read the server, starts a shared dump at the position and returns None.
         """
         with self._lock:
             shared = self._shared.get(sharing.key)
@@ -101,7 +102,9 @@ OF_PROCESS = SharedStreams()
 
 
 class Sharing:
-    """The object through which one parser shares a dump. After a refusal or an error, it asks for no reader for QUIET_SECONDS."""
+    """The object through which one parser shares a dump. After the parser could not read a shared dump, `reader` returns None for
+    QUIET_SECONDS.
+    """
 
     def __init__(self, streams: SharedStreams, source: Source) -> None:
         self._streams, self.source = streams, source
@@ -109,7 +112,7 @@ class Sharing:
         self._ask_at = 0.0
 
     def enter(self) -> None:
-        """Adds the parser to those that share the server."""
+        """Adds the parser to the parsers that share dumps of the server."""
         self._streams.enter(self)
 
     def leave(self) -> None:
@@ -127,7 +130,7 @@ class Sharing:
 
     def refused(self, error: Exception) -> None:
         """Records that the parser could not read the shared dump. The parser then connects by itself, which shows whether only the shared
-        dump is unreadable or the server's stream too.
+        dump is unreadable or the whole stream of the server.
         """
         self._ask_at = time.monotonic() + QUIET_SECONDS
         log.warning("shared_stream_left", destination=self.source.destination, reason=str(error))
@@ -139,8 +142,8 @@ def key_of(source: Source) -> tuple[str, ...]:
 
 
 def has_caught_up(position: Position, facts: ServerFacts) -> bool:
-    """Returns whether a stream has reached the end that the binlog had when the facts were read. Only before that end can a dump by GTID
-    leave out transactions.
+    """Returns whether a stream has reached the end that the binlog had when the facts were read. A dump that was requested by GTID set
+    leaves out transactions only before that end.
     """
     if not position.file or not facts.file:
         return False

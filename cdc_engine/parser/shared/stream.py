@@ -1,8 +1,8 @@
 """Runs a dump of a server that several parsers of this process read. The dump has a separate connection and thread, which puts the bytes
 into a window.
 
-The dump is requested by file and offset, so it has every event after this position, whatever GTID set its first parser began with.
-`sharing` decides which parsers join the dump.
+The dump is requested by file and offset, so it has every event after this position. A dump by GTID set would leave out transactions that
+other parsers need. `sharing` decides which parsers join the dump.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ log = structlog.get_logger()
 
 
 class SharedStream:
-    """A shared dump. It begins at `begin`, the end of a transaction. `began` tells whether the server has sent anything. `failed` tells
-    whether the dump ended with an error that a new dump would get at once.
+    """A shared dump of a server. The dump begins at `begin`, the end of a transaction. `began` tells whether the server has sent anything.
+    `failed` tells whether the dump ended with an error that a new dump would get at once.
     """
 
     def __init__(self, source: Source, begin: Position) -> None:
@@ -71,12 +71,12 @@ class SharedStream:
             reason, self.failed = str(error), not self.began
         except SluiceError as error:
             reason, self.failed = str(error), True
-        # The error is a defect of Sluice. The parsers continue with their own connections.
+        # An unexpected error is a defect of Sluice. It ends only the shared dump; the parsers continue with their own connections.
         except Exception as error:
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # When a parser gets this error, it connects by itself, which shows whether its stream can continue.
+        # Each parser that reads the shared dump gets this error and connects by itself, which shows whether its stream can continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:

@@ -18,7 +18,8 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.position import Position
 
-# The least distance between two stored boundaries, in bytes. A reader begins at a boundary and skips the bytes up to its position.
+# The minimum distance between two stored boundaries, in bytes of the dump. A reader begins at a boundary and skips the bytes up to its
+# position.
 BOUNDARY_BYTES = 1 << 16
 # How many bytes a reader's position may be ahead of the dump when the reader joins. The dump soon reaches that position.
 AHEAD_BYTES_MAX = READ_BUFFER_BYTES
@@ -89,8 +90,8 @@ class DumpWindow:
             self._pieces.append(DumpBuffer(begin, buffer))
 
     def publish(self, filled: int, tail: Boundary | None) -> None:
-        """Makes the first `filled` bytes of the newest buffer readable. `tail` is the boundary that the dump has reached, or None if it is
-        inside an event of several packets.
+        """Makes the first `filled` bytes of the newest buffer readable. `tail` is the boundary that the dump has reached, or None if the
+        dump is inside an event of several packets.
         """
         with self._changed:
             self._pieces[-1].filled = filled
@@ -115,7 +116,7 @@ class DumpWindow:
     # ── the readers' side ──
 
     def join(self, position: Position) -> DumpReader | None:
-        """Returns a reader that continues after `position`, or None if the window does not have the bytes after it."""
+        """Returns a reader that continues after `position`, or None if the window does not have the bytes after this position."""
         with self._changed:
             boundary = self._before(position) if self._ended is None else None
             if boundary is None:

@@ -1,4 +1,4 @@
-"""Reads archived binlog files: the files that a server has purged, or all files of an archive whose server is not asked.
+"""Reads archived binlog files: the files that a server has purged, or all files of an archive without a connection to the server.
 
 Before the rows of a file are used, the file is compared with the server: its server id, its creation time and, with GTIDs, the executed set
 before the file. If a file belongs to another server, or is missing and conf/ has no command that fetches it, an error names this file.
@@ -35,7 +35,7 @@ from sluice.cdc_engine.source.server import Source
 def files_between(
     cursor: Position, archived: tuple[str, ...], facts: ServerFacts, location: str, *, can_fetch: bool = False
 ) -> tuple[str, ...] | Lost:
-    """Returns the archived files from the cursor's file up to the file before the server's first one, or `Lost` if one is missing. With
+    """Returns the archived files from the cursor's file up to the file before the server's first one, or `Lost` if a file is missing. With
     `can_fetch`, missing files are returned too, because they can be fetched.
     """
     first = facts.logs[0].file if facts.logs else ""
@@ -64,8 +64,8 @@ def _never() -> bool:
 
 
 def fetch(archive: Archive, file: str, facts: ServerFacts, given_up: Callable[[], bool] = _never) -> None:
-    """Fetches a file that the archive lacks, with the command in conf/. Stores it in the archive if it is complete and belongs to this
-    server.
+    """Fetches a file that the archive lacks, with the command in conf/. Stores the file in the archive if the file is complete and belongs
+    to this server.
 
     Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` canceled it.
     """
@@ -171,6 +171,8 @@ class ArchivedInterval:
 
 
 def first_of_server(source: Source, facts: ServerFacts, position: Position) -> Position:
-    """Returns `position`, but at the beginning of the server's first file, where the server's files continue the archive."""
+    """Returns the position at the beginning of the server's first file, where the server's files continue the archive. All other values,
+    such as the executed set, are those of `position`.
+    """
     file = facts.logs[0].file
     return dataclasses.replace(position, file=file, offset=FIRST_OFFSET, file_created=creation_of(source, file))

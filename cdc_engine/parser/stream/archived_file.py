@@ -24,7 +24,8 @@ from sluice.cdc_engine.position import Position, file_number
 MAGIC, ENCRYPTED = b"\xfebin", b"\xfdbin"
 POSITION_BYTES = 8  # In a ROTATE event, the name of the next file begins after this many bytes of the body.
 LAST_BYTES = 1024  # The event that closes a file fits into this many bytes at the file's end.
-# The length of the server's version in a format description. A 2-byte version of the format precedes it.
+# The length of the server's version in a format description event. The 2-byte version of the binlog format comes before the server's
+# version.
 VERSION_BYTES = 50
 
 
@@ -65,8 +66,8 @@ def read_header(stream: IO[bytes], file: str) -> Header:
 
 
 def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -> str:
-    """Returns a sentence that tells why an archived file is not the server's file of that name, or "" if it is. `known_created` is the
-    creation time of the server's file, or 0 if unknown.
+    """Returns a sentence that tells why an archived file is not the server's file of that name, or "" if nothing indicates this.
+    `known_created` is the creation time of the server's file, or 0 if unknown.
     """
     server_id = facts.variables.get("server_id", "none")
     if str(header.server_id) != server_id:
@@ -97,8 +98,8 @@ def require_whole_file(stream: IO[bytes], file: str, facts: ServerFacts, *, prov
     """Reads a whole file and verifies its checksums and its end. With `proven`, the last event is not checked, because GTIDs will show
     whether the end is missing.
 
-    Raises PositionLostError if it is not a binlog file, belongs to another server or is not closed. Raises BinlogFormatError if an event
-    is damaged or truncated.
+    Raises PositionLostError if the file is not a binlog file, belongs to another server or is not closed. Raises BinlogFormatError if an
+    event is damaged or truncated.
     """
     header = read_header(stream, file)
     if why := foreign(header, file, 0, facts):
@@ -153,8 +154,8 @@ def _ended(blocks: Generator[Block, None, bytes]) -> bytes:
 
 
 def rotate_to(file: str, *, checksum: bool) -> bytes:
-    """Returns the ROTATE event with which a server announces a file in a dump. No file contains it. With `checksum`, it ends with a
-    checksum.
+    """Returns the ROTATE event with which a server announces a file in a dump. Binlog files do not contain this event. With `checksum`, the
+    event ends with a checksum.
     """
     body = struct.pack("<Q", FIRST_OFFSET) + file.encode()
     length = types.HEADER_BYTES + len(body) + (types.CHECKSUM_BYTES if checksum else 0)
@@ -190,8 +191,8 @@ def _length(event: bytes) -> int:
 def _streamed(
     scanner: Scanner, stream: IO[bytes], file: str, *, may_be_truncated: bool = False
 ) -> Generator[Block, None, bytes]:
-    """Yields the blocks of the rest of a file, buffer by buffer. The buffer grows if an event is larger. Returns the last bytes of the
-    file.
+    """Yields the blocks from the stream's current offset to the end of a file, buffer by buffer. The buffer grows if an event is larger.
+    Returns the last bytes of the file.
 
     With `may_be_truncated`, the file may end within an event, because it was copied while the server wrote it.
     """

@@ -29,7 +29,7 @@ Captured = Callable[[str, str], bool]
 
 class UnwantedRows(MemoryPrepared):
     """The prepared XA transactions of a scan that needs no rows. Accepts the commit of a transaction that was prepared before the scan
-    began, and returns no events for it. Ignores undone rows.
+    began, and returns no events for this transaction. Ignores undone rows.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class NoHistory:
         return False
 
     def rewind(self, position: Position) -> None:
-        """Does nothing, because there is no state."""
+        """Does nothing, because this history has no schemas."""
 
 
 def no_table(_database: str, _table: str) -> bool:
@@ -81,8 +81,8 @@ def begin_dump(
 ) -> tuple[Scanner, PacketFramer]:
     """Registers as a replica and requests the stream. Returns the scanner, and the framer that gets the received bytes.
 
-    With `to_end`, the dump ends at the current end of the binlog. With `rows_queries`, it includes the SQL text of statements that change
-    rows.
+    With `to_end`, the dump ends at the current end of the binlog. With `rows_queries`, the dump includes the SQL text of statements that
+    change rows.
     """
     checksum = connection.prepare_dump()
     contiguous = not start.by_gtid and not connection.mariadb

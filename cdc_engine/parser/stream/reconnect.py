@@ -10,7 +10,9 @@ CHECKSUM_TRIES_MAX = 3
 
 
 class Attempts:
-    """Counts the failures since the last accepted block. `tried_again` adds a failure, and returns whether the parser connects again."""
+    """Counts the parser's errors since the last accepted block. `tried_again` counts an error, and returns whether the parser connects
+    again.
+    """
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,7 +1,7 @@
 """Reads the time of a source's clock, and then the end of the source's binlog. A stream that has reached this end has everything that was
 committed before this time.
 
-Groups of destinations use it to order the transactions of their members by time.
+Groups of destinations use this module to order the transactions of their members by time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sluice.cdc_engine.parser.stream.watch import StreamState, has_read
 
 SECOND_US = 1_000_000
 COMMIT_TIMES_SINCE = 8  # From this major version on, the binlog of MySQL has commit times in microseconds.
-# Statements that return the end of the binlog. From `RENAMED_SINCE` on, MySQL gets the second one first, because this query is frequent
-# and the server counts every unknown statement as an error.
+# Statements that return the end of the binlog. From `RENAMED_SINCE` on, MySQL gets the second statement first, because the query is
+# frequent and the server counts every unknown statement as an error.
 END = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
 RENAMED_SINCE = "8.2"
 
@@ -54,7 +54,7 @@ def ask_clock(connection: SourceConnection) -> ClockAnswer:
     uuid = "CONCAT('mariadb-', @@server_id)" if connection.mariadb else "@@server_uuid"
     answer = connection.rows(f"SELECT UNIX_TIMESTAMP(NOW(6)) AS now, {uuid} AS uuid")[0]
     renamed = not connection.mariadb and _number(connection.server_version) >= _number(RENAMED_SINCE)
-    # The end is read after the time, so everything that was committed before that time is before that end.
+    # The end of the binlog is read after the time. So everything that was committed before this time is before this end.
     status = connection.first_of(*(reversed(END) if renamed else END))
     if not status:
         raise SourceConnectionError(

@@ -15,7 +15,7 @@ from sluice.cdc_engine.parser.renumbering import base, cut_off, renumbered
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.position import Position, file_number
 
-# If more bytes arrive between two checks, the stream makes progress. Fewer may be heartbeats only.
+# If more bytes than this arrive between two checks, the stream makes progress. Fewer bytes may be heartbeats only.
 BYTES_OF_HEARTBEATS_MAX = 4096
 
 
@@ -50,8 +50,8 @@ class Watch:
     """The results of all checks of a stream so far.
 
     - `ahead`: the oldest check at which the binlog already had an end that the stream has not reached yet. `newest`: the last check.
-    - `misfit`: why, by the last check, the stream cannot be a stream of this server. The misfit is reported only if the next check finds it
-      again.
+    - `misfit`: a sentence of the last check that tells why the stream cannot be a stream of this server, or "". The parser reconnects only
+      if the next check finds a misfit too.
     - `still`: the number of consecutive checks without progress. `standing`: the sentence that the last such check returned.
     """
 
@@ -70,16 +70,20 @@ class Watch:
         standing = _standing(self.newest, look, ahead)
         still = self.still + 1 if standing else 0
         ahead = ahead or (None if has_read(look.stream_state, look.facts) else look)
-        # The parser reconnects only at the 1st, 2nd, 4th, 8th, … check without progress, because a server may search its binlog for long
-        # before it sends.
+        # The parser reconnects only at the 1st, 2nd, 4th, 8th, … check without progress, because after each reconnect a server may search
+        # its binlog for long before it sends.
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
-        """Returns whether this check confirms the misfit of the last check, at which the facts may have been older than the stream."""
+        """Returns whether this check confirms the misfit that the last check found. The confirmation is needed, because the stream may have
+        read on after the facts of the last check were read.
+        """
         return bool(self.misfit and self.newest and misfit_of(self.newest.stream_state.position, look.facts))
 
     def behind_seconds(self, stream_state: StreamState, now: float) -> float:
-        """Returns for how many seconds the stream has been behind the source's binlog at least, or 0 if it is not known to be behind."""
+        """Returns for at least how many seconds the stream has been behind the source's binlog, or 0 if the stream is not known to be
+        behind.
+        """
         if self.ahead is None or has_read(stream_state, self.ahead.facts):
             return 0.0
         return max(0.0, now - self.ahead.at)
@@ -97,7 +101,7 @@ class Watch:
 
 
 def misfit_of(position: Position, facts: ServerFacts) -> str:
-    """Returns a sentence that tells why a stream at `position` cannot be a stream of this server, or "" if it can."""
+    """Returns a sentence that tells why a stream at `position` cannot be a stream of this server, or "" if nothing contradicts."""
     if position.server_uuid and position.server_uuid != facts.server_uuid:
         return (
             f"the address leads to the server {facts.server_uuid}, and the stream is of the server "
@@ -129,7 +133,9 @@ def has_read(stream_state: StreamState, facts: ServerFacts) -> bool:
 
 
 def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
-    """Returns a sentence if the stream was behind at the last check and has received nothing since. Otherwise returns ""."""
+    """Returns a sentence if the stream was behind at the last check and has received nothing but heartbeats since then. Otherwise returns
+    "".
+    """
     if before is None or ahead is None or look.stream_state.held_up:
         return ""
     if look.stream_state.bytes - before.stream_state.bytes > BYTES_OF_HEARTBEATS_MAX:
