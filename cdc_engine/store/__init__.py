@@ -1,3 +1,3 @@
-"""Stores blocks between the parser, which puts them, and the readers of batches, which get and ack them. Limits the bytes and the row
+"""Stores blocks between the parser, which puts blocks, and the server, which gets and acks batches of them. Limits the bytes and the row
 events that are stored.
 """

@@ -1,7 +1,8 @@
 """Stores blocks in files (an `EventLog`) and in a ring in memory. When the ring has space, it is filled from the log, block by block.
 
-`FileEventStore` and `MixedEventStore` decide which blocks go into the log. The memory store implements get, ack and rollback, and its lock
-protects everything. If no block waits in the log, a new block goes directly into the ring, and is not read back from the log.
+`FileEventStore` and `MixedEventStore` decide which blocks go into the log. The base class `MemoryEventStore` implements get, ack and
+rollback, and its lock also protects the log. If no block waits in the log, a new block goes directly into the ring, and is not read back
+from the log.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class StoreSizes:
 
 
 class BackedEventStore(MemoryEventStore):
-    """The base class of the stores with files. `log` was begun or opened. `reader` reads it from `start`."""
+    """The base class of the stores with files. The caller has begun or opened `log`. `reader` reads the log from `start`."""
 
     def __init__(
         self,
@@ -75,8 +76,8 @@ class BackedEventStore(MemoryEventStore):
         return super()._is_ready()
 
     def _drop(self) -> None:
-        """Drops the open transaction. The part of the transaction that is only in the log is dropped later, when the log's reader reaches
-        the record of the drop.
+        """Drops the open transaction. If a part of the transaction is only in the log, the transaction is dropped from the ring when the
+        log's reader reaches the record of the drop.
         """
         at_end = self._reader.at_end
         self._log.drop_open()

@@ -1,5 +1,5 @@
 """The event store in files (`EventStore`). A block is in a segment file before it can be handed out, so a restarted engine continues with
-the files.
+the blocks in the files.
 
 Acked blocks stay in the files while `files_bytes_max` allows it, for consumers that are behind and for rollbacks to an earlier position.
 Blocks without an ack are never removed: if the files are full, a put waits.
@@ -21,7 +21,7 @@ from sluice.cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):
-    """The event store in files (`ports.EventStore`). `settled` returns the ledger's cursor; blocks before the cursor are not needed after a
+    """The event store in files (`ports.EventStore`). `settled` returns the ledger's cursor. Blocks before the cursor are not needed after a
     crash.
     """
 
@@ -57,8 +57,8 @@ class FileEventStore(BackedEventStore):
             return self._log.end
 
     def put(self, block: Block) -> None:
-        """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if the stream was dropped, or StoreFullError. After an
-        error the store is unchanged.
+        """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if another thread dropped the open transaction, or
+        StoreFullError. After an error the store is unchanged.
         """
         # Syncs before the put. If the sync failed after the put, the caller would put the same block twice.
         self._log.sync_if_due()
@@ -68,7 +68,8 @@ class FileEventStore(BackedEventStore):
         """Returns the next batch, as `ports.EventStore.get` does. Raises StoreDamagedError if the next block cannot be read back, and
         StoreFullError if the files cannot be synced.
         """
-        self._log.sync_if_due()  # Also syncs the last blocks if no further block is put.
+        # Blocks are also synced here, because the last blocks would not be synced if no further block were put.
+        self._log.sync_if_due()
         return super().get(byte_count_max, event_count_max, timeout_seconds)
 
     def ack(self, end: Position) -> None:
@@ -79,7 +80,7 @@ class FileEventStore(BackedEventStore):
 
     def go_back(self, position: Position) -> bool:
         """Goes back to a position, so that later changes are handed out again, as `ports.EventStore.go_back` does. The position may be
-        before the last ack if the files still have it.
+        before the last ack if the files still have the changes after the position.
         """
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:
@@ -89,13 +90,15 @@ class FileEventStore(BackedEventStore):
                 return False
             forgotten = self._ring.forgotten_events
             self._empty()
-            # These blocks stay in the files, so the parser does not put them again.
+            # `_empty` counted the blocks in the ring as forgotten, but they stay in the files and the parser does not put them again.
             self._ring = dataclasses.replace(self._ring, forgotten_events=forgotten)
             self._reader, self._acked = found[0], position
             return True
 
     def clear(self) -> None:
-        """Removes all blocks, as `ports.EventStore.clear` does, and their files. Raises StoreFullError if the files cannot be replaced."""
+        """Removes all blocks, as `ports.EventStore.clear` does, and the files of the blocks. Raises StoreFullError if the files cannot be
+        replaced.
+        """
         with self._changed:
             self._begin_at(self._acked or self._log.start)
 
@@ -120,8 +123,8 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Returns whether all complete transactions in the files are settled. If so, a put must not wait for space, because no ack would
-        free any.
+        """Returns whether all complete transactions in the files are settled. A put must then not wait for space, because no ack would free
+        any space.
         """
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)

@@ -1,4 +1,4 @@
-"""The event store in memory (`EventStore`): an ordered list of blocks, with the counts of `ring` under a lock.
+"""The event store in memory (`EventStore`): an ordered list of blocks, and the ring's counts (`ring`), which a lock protects.
 
 The parser's thread puts blocks; other threads get, ack and roll back batches. A batch is a tuple of slices of blocks, which are not copied.
 A binary search finds the transactions at which a batch begins and ends. Only an open transaction that fills the whole ring goes to disk
@@ -46,8 +46,8 @@ class MemoryEventStore:
     """The event store in memory (`ports.EventStore`). The first batch begins at `start`, where the parser starts. With `ddl_isolation`, a
     statement that changes tables is a separate batch.
 
-    Only one thread may put. If another thread calls `drop_open_transaction` or `clear`, the puts of the first thread raise
-    InterruptedError, because it could append the rest of a transaction whose beginning was dropped. The first thread must call
+    Only one thread may put. If another thread calls `drop_open_transaction` or `clear`, the puts of the putting thread raise
+    InterruptedError, because they could append the end of a transaction whose beginning was dropped. The putting thread must call
     `drop_open_transaction` before it opens a new connection and puts again.
     """
 
@@ -73,7 +73,9 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """The position before the oldest stored change, to which a rollback goes back: the end of the last acked batch, or the start."""
+        """The position before the oldest stored change, to which a rollback goes back. It is the end of the last acked batch, or the
+        store's start position.
+        """
         with self._changed:
             return self._acked
 
@@ -89,8 +91,8 @@ class MemoryEventStore:
     def oldest_time_us(self) -> int:
         """The commit time of the first transaction without an ack, in µs since 1970; 0 if everything is acked.
 
-        An empty transaction counts only if its time is later than the last ack: at the beginning of a binlog file, such a transaction has
-        the time of the last commit, which may be long ago.
+        An empty transaction counts only if its time is later than the time of the last acked transaction. An empty transaction at the
+        beginning of a binlog file has the time of the last commit, which may be long ago.
         """
         with self._changed:
             acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0
@@ -121,8 +123,8 @@ class MemoryEventStore:
         )
 
     def put(self, block: Block) -> None:
-        """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if the stream was dropped, and StagingError if spilling
-        failed. After an error the store is unchanged.
+        """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if another thread dropped the open transaction, and
+        StagingError if the block could not be written to disk. After an error the store is unchanged.
         """
         if block.changes and (block.event_count or block.transaction_count > 1):
             raise ValueError(
@@ -151,7 +153,7 @@ class MemoryEventStore:
             return batch
 
     def ack(self, end: Position) -> None:
-        """Acks a batch, as `ports.EventStore.ack` does. An ack at or before the last one has no effect. Raises BatchNotFoundError if no
+        """Acks a batch, as `ports.EventStore.ack` does. An ack at or before the last ack has no effect. Raises BatchNotFoundError if no
         batch that was handed out ends there.
         """
         with self._changed:
@@ -255,7 +257,7 @@ class MemoryEventStore:
     def _append(self, block: Block) -> None:
         entry = entry_in_memory(block, self._ring.put, self._ring.complete)
         if entry.empty and self._last_is_replaceable():
-            # The last entry only moves the position, and no reader has got it. The new block replaces this entry, so that an idle source
+            # The last entry only moves the position, and has not been handed out. The new block replaces this entry, so that an idle source
             # does not fill the ring with positions.
             replaced = self._entries.pop()
             entry = entry_in_memory(block, replaced.start, replaced.start)

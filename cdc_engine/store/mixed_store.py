@@ -1,8 +1,8 @@
 """The event store in memory and files (`EventStore`). Blocks that do not fit into the ring go to files, and move into the ring, in order,
 when the ring has space.
 
-So the backlog is limited by the disk and not by memory, and the parser continues to read while batches wait. The files are not used after
-the process ends.
+So the disk limits the backlog instead of memory, and the parser continues to read while batches wait. The files are not used after the
+process ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANYWHERE = Position(epoch=0, file="", offset=0)  # A placeholder, because the fi
 
 
 class MixedEventStore(BackedEventStore):
-    """The event store in memory and files (`ports.EventStore`). `log` was begun and is empty."""
+    """The event store in memory and files (`ports.EventStore`). The caller has begun `log`, and `log` is empty."""
 
     @property
     def put_position(self) -> Position | None:
@@ -39,8 +39,8 @@ class MixedEventStore(BackedEventStore):
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
-                # The open transaction was dropped while the ring had a part of it. The log would record the drop with its next block, but
-                # the next block goes into the ring.
+                # The open transaction was dropped while the ring had a part of it. The log would record the drop before its next block, but
+                # the next block goes directly into the ring. So the ring drops the transaction here.
                 self._forget_open()
             self._clear_log()
             self._take(block)

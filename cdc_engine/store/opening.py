@@ -1,8 +1,8 @@
-"""Makes the store that conf/ names, and decides whether the events that an earlier process stored can be used: they must continue at the
-ledger's position. Called by `instance`.
+"""Makes the store that conf/ names, and decides whether the events that an earlier process stored can be used. They can be used if they
+continue at the ledger's position. Called by `instance`.
 
-Stored events that do not continue at the ledger's position are removed and read from the source again. If the source no longer has them,
-the stored events stay, the engine reports STORE_UNFIT, and an operator decides.
+Stored events that do not continue at the ledger's position are removed and read from the source again. If the source no longer has these
+events, the stored events stay, the engine reports STORE_UNFIT, and an operator decides.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from sluice.cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
 from sluice.cdc_engine.store.window.positions import key_of
 
 SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
-SEGMENTS_MIN = 8  # The least number of files that a full store has. A store frees space by removing whole files.
+# The minimum number of files of a full store. A store frees space only by removing a whole file whose blocks are all acked, so a few large
+# files would free space late.
+SEGMENTS_MIN = 8
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """The configuration of a store: the limit of its event files in the destination's folder `directory`, and the limits of its ring."""
+    """The configuration of a store: its kind, the destination's folder `directory`, the maximum of bytes in event files, and the limits of
+    the ring.
+    """
 
     kind: str
     directory: Path
@@ -62,8 +66,8 @@ class GoingOn:
     `filters` is a digest of the settings that select tables.
 
     `read_elsewhere` is True if another engine with its own folder has read the stream since the events were stored. `lost` asks the source
-    whether the stream can be read from `begin`. It returns the reason if it cannot, otherwise an empty text, or raises
-    SourceConnectionError.
+    whether the stream can be read from `begin`. `lost` returns the reason why this is impossible, or an empty text if it is possible, or
+    raises SourceConnectionError.
     """
 
     ledger_id: str
@@ -185,8 +189,8 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
 
 
 def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
-    """After a change of the kind of store in conf/, removes the files of the previous store. Raises StoreUnfitError if the events in these
-    files are still needed and the source no longer has them.
+    """Removes the files of a store of another kind, which exist after a change of the kind of store in conf/. Raises StoreUnfitError if the
+    events in these files are still needed and the source no longer has them.
     """
     events = before.log(going_on)
     if events.open() and key_of(events.end) > key_of(going_on.begin):

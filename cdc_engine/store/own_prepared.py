@@ -1,5 +1,5 @@
-"""Provides the prepared XA transactions of a consumer's own stream: those that the own stream has read, and those that the destination
-recorded earlier. Used by `instance.consumers.own_start`.
+"""Provides the prepared XA transactions of a consumer's own stream: transactions that the own stream has read, and transactions that the
+destination recorded earlier. Used by `instance.consumers.own_start`.
 
 Writes nothing. The records belong to the destination, which removes a record only after all consumers have passed the commit of its
 transaction.
@@ -20,7 +20,8 @@ class OwnPrepared(MemoryPrepared):
     """The prepared transactions of a consumer's own stream (`ports.PreparedTransactions`). `recorded_before` returns the destination's
     record for an XA name, as `PreparedFiles.recorded_before` does.
 
-    Before `begin_stream` is called, the binlog before the stream's start is read, only for its statements and prepared transactions.
+    Until `begin_stream` is called, the caller reads the binlog before the stream's start, only for its statements and prepared
+    transactions. A commit in this part returns no events.
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:

@@ -1,13 +1,13 @@
 """Records the events of XA transactions on disk until they are committed or rolled back, in the directory `prepared/` of a destination.
 
 The file of a prepared transaction is named `DIGEST.KEY.prepared`, with a digest of its XA name and the order key of its prepare. After the
-commit, the file is renamed to `DIGEST.KEY.COMMIT.committed`, with the order key of the commit. It stays until the commit is acked, because
-the stream may begin again before the commit.
+commit, the file is renamed to `DIGEST.KEY.COMMIT.committed`, with the order key of the commit. The renamed file stays until the commit is
+acked, because the stream may begin again before the commit.
 
 A record is valid only while the stream is read without a gap since the prepare, because a later transaction can have the same XA name. If
 the stream begins again at a position, transactions that were prepared after the position are removed, and transactions that were committed
-after it become prepared ones again. Their commits may then get another order key (another server, a new epoch). If the stream continues at
-a position after a gap, `forget_prepared` removes all records.
+after the position count as prepared again. The commit may have another order key when it is read again, because it may come from another
+server or be in a new epoch. If the stream continues at a position after a gap, `forget_prepared` removes all records.
 
 If several hosts share a ledger and an object store, the object store has copies of the records (`prepared_copies`). Only records with a
 copy exist; if a record's local file is missing, the copy is downloaded.
@@ -34,7 +34,7 @@ from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verifie
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
-LOOKS_MAX = 10  # How often the reading of a record is tried, because a record may be renamed meanwhile.
+LOOKS_MAX = 10  # How many times a record is looked for at most, because another thread may rename the record meanwhile.
 
 
 class PreparedFiles:
@@ -55,7 +55,7 @@ class PreparedFiles:
         self._prepared: dict[str, CopyName] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
         for record in sorted((each for each in found if each.committed is None), key=lambda each: each.prepared):
-            # After a crash, there may still be an older record of the same XA name.
+            # After a crash between two steps of `prepare`, there may still be an older record of the same XA name.
             if (before := self._prepared.get(record.digest)) is not None:
                 self._remove(before)
             self._prepared[record.digest] = record
@@ -77,7 +77,9 @@ class PreparedFiles:
             return RecordedFile(recording.path, recording.size)
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Completes the file that is being recorded, as the record of a prepared transaction. The record is on disk when this returns."""
+        """Completes the file that is being recorded, as the record of a prepared transaction. The record is on disk when this method
+        returns.
+        """
         with _sentence(self._directory):
             record = CopyName(_digest(name), order_key)
             self._writer().keep_as(self._directory / record.name)

@@ -1,11 +1,11 @@
 """Copies the records of prepared XA transactions to an object store, where an engine on another host finds them. Used by `prepared`.
 
-If the object store does not have a record, the record was not completed, or its transaction has ended. The file `DIGEST.KEY.TOKEN.prepared`
-has the events, and was written under the lease with that token. The file `DIGEST.KEY.COMMIT.committed` marks the record with the same
-digest and key as committed.
+If the object store does not have a record, the record was not completed, or its transaction has ended. A file `DIGEST.KEY.TOKEN.prepared`
+has the events of a transaction; TOKEN is the token of the lease under which the file was written. The file `DIGEST.KEY.COMMIT.committed`
+marks the record with the same digest and key as committed.
 
-An earlier holder of the lease only writes and removes files with its own token or a lower token in their names. So it cannot remove a file
-that a later holder wrote, however late it acts.
+A holder of the lease only writes and removes files with its own token or a lower token in their names. So an earlier holder that acts late
+cannot remove a file that a later holder wrote.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PreparedCopies:
         return [CopyName(*key, committed.get(key)) for key in self._names if self._newest(key)]
 
     def put(self, record: CopyName, path: Path) -> None:
-        """Uploads the record of a new prepared transaction. The record is in the object store when this returns."""
+        """Uploads the record of a new prepared transaction. The record is in the object store when this method returns."""
         name = f"{record.digest}.{record.prepared}.{self._token}{PREPARED}"
         with self._translated():
             self._folder().put_file(path, name)
@@ -119,8 +119,8 @@ class PreparedCopies:
         return self._location.sibling_url("prepared")
 
     def _remove(self, record: CopyName, kind: str) -> None:
-        """Removes the files of one kind (events, or mark of the commit) of a record. `remove` first removes the events: if it first removed
-        the mark, a crash would turn a committed transaction into a prepared one.
+        """Removes the files of one kind (events, or mark of the commit) of a record. `remove` first removes the events. If `remove` first
+        removed the mark of the commit, a crash after that would turn a committed transaction into a prepared one.
         """
         known = self._names.get(record.key, set())
         names = {name for name in known if name.endswith(kind)}

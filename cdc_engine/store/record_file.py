@@ -57,7 +57,7 @@ class RecordedFile:
         self._file: FileIO | None = None
 
     def opened(self) -> RecordedFile:
-        """Opens the file, so that it can be read even after it is renamed or removed. Returns itself. Raises OSError."""
+        """Opens the file, so that the events can be read even after the file is renamed or removed. Returns this object. Raises OSError."""
         self._file = self._file or self._path.open("rb", buffering=0)
         return self
 

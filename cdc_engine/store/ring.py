@@ -1,10 +1,10 @@
-"""Computes the state of the ring: how much was put, how much ends complete transactions, how much was handed out, and how much was acked.
-Pure. `memory_store` calls it under its lock.
+"""Computes the counts of the ring: how much was put, how much of it is in complete transactions, how much was handed out, and how much was
+acked. Pure. `memory_store` calls this module under its lock.
 
     ack ≤ get ≤ complete ≤ put
 
-`put` is the end of all appended events. `complete` is the end of the last complete transaction; nothing after it may be handed out. Each
-transition returns a new `Ring`. A transition that would break this order raises ValueError, because its caller has a defect.
+`put` is the end of all appended events. `complete` is the end of the last complete transaction; no event after `complete` may be handed
+out. Each transition returns a new `Ring`. A transition that would break this order raises ValueError, because its caller has a defect.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sluice.cdc_engine.store.files.mark import NOTHING, Mark
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-    """The state of the ring. `spilled_events` and `spilled_bytes` count the events between `ack` and `put` that are on disk and not in
-    memory. `forgotten_events` counts the row events that were put and then dropped without an ack.
+    """The counts of the ring, as marks, and its limits. `spilled_events` and `spilled_bytes` count the events between `ack` and `put` that
+    are on disk and not in memory. `forgotten_events` counts the row events that were put and then dropped without an ack.
     """
 
     bytes_max: int
@@ -56,7 +56,7 @@ class Ring:
 
     @property
     def only_open_transaction(self) -> bool:
-        """Whether all complete transactions are acked. If so, a put must not wait for space, because no ack would free any."""
+        """Whether all complete transactions are acked. A put must then not wait for space, because no ack would free any space."""
         return self.complete.transactions == self.ack.transactions
 
     @property
@@ -75,7 +75,9 @@ class Ring:
         )
 
     def get_at(self, get: Mark) -> Ring:
-        """Returns the ring after a batch up to `get` was handed out, or after a hand-out was undone so that `get` is the end again."""
+        """Returns the ring after a batch that ends at `get` was handed out, or after the hand-out of a batch that begins at `get` was
+        undone.
+        """
         return dataclasses.replace(self, get=get)
 
     def acked(self, ack: Mark, spilled_events: int, spilled_bytes: int) -> Ring:
@@ -91,8 +93,8 @@ class Ring:
         return dataclasses.replace(self, get=self.ack)
 
     def open_dropped(self, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Returns the ring without the open transaction, the events after the last complete one. `spilled_events` and `spilled_bytes` are
-        the part of these events that was on disk.
+        """Returns the ring without the open transaction, which is all events after the last complete transaction. `spilled_events` and
+        `spilled_bytes` are the part of these events that was on disk.
         """
         return dataclasses.replace(
             self,

@@ -2,8 +2,8 @@
 
 A block is a record with a checksum, as in the event files. The file is unlinked when its transaction is acked or dropped, and when the
 store is cleared. A slice keeps the file's descriptor open, so that a read in progress can finish. After the process ends, the file is not
-used, because the transaction is read from the source again. A store with event files writes no second copy: its ring refers to the blocks
-in the event files.
+used, because the transaction is read from the source again. A store with event files writes no second copy, because its ring refers to the
+blocks in the event files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Spill:
 
     def spilled(self, block: Block, stored: StoredBlock | None) -> SpilledBlock:
         """Returns a block as a `SpilledBlock`. Writes the block to disk, unless `stored` says that a file already has it. If the disk is
-        full or fails, raises StagingError, and nothing has changed.
+        full or fails, raises StagingError and changes nothing.
         """
         try:
             return SpilledBlock(stored or self._write(block), self._load)
@@ -89,8 +89,8 @@ class SpilledBlock:
 
 
 class SpilledSlice(BlockSlice):
-    """A `BlockSlice` whose block is read from disk when the slice is used. When the block of another slice is used, the memory of this
-    block is freed.
+    """A `BlockSlice` whose block is read from disk when the slice is used. The memory of the block is freed when the block of another slice
+    is read.
     """
 
     def __init__(self, spilled: SpilledBlock, first_event: int, last_event: int) -> None:

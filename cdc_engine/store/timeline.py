@@ -18,8 +18,8 @@ from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.store.files.mark import Mark
 from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-# Neighbouring blocks of at most this size are joined, because each block costs its readers about 1 ms, and its copy takes only about 100
-# µs.
+# Neighbouring blocks of at most this size are joined, because each block costs the decoding of a batch about 1 ms, and copying a block
+# takes only about 100 µs.
 SMALL_BYTES_MAX = 1 << 20
 JOINED_BYTES_MAX = READ_BUFFER_BYTES  # A joined block is at most as large as a read buffer.
 NO_TRANSACTIONS = np.zeros(0, np.int64)
@@ -89,7 +89,7 @@ def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
 
 
 def with_small_joined(entries: Sequence[Entry], get: Mark) -> list[Entry]:
-    """Returns the entries, with small neighbours after `get` joined into one entry each.
+    """Returns the entries. After the mark `get`, each run of small neighbours is joined into one entry.
 
     A live source sends blocks with a few transactions each, and each block adds a fixed cost to the decoding of a batch.
     """
@@ -124,7 +124,8 @@ def batch_end(
     """Returns where the next batch ends: the index of an entry, and the index of a transaction in this entry. The batch ends with the last
     transaction within both limits. If the first transaction exceeds a limit, the batch ends with this transaction.
 
-    At least one complete transaction must follow `get`. A batch never spans two epochs. An entry that `stands_alone` is a separate batch.
+    At least one complete transaction must follow `get`. A batch never spans two epochs. An entry for which `stands_alone` is True is a
+    separate batch.
     """
     first = bisect.bisect_right(entries, get.transactions, key=lambda entry: entry.complete.transactions)
     bytes_limit, events_limit = get.bytes + byte_count_max, get.events + event_count_max
@@ -151,7 +152,9 @@ def batch_end(
 
 
 def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[BlockSlice, ...]:
-    """Returns the events in (get, end], as one slice per block. Blocks without row events and table changes have no slice."""
+    """Returns the events between the marks `get` and `end`, as one slice per block. A block with neither row events nor table changes has
+    no slice.
+    """
     slices = []
     for entry in entries[consumed(entries, get) :]:
         if (entry.start.transactions, entry.start.events) >= (end.transactions, end.events):

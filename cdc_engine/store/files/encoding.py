@@ -1,6 +1,7 @@
 """Encodes and decodes a block as a record of the event files: JSON for values that occur once per block, and raw bytes for its arrays.
 
-Used by `log` and `reader`. Many blocks share table versions and GTID sources, so these are in separate records (`names`).
+Used by `log` and `reader`. Many blocks share table versions and GTID sources, so table versions and GTID sources are in separate records
+(`Names`).
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The table versions and GTID sources to which the blocks of a segment refer by index. If a block uses others, the segment gets a
-    record with the added ones, or with all of them if the earlier ones no longer apply.
+    """The table versions and GTID sources to which the blocks of a segment refer by index. If a block uses other table versions or GTID
+    sources, the segment gets a record with the added ones. If the block's lists do not begin with the earlier lists, the record has the
+    whole lists.
     """
 
     tables: Sequence[TableVersion] = ()
@@ -82,8 +84,8 @@ def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
 
 
 def described(block: Block) -> dict[str, Any]:
-    """Returns all values of a block except its arrays and names. `end` is the offset after the last transaction that ends in the block, or
-    -1 if none ends.
+    """Returns all values of a block except its arrays and names, as a record for JSON. In the record, `end` is the offset after the last
+    transaction that ends in the block, or -1 if no transaction ends in the block.
     """
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
@@ -141,7 +143,7 @@ def _whole_frames(frames: Frames) -> Frames:
 
 
 def text_of(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as JSON in ASCII. JSON escapes keep the bytes of a name that is not valid UTF-8."""
+    """Returns a record as JSON in ASCII. JSON escapes preserve a name that is not valid UTF-8, which could not be encoded as UTF-8."""
     return json.dumps(record, default=_plain, separators=(",", ":")).encode("ascii")
 
 
@@ -165,8 +167,8 @@ def names_of(record: Mapping[str, Any], before: Names) -> Names:
 
 
 def _kept(now: Sequence[object], before: Sequence[object]) -> int:
-    """Returns the number of entries in `before` if `now` begins with all of them, otherwise 0. Compares by identity, because the parser
-    keeps its objects and appends to one list.
+    """Returns the number of entries in `before` if `now` begins with all of them, otherwise 0. Compares entries by identity, because the
+    parser keeps its objects and appends to one list.
     """
     same = len(now) >= len(before) and all(one is other for one, other in zip(now, before, strict=False))
     return len(before) if same else 0

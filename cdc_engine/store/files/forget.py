@@ -12,8 +12,8 @@ EVENTS_DIRECTORY, GONE = "events", "events.gone"
 
 
 def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
-    """Removes all stored events of a destination, so that the engine reads them from the source again. After a crash, either all events are
-    there or none. Raises StoreFullError if the files cannot be removed.
+    """Removes all stored events of a destination, so that the engine reads them from the source again. After a crash, either all events
+    still exist or none. Raises StoreFullError if the files cannot be removed.
     """
     directory, gone = destination_dir / name, destination_dir / GONE
     try:

@@ -1,9 +1,9 @@
 """Manages the event files of one destination as one log. The parser's thread appends blocks, under the store's lock. Any number of readers
 may read.
 
-If the process crashes, no appended block is lost. A power failure can lose the blocks of the last second, which the engine reads from the
-source again: a segment is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. Each start of the engine
-begins a new segment, so that nothing is written after an incomplete record.
+If the process crashes, no appended block is lost. A segment is synced when the next segment begins, and at least every SYNC_SECONDS while
+blocks are put. So a power failure can lose the blocks of the last second, which the engine reads from the source again. Each start of the
+engine begins a new segment, so that nothing is written after an incomplete record.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EventLog:
         self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
 
     def begin(self, start: Position) -> None:
-        """Removes all records, so that the next append begins at `start`. After a crash, either all old records are there or none. Raises
+        """Removes all records, so that the next append begins at `start`. After a crash, either all old records still exist or none. Raises
         StoreFullError.
         """
         try:
@@ -72,8 +72,8 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def open(self) -> bool:
-        """Opens the files of an earlier process. Returns whether there are any. Ignores an incomplete end of the files, and logs that. Call
-        `go_on` before the first append.
+        """Opens the files of an earlier process. Returns whether there are any files. If the end of the files is incomplete, ignores the
+        incomplete part and logs a warning. Call `go_on` before the first append.
 
         Raises StoreDamagedError if a file cannot be read, and StoreFullError after an I/O error.
         """
@@ -128,8 +128,8 @@ class EventLog:
         return StoredBlock(file, where, self._at.offset, self._at.names)
 
     def drop_open(self) -> None:
-        """Drops the open transaction. The next append first writes a record of the drop. After a crash no such record is needed, because an
-        open transaction at the end of the files is ignored.
+        """Drops the open transaction. The next append first writes a record of the drop. If the process crashes before the next append, no
+        such record is needed, because the next process ignores an open transaction at the end of the files.
         """
         self._drops = self._drops or self._at.mark != self._at.complete
 
@@ -145,10 +145,11 @@ class EventLog:
             raise
 
     def sync_if_due(self) -> None:
-        """Syncs the appended records if the segment is full, or if the last sync was SYNC_SECONDS ago. Any thread may call it, without the
-        store's lock. Raises StoreFullError.
+        """Syncs the appended records if the segment is full, or if the last sync was SYNC_SECONDS ago. Any thread may call this method,
+        without the store's lock. Raises StoreFullError.
         """
-        # A full segment is synced now, because the next block begins a new segment and would wait for the sync of the full one.
+        # A full segment is synced now, because the next block begins a new segment, and would otherwise wait for the sync of the full
+        # segment.
         spent = self._at.segment.size >= self._segment_bytes
         if self._unsynced and (spent or time.monotonic() - self._synced_at >= SYNC_SECONDS):
             try:
@@ -157,7 +158,9 @@ class EventLog:
                 raise store_full(self.directory, error) from error
 
     def trim(self, acked: Key, bytes_max: int) -> None:
-        """Removes the oldest segments whose blocks are all acked, while the files have more than `bytes_max` bytes."""
+        """Removes the oldest segments until the files have at most `bytes_max` bytes. Keeps segments with blocks after the key `acked`, and
+        the newest segment.
+        """
         before, segments = len(self._segments), list(self._segments)
         while len(segments) > 1 and segments[1].key <= acked and sum(each.size for each in segments) > bytes_max:
             segments.pop(0).path.unlink(missing_ok=True)
@@ -166,7 +169,7 @@ class EventLog:
             sync(self.directory)
 
     def trim_read(self, reader: LogReader) -> bool:
-        """Removes the segments that a reader has read to their ends. Returns whether it removed any."""
+        """Removes the segments that a reader has read to their ends. Returns whether a segment was removed."""
         kept = tuple(each for each in self._segments if each.number >= reader.log_offset.segment.number)
         gone = self._segments[: len(self._segments) - len(kept)]
         for each in gone:
@@ -208,11 +211,15 @@ class EventLog:
 
     @property
     def mark(self) -> Mark:
-        """The mark (counts of transactions, events and bytes) after all appended blocks, without a dropped open transaction."""
+        """The mark (counts of transactions, events and bytes) after all appended blocks. If the open transaction was dropped, the mark
+        after the last complete transaction.
+        """
         return self._at.complete if self._drops else self._at.mark
 
     def after(self, segment: Segment) -> Segment | None:
-        """Returns the segment after another one (`reader.Segments`)."""
+        """Returns the segment that follows `segment`, or None if there is none yet (`reader.Segments`). Raises FileNotFoundError if it was
+        removed.
+        """
         segments = self._segments
         index = segment.number + 1 - segments[0].number
         if index < 0:
@@ -253,7 +260,7 @@ class EventLog:
         return self._file, Where(self._file.descriptor, self._at.offset, self._at.seed)
 
     def _passed(self, head: RecordHeader) -> None:
-        """Moves the write offset behind a record."""
+        """Moves the offset for the next record to the end of the record that was written."""
         self._log_offset = self._at.behind(head)
         self._log_offset.segment.size = self._log_offset.offset
         self._unsynced = True
@@ -300,8 +307,8 @@ class EventLog:
 
 
 def _whole_segments(directory: Path) -> list[Segment]:
-    """Returns the newest segments without a gap between their numbers. Each segment gets the size that the next segment recorded for it;
-    the newest gets the size of its file.
+    """Returns the newest segments without a gap between their numbers. Each segment gets the size that the next segment recorded for it,
+    and the newest segment gets the size of its file.
     """
     found: list[Segment] = []
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):

@@ -1,4 +1,4 @@
-"""Defines a point of a store by the numbers of transactions, events and bytes before it."""
+"""Defines a mark: a point in a store, given by the numbers of transactions, events and bytes before this point."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Mark:
-    """A point in the store: how many complete transactions, row events, and bytes of row events precede it since the store was created."""
+    """A point in the store: how many complete transactions, row events, and bytes of row events were put before this point since the store
+    was created.
+    """
 
     transactions: int = 0
     events: int = 0

@@ -1,5 +1,5 @@
-"""Reads the blocks of an `EventLog` in order, for the store's ring and for consumers that are behind. A reader may be used by one thread at
-a time.
+"""Reads the blocks of an `EventLog` in order, for the store's ring and for consumers that are behind. Only one thread at a time may use a
+reader.
 
 The files may contain blocks of a transaction that was dropped because the connection was lost. After these blocks the reader returns
 DROPPED, and the caller must drop the open transaction.
@@ -38,7 +38,7 @@ from sluice.cdc_engine.store.window.positions import Key
 
 
 class DroppedTransaction(enum.Enum):
-    """The type of DROPPED, which `next` returns instead of a block where the open transaction was dropped."""
+    """The type of DROPPED, which `LogReader.next` returns instead of a block at a point where the open transaction was dropped."""
 
     DROPPED = "dropped"
 
@@ -50,13 +50,13 @@ class Segments(Protocol):
     """The segments of a log, in which a reader moves forward."""
 
     def after(self, segment: Segment) -> Segment | None:
-        """Returns the next segment, or None if there is none yet. Raises FileNotFoundError if it was removed."""
+        """Returns the segment that follows `segment`, or None if there is none yet. Raises FileNotFoundError if it was removed."""
 
 
 @dataclasses.dataclass
 class LogOffset:
-    """An offset between two records of the log. `mark` is the point of the store at this offset, and `complete` the mark at the last end of
-    a transaction. `seed` is the checksum of the previous record.
+    """An offset between two records of the log. `mark` is the mark at this offset, and `complete` the mark at the last end of a transaction
+    before it. `seed` is the checksum of the previous record.
     """
 
     segment: Segment
@@ -65,14 +65,15 @@ class LogOffset:
     mark: Mark
     complete: Mark
     names: Names = NO_NAMES
-    pending: Block | None = None  # The part of the block before this offset that the reader has not returned yet.
+    # The part of the block directly before this offset that the reader has not returned yet.
+    pending: Block | None = None
 
     @classmethod
     def beginning(cls, segment: Segment) -> LogOffset:
         return cls(segment, segment.first, segment.seed, segment.mark, segment.mark)
 
     def passed(self, record: dict[str, Any], head: RecordHeader) -> LogOffset:
-        """Returns the offset after a block that is skipped and not read."""
+        """Returns the offset after a block whose JSON record was read, but whose arrays are skipped."""
         complete = _plus(self.mark, Mark(*record["whole"])) if record["sizes"][2] else self.complete
         mark = _plus(self.mark, Mark(*record["all"]))
         return dataclasses.replace(self, mark=mark, complete=complete, pending=None).behind(head)
@@ -82,8 +83,8 @@ class LogOffset:
 
 
 class LogReader:
-    """Reads the blocks of a log from `log_offset` on, and verifies the checksum of each block that it returns. `stored` is where the last
-    returned block is stored, or None if only the rest of a block was returned.
+    """Reads the blocks of a log from `log_offset` on, and verifies the checksum of each returned block. `stored` is where the last returned
+    block is stored, or None if `next` returned only the last part of a stored block.
     """
 
     def __init__(self, segments: Segments, log_offset: LogOffset) -> None:
@@ -96,13 +97,15 @@ class LogReader:
         """Whether no record follows the reader now."""
         if self.log_offset.pending is not None:
             return False
-        # Asks for the next segment before the size, because a segment does not grow any more once the next segment exists.
+        # Asks for the next segment before it compares the size, because a segment no longer grows once the next segment exists. In the
+        # other order, a block could be appended between the two steps.
         following = self._segments.after(self.log_offset.segment)
         return following is None and self.log_offset.offset >= self.log_offset.segment.size
 
     def go_to(self, log_offset: LogOffset) -> None:
         if log_offset.segment is not self.log_offset.segment:
-            # Both attributes keep the old segment's file open, and an open file uses disk space even after it is removed.
+            # The attributes `_file` and `stored` keep the old segment's file open, and an open file uses disk space even after it is
+            # removed.
             self._file = self.stored = None
         self.log_offset = log_offset
 
@@ -128,8 +131,10 @@ class LogReader:
                 return None
 
     def find(self, key: Key) -> Position:
-        """Moves the reader to the position `key` in this segment. Returns the last end of a transaction that is not after `key`."""
-        last: LogOffset | None = None  # Before the last block that ends at or before `key`.
+        """Moves the reader within the current segment to the last end of a transaction that is not after `key`, and returns the position of
+        this end.
+        """
+        last: LogOffset | None = None  # The offset of the last block whose last transaction ends at or before `key`.
         for at, record in self._blocks(self.log_offset):
             end = (record["epoch"], file_number(record["file"]), record["end"])
             if record["end"] < 0:
@@ -199,8 +204,8 @@ class LogReader:
                 raise damaged(at.segment.path, at.offset, error) from error
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
-        """Moves the reader to the position `key` within the next block, which ends after `key`. `last` is the offset of the block
-        before.
+        """Moves the reader to the last end of a transaction that is not after `key`, in the next block, whose last transaction ends after
+        `key`. If no transaction of this block ends at or before `key`, moves the reader to the end of the block at the offset `last`.
         """
         before = copy.copy(self.log_offset)
         block = self._record()

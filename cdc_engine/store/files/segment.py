@@ -1,8 +1,8 @@
 """Creates, reads and removes event files (segments). The first record of a file describes the segment; the other records are blocks, which
 `log` writes and `reader` reads.
 
-A segment begins between two transactions, and records how many bytes of the previous segment are valid. The bytes after the valid part are
-an incomplete record after a crash, a transaction that never ended, or blocks that a process wrote after it had lost the lease.
+A segment begins between two transactions, and records how many bytes of the previous segment are valid. Bytes after the valid part are an
+incomplete record from a crash, a transaction that never ended, or blocks that a process wrote after it had lost the lease.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SUFFIX, FORMAT = ".events", 1
 @dataclasses.dataclass(eq=False)
 class Segment:
     """An event file and its valid part. The segment begins at the position `start`, between two transactions, with the mark `mark`.
-    `before_bytes` is the number of valid bytes of the previous segment, and `size` that of this segment. Blocks begin at the offset
-    `first`, after the first record, which has the checksum `seed`.
+    `before_bytes` is the number of valid bytes of the previous segment, and `size` the number of valid bytes of this segment. Blocks begin
+    at the offset `first`, after the first record, which has the checksum `seed`.
     """
 
     path: Path
@@ -106,8 +106,8 @@ def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segmen
 
 
 def read_segment(path: Path, number: int) -> Segment:
-    """Reads the first record of a segment. `size` is the size of the whole file. Raises TornError if the record is incomplete,
-    StoreDamagedError if the file has another format, and OSError.
+    """Reads the first record of a segment. The returned segment has the size of the whole file. Raises TornError if the record is
+    incomplete, StoreDamagedError if the file has another format, and OSError.
     """
     file = SegmentFile(path, os.O_RDONLY)
     size = os.fstat(file.descriptor).st_size

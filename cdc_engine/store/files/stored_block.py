@@ -28,8 +28,8 @@ UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # The errors
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredBlock:
-    """The location of a block in a file: its record begins at `at`, and ends before the byte `end`. The block refers to `names` by
-    index.
+    """The location of a block in a file: the block's record begins at `at`, and ends before the byte `end`. The block refers by index to
+    the table versions and GTID sources in `names`.
     """
 
     file: SegmentFile
@@ -46,7 +46,7 @@ class StoredBlock:
 
 
 def write_block(at: Where, block: Block) -> RecordHeader:
-    """Writes a block as a record, without its names. After an OSError, the file may have a part of the record."""
+    """Writes a block as a record, without its table versions and GTID sources. After an OSError, the file may have a part of the record."""
     return write_record(at, BLOCK, text_of(described(block)), arrays_of(block))
 
 

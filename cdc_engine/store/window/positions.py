@@ -1,11 +1,12 @@
 """Defines positions in a window and the result of a read, and converts between positions and parts of blocks. Pure.
 
-A point in a window is a `WindowCount`: how many transactions and captured row events precede it since the window began. A `WindowPosition`
-is the same point in a form that another window or process can use: the end of a transaction, and how many row events after this end were
-read.
+A point in a window is a `WindowCount`: how many transactions and captured row events are before this point since the window began. A
+`WindowPosition` is the same point in a form that another window or process can use: the end of a transaction, and how many row events after
+this end were read.
 
-A position includes its executed set: two streams that were requested by GTID set leave out different transactions, so one offset can belong
-to two positions. A `Key` is (epoch, file number, offset). A transaction is identified by the key of its first row event or statement.
+A position includes its executed set. Two streams that were requested by GTID set may leave out different transactions, so the same offset
+may be two different positions. A `Key` is (epoch, file number, offset). A transaction is identified by the key of its first row event or
+statement.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class WindowCount:
 class WindowPosition:
     """A position in the stream: after the first `events` captured row events of the transaction that follows `position`.
 
-    `begun` identifies this transaction by its key, because another server may have another transaction at `position`; it is None if
-    `events` is 0. `last` is the binlog offset of the last of these row events, with which the count is verified, or 0 if the offset is
-    unknown.
+    `begun` identifies this transaction by its key, because another server may have another transaction at `position`. If `events` is 0,
+    `begun` is None. `last` is the binlog offset of the last of these row events, or 0 if the offset is unknown. The window verifies the
+    count by this offset.
     """
 
     position: Position
@@ -66,7 +67,7 @@ class WindowPiece:
 class WindowReading:
     """The result of a read: pieces of the stream in order, or none if nothing was available. The next read begins at `end`.
 
-    `restarted` is True if the stream now has another transaction at the position than the one that was partly read; `pieces` then begin
+    `restarted` is True if a transaction was partly read and the stream now has another transaction at its position; `pieces` then begin
     with the first row event of the other transaction. `in_time` is False if the requested number of bytes did not arrive in time.
     """
 
@@ -81,9 +82,9 @@ class WindowBlock:
     """A block in a window. `start` is the count before the block. `end_key` is the key of the last end of a transaction, in the block or
     before the block. `open` identifies the transaction that the block continues, or is None if the block begins with a new transaction.
 
-    `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` counts the bytes of this block's row events
-    before each of them, and at the end (int64, one more than there are events). A statement within a transaction counts as one row event,
-    because the positions before and after it must differ.
+    `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` is an array of int64 with one value more
+    than the block has row events: the bytes of the block's row events before each event, and the bytes of all events. A statement within a
+    transaction counts as one row event, because the positions before and after it must differ.
     """
 
     block: Block
@@ -122,8 +123,8 @@ class WindowBlock:
 
 
 def kept(block: Block, start: WindowCount, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
-    """Returns a block as a part of the window. Before the block are the count `start`, the last end of a transaction at `key`, and
-    `bytes_start` bytes. `begun` identifies the transaction that is open at `start`.
+    """Returns a block as a part of the window. Directly before the block, the window has the count `start`, the last end of a transaction
+    is at `key`, and `bytes_start` bytes of row events precede. `begun` identifies the transaction that is open at `start`.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
@@ -169,8 +170,8 @@ def transaction_after(each: WindowBlock, ended: WindowCount) -> Key | None:
 
 
 def unseen(block: Block, tail: Key) -> Block | None:
-    """Returns the part of a block after `tail`, which is the end of a transaction, or None if the block has nothing after it. A block of an
-    open transaction is returned as a whole or not at all.
+    """Returns the part of a block after `tail`, which is the end of a transaction, or None if the block has nothing after `tail`. A block
+    of an open transaction is returned as a whole or not at all.
     """
     file = (block.epoch, file_number(block.file))
     if file != tail[:2]:
@@ -191,7 +192,7 @@ def key_of(position: Position) -> Key:
 
 
 def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> WindowCount | None:
-    """Returns the count after the transaction that ends exactly at `key`, or None if no transaction ends there."""
+    """Returns the count after the transaction that ends exactly at `key`, or None if no transaction ends at `key`."""
     at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
     if at == len(blocks) or not blocks[at].block.transaction_count:
         return None
@@ -223,15 +224,17 @@ def following(blocks: Sequence[WindowBlock], ended: WindowCount) -> Key | None:
 def pieces_after(
     blocks: Sequence[WindowBlock], begin: WindowCount, bytes_max: int, entries_max: int, *, isolated: bool = False
 ) -> tuple[tuple[WindowPiece, ...], WindowCount]:
-    """Returns the pieces of the stream after `begin`, up to the limits, and the count after them. Returns at least one row event or
-    transaction. `entries_max` limits the number of entries, as `entries_between` counts them.
+    """Returns the pieces of the stream after `begin`, up to the limits, and the count after the pieces. If anything follows `begin`, the
+    pieces have at least one row event or transaction, even above the limits. `entries_max` limits the number of entries, as
+    `entries_between` counts them.
 
-    The pieces end with the end of a transaction, if one is within the limits. They also end before a table is renamed, because the new name
-    may have other row rules, and the reader may have to stop. With `isolated`, a statement that changes tables is returned alone.
+    The pieces end with the end of a transaction, if a transaction ends within the limits. The pieces also end before a table is renamed,
+    because the new name may have other row rules, and the reader may have to stop. With `isolated`, a statement that changes tables is
+    returned alone.
     """
     pieces: list[WindowPiece] = []
     counted, bytes_left, entries_left = begin, bytes_max, entries_max
-    # How many pieces there are up to the end of the last whole transaction, and the count at this end.
+    # The number of pieces up to the end of the last whole transaction, and the count at this end.
     whole: tuple[int, WindowCount] | None = None
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)

@@ -59,7 +59,7 @@ class Window:
         self._blocks: list[WindowBlock] = []
         self._bytes = 0
         self._start = start
-        self._base: WindowBlock | None = None  # The last removed block that ends a transaction.
+        self._base: WindowBlock | None = None  # The last removed block in which a transaction ends.
         self._gone_open: Key | None = None  # Identifies the transaction that was open after the last removed block.
         self._gone_last = 0  # The binlog offset of the last row event that was removed.
         self._tail = WindowCount()  # The point after all content.
@@ -76,7 +76,7 @@ class Window:
         """Appends the part of a block that the window does not have yet. If the stream is read again from an earlier position, its first
         blocks add nothing. With `waits`, first waits until the reader has freed space.
 
-        Raises InterruptedError after another thread called `drop_open`, until this thread calls it too.
+        Raises InterruptedError after another thread has called `drop_open`, until the putting thread calls `drop_open` too.
         """
         with self._changed:
             self._enter()
@@ -140,12 +140,13 @@ class Window:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position as soon as there are any. If none arrive in time, returns a reading without pieces. Returns
-        None if the position is not in the window. Raises ConsumerStoppedError if the position counts other row events than the window.
+        """Returns the changes after a position as soon as there are any. If no changes arrive in time, returns a reading without pieces.
+        Returns None if the position is not in the window. Raises ConsumerStoppedError if the position counts row events that the window
+        does not have.
 
-        Whenever the reader wakes up, it calls `given_up`, and stops waiting if that returns True. `entries_max` is as in `pieces_after`.
-        With `full`, waits until `bytes_max` or `entries_max` is reached, or half of the window's size, so that the position stays in the
-        window.
+        Whenever the reader wakes up, it calls `given_up`, and stops waiting if `given_up` returns True. `entries_max` is as in
+        `pieces_after`. With `full`, waits until `bytes_max`, `entries_max` or half of the window's size is reached. The half limits the
+        wait, so that the position stays in the window.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -202,8 +203,8 @@ class Window:
         self._putter = me
 
     def _has_after(self, counted: WindowCount, bytes_min: int, entries_min: int) -> bool:
-        """Returns whether enough follows a count to reach one of the two minimums. Also returns True if so much follows that the window may
-        soon remove the point of this count.
+        """Returns whether enough changes follow a count to reach `bytes_min` or `entries_min`. Also returns True if so many changes follow
+        that the window may soon remove the changes after this count.
         """
         following = bisect.bisect_right(self._blocks, counted, key=lambda each: each.end)
         if following == len(self._blocks):
@@ -231,8 +232,8 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, position: WindowPosition) -> tuple[WindowCount, bool] | None:
-        """Returns the count from which a reader at this position continues, and whether the stream now has another transaction there than
-        the one that was partly read. Returns None if the position is not in the window.
+        """Returns the count from which a reader at this position continues, and whether the position is within a transaction in whose place
+        the stream now has another one. Returns None if the position is not in the window.
         """
         key = key_of(position.position)
         ended = self._base_count if key == self._base_key else transaction_at(self._blocks, key)
@@ -245,7 +246,7 @@ class Window:
 
     def _refuse_other_count(self, position: WindowPosition, counted: WindowCount) -> None:
         """Raises ConsumerStoppedError if a position counts more row events than its transaction has, or if its last row event has another
-        offset in the window. Otherwise the reader would skip or repeat row events.
+        offset in the window. Without this error, the reader would skip or repeat row events.
         """
         ended = WindowCount(counted.transactions, counted.events - position.events)
         missing = ends_before(self._blocks, ended, counted.events)
@@ -264,7 +265,7 @@ class Window:
             )
 
     def _last_before(self, counted: WindowCount) -> int | None:
-        """Returns the offset of the last row event before a count, or None if it has not arrived yet."""
+        """Returns the binlog offset of the last row event before a count, or None if this row event has not arrived yet."""
         at = bisect.bisect_left(self._blocks, counted.events, key=lambda each: each.end.events)
         if counted.events <= (self._blocks[0].start.events if self._blocks else self._tail.events):
             return self._gone_last
@@ -277,8 +278,8 @@ class Window:
         return self._gone_open if ended < self._tail else None
 
     def _executed_at(self, key: Key, end: WindowCount) -> str:
-        """Returns the executed set at the end of a transaction. The set is cached, because readers often ask for the same set, and its
-        computation takes a pass over the block.
+        """Returns the executed set at the end of a transaction. The set is cached, because readers often need the same set, and computing
+        the set takes a pass over the block.
         """
         if key not in self._executed:
             self._remembered(self._window_position(end))
