@@ -1,7 +1,7 @@
 """Writes Parquet row groups in a thread while the next rows are decoded. The staging of each batch has one such thread. Used by
 `segment_writer`.
 
-pyarrow releases the GIL while it writes. So on two cores, a batch takes only as long as the slower one of decoding and writing.
+pyarrow releases the GIL while it writes. So on two cores, a batch takes as long as decoding or as long as writing, whichever is slower.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-WRITES_MAX = 2  # The maximum of row groups that wait or are being written. Each has its rows in memory.
+# The maximum of row groups that wait or are being written. The rows of each such row group are in memory.
+WRITES_MAX = 2
 
 
 class BackgroundWriter:
@@ -21,8 +22,8 @@ class BackgroundWriter:
         self._room = threading.BoundedSemaphore(WRITES_MAX)
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Queues a function. Waits first if WRITES_MAX functions are queued. `result` of the returned future raises the
-        function's error.
+        """Queues a function. Waits first if WRITES_MAX functions are queued. If the function raises an error, `result` of the returned
+        future raises this error.
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="write")

@@ -1,8 +1,8 @@
-"""Stores the staged batches of a destination: in its folder, and also in an object store if conf/ names one.
+"""Stores the staged batches of a destination in its folder, and also in an object store if `staging` in conf/ names a store.
 
-`instance` publishes a batch after staging, and then writes it to the ledger. If there is an object store, only the copy in it is needed;
-with the local files, runs on this host need no download. A crash before the write of the ledger leaves a folder that the ledger does not
-name, and the next start of the engine removes this folder.
+`instance` publishes a batch after staging, and then writes it to the ledger. If there is an object store, the copy in the store is
+sufficient for runs; the local files save runs on this host the download. A crash before the write of the ledger leaves a folder that the
+ledger does not name, and the next start of the engine removes this folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class StagedBatches:
         self._location: LedgerLocation | None = location if location is not None and location.staging else None
 
     def publish(self, folder: Path, ledger_id: str) -> None:
-        """Uploads a staged batch to the object store: first removes the files of an earlier attempt, and uploads the manifest last."""
+        """Uploads a staged batch to the object store. First removes the files of an earlier attempt, and uploads the manifest last, so that
+        a batch with a manifest is complete.
+        """
         if self._location is None:
             return
         with self._translated():
@@ -77,7 +79,7 @@ class StagedBatches:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
     def trace(self) -> Path | str:
-        """Returns the location of some staged batch of this destination, under any ledger, or an empty text if there is none."""
+        """Returns a location that has staged batches of this destination, under any ledger, or an empty text if there is no such batch."""
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
             return local

@@ -1,5 +1,5 @@
-"""Records what a run needs to compute the changes that foreign keys cause: which rows of parent tables were deleted or changed, and their
-order relative to the rows of the child tables.
+"""Records the values from which a run computes the changes that foreign keys cause: which rows of parent tables were deleted or changed,
+and the order of these rows relative to the rows of the child tables.
 
 Called by `staging`. The run computes the changes (spark_jobs/cascades/derive.py). Two kinds of files are written next to the staged rows:
 
@@ -33,16 +33,18 @@ from sluice.cdc_engine.states import TableState
 logger = logging.getLogger(__name__)
 
 ROW_INDEX = "_sluice_place"
-EVENT_BITS = 32  # The number of bits of a sequence number that identify the row and the image within an event.
-FLAGS_AT = 19 + 6  # Where the flags of a row event are, after its header and the table ID.
+# How many low bits of a sequence number identify the row and the image within an event. The higher bits are the number of the event.
+EVENT_BITS = 32
+FLAGS_AT = 19 + 6  # The offset of the flags in a row event, after the event's header and the table ID.
 # A flag of a row event: the session had foreign_key_checks=0, so foreign keys changed no rows.
 NO_FOREIGN_KEY_CHECKS = 0x02
-# Where the bitmaps are, after the flags. In version 2 of the event, extra data with its length precedes them.
+# The offset of the number of columns and the bitmaps in a row event, after the flags. In version 2 of the event, extra data with its length
+# comes before them.
 BITMAPS_AT = 19 + 8
-SHORT_COUNT_MAX = 250  # A column count up to this is encoded in one byte.
+SHORT_COUNT_MAX = 250  # A number of columns up to this is encoded in one byte.
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-# How recorded values are decoded. An invalid date is refused and does not become NULL, because a zero date can refer to a parent row, and
-# NULL cannot.
+# How recorded values are decoded. A zero date is refused, and does not become NULL, because a zero date in a child row can refer to a
+# parent row, and NULL cannot.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
@@ -55,11 +57,11 @@ class RowPositions:
         self._last_event, self._rows = -1, 0
 
     def of(self, events: Int64s, operations: Any) -> Int64s:
-        """Returns the sequence number of each row image. `events` has, ascending, the number that each image's event has in the batch.
-        `operations` has the operation of each image.
+        """Returns the sequence number of each row image. `events` has, for each image, the number of its event in the batch, in ascending
+        order. `operations` has the operation of each image.
         """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
-        done = np.cumsum(after) - after  # How many whole rows precede each image.
+        done = np.cumsum(after) - after  # How many whole rows come before each image.
         first = np.searchsorted(events, events, side="left")
         row = done - done[first]
         if len(events) and events[0] == self._last_event:
@@ -71,7 +73,9 @@ class RowPositions:
 
 
 class PositionFile:
-    """Writes the sequence numbers of one table's staged rows to a file."""
+    """Writes the sequence numbers of one table's staged rows to a file. The first `rows_before` rows, which were staged earlier, get the
+    number 0.
+    """
 
     def __init__(self, path: Path, *, rows_before: int) -> None:
         self.path, self._positions = path, RowPositions()
@@ -125,8 +129,8 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """Records the deleted rows and changed keys of a batch, if foreign keys refer to them. If the effects on a child table cannot be
-    computed, calls `stop` with (table, state, reason).
+    """Records the deleted rows and changed keys of a batch, if foreign keys refer to them. If the run could not compute the changes of a
+    child table, calls `stop` with (table, state, reason).
     """
 
     def __init__(self, directory: Path, stop: Stop) -> None:
@@ -145,8 +149,8 @@ class CascadeRecorder:
         """Records deleted rows and changed keys from the row events with the ascending indices `chosen`, which belong to one table version.
         `first_event` is the number, in the batch, of the slice's first event.
 
-        Masked values are never recorded. If `policy` masks referenced columns, and rows with these columns are deleted or changed, the
-        child tables stop.
+        Masked values are never recorded. If `policy` masks referenced columns, the child tables stop when rows with these columns are
+        deleted or changed.
         """
         try:
             self._take(part, version, chosen, first_event, policy)
@@ -170,7 +174,9 @@ class CascadeRecorder:
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
-        """Closes the files. If a file cannot be completed, the child tables of its table stop, so call this before `set_off`."""
+        """Closes the files. If the file of a parent table cannot be completed, the child tables of this table stop. Call it before
+        `set_off`, because `set_off` must not yield this parent table.
+        """
         for key, writer in tuple(self._writers.items()):
             try:
                 self._events.append(writer.finish())
@@ -289,10 +295,12 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Returns the captured tables whose rows may change through foreign keys because of the recorded rows. A table's value is True if, on
-    the way from the parent to this table, there is a table whose changes the lake does not apply (`live` returns False).
+    """Returns the captured tables whose rows foreign keys may change because of the recorded rows, each with True or False. True means that
+    the foreign keys lead from the parent to this table through another table whose changes the lake does not apply (`live` returns False),
+    so the changes cannot be computed.
 
-    `cascades` are as in TableVersion, beginning with those of the parent table. `referenced` are the columns that were recorded.
+    `cascades` are as in TableVersion, beginning with the foreign keys that refer to the parent table. `referenced` are the columns that
+    were recorded.
     """
     found: dict[tuple[str, str], bool] = {}
     begin = (cascades[0].parent, deletes, frozenset(referenced if updates else ()), False)

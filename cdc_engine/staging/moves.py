@@ -3,11 +3,11 @@ lake. Called by `segment_writer`, for segments with partial images.
 
 The lake has the missing columns under the key that the row had before the segment. Within the segment, the key may change several times,
 and another row may get the old key. So two kinds of images get columns that identify their row: the images of a row whose key changed, and
-the images with a former key of such a row.
+images whose key is a former key of such a row.
 
-    `_sluice_birth` (int64): 0 if the row was in the lake before the segment. Otherwise the number of its first image.
-        NULL for all other images, whose key identifies their row.
-    `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or in its first image.
+`_sluice_birth` (int64): 0 if the row was in the lake before the segment. Otherwise the number of the row's first image. NULL for all images
+whose key identifies their row. `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or
+in its first image.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def lacks_columns(batch: pa.RecordBatch) -> bool:
 
 
 class Moves:
-    """Identifies the rows to which a segment's images belong. `moves` counts the images so far that changed the key of their row and lack
-    columns.
+    """Identifies the rows to which a segment's images belong. `moves` is the number of images so far that changed the key of their row and
+    lack columns.
     """
 
     def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
@@ -46,8 +46,8 @@ class Moves:
         self.moves = 0
 
     def with_identity(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the segment's next record batch with the columns that identify rows. `first_row` is the number that its first row has
-        among the table's rows in the batch.
+        """Returns the segment's next record batch with the columns that identify rows. `first_row` is the number of the record batch's
+        first row among the table's rows in the staged batch.
         """
         moved = batch.column(MOVED).to_numpy(zero_copy_only=False)
         self.moves += int(moved.sum())
@@ -100,7 +100,9 @@ def _all_bits(schema: pa.Schema) -> dict[str, int]:
 
 
 class _Values:
-    """Stores values by number, in chunks. Each chunk is at least twice as long as the next one, so a value is copied only a few times."""
+    """Stores values by number, in chunks. Each chunk is at least twice as long as the next chunk, so adding n values copies each value only
+    about log(n) times.
+    """
 
     def __init__(self) -> None:
         self._heaps: list[Any] = []

@@ -1,8 +1,8 @@
 """Stages values that could not be decoded, in `quarantine.parquet` next to the other files of a batch.
 
 `staging` writes the file if a batch has such values. The run appends the file's rows to the destination's quarantine
-(spark_jobs/quarantine/append.py), which `sluice quarantine` lists. A row has what is needed to decode the value later: the value's bytes,
-and the engine's description of the column.
+(spark_jobs/quarantine/append.py), which `sluice quarantine` lists. A row has the value's bytes and the engine's description of the column,
+so that the value can be decoded later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("column", pa.string(), False),
     pa.field("mysql_type", pa.string(), False),
     pa.field("charset", pa.string(), False),
-    # The key columns of the row, or all its columns if the table has no key, as a JSON object.
+    # The values of the row's key columns as a JSON object, or of all its columns if the table has no key.
     pa.field("key", pa.string(), False),
     pa.field("raw", pa.binary(), False),
     pa.field("reason", pa.string(), False),

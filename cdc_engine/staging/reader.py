@@ -13,7 +13,7 @@ from sluice.cdc_engine.errors import StagingError
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Returns the manifest in the directory of a staged batch. Raises StagingError if it is missing or cannot be parsed."""
+    """Returns the manifest in the directory of a staged batch. Raises StagingError if the manifest is missing or cannot be parsed."""
     path = directory / MANIFEST_FILE
     try:
         return read_manifest_json(path.read_bytes())
@@ -37,8 +37,8 @@ def is_whole(directory: Path) -> bool:
 
 
 def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
-    """Returns whether every file in the manifest exists with the right size. `size_bytes` returns the size of a file, or -1 if it does not
-    exist.
+    """Returns whether every file in the manifest exists with the right size. `size_bytes` returns the size of a file, or -1 if the file
+    does not exist.
     """
     changes = (segment for table in manifest.tables for segment in table.changes)
     sizes = {segment.file.name: segment.size_bytes for segment in changes}

@@ -16,10 +16,11 @@ def refuse_rows(
     lacking: Collection[str],
     policies: Mapping[str, ValuePolicy],
 ) -> None:
-    """Raises TableStoppedError if the lake lacks rows of the renamed table, or has them with another key or under other rules.
+    """Raises TableStoppedError if the lake lacks rows of the renamed table, or if conf/ sets another key or other row rules for the new
+    name than for the old name. Does nothing if `change` is no rename.
 
-    `keys` has the keys that conf/ names by "database.table", and `policies` the policies with row rules. `lacking` are the tables of which
-    the lake lacks earlier changes.
+    `keys` has the keys that conf/ names by "database.table", and `policies` the policies with row rules. `lacking` are the tables whose
+    earlier changes are missing in the lake.
     """
     name, origin = f"{change.database}.{change.table}", change.renamed_from
     if not origin:

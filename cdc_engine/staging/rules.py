@@ -20,13 +20,13 @@ class StagingRules:
 
     - `kept`: returns the indices of the captured columns of a table version (int32, ascending); None means all columns.
     - `keys`: the key columns of tables whose key is not the primary key.
-    - `left_out`: tables that stopped in an earlier batch and are not staged. The value is the order key after which the lake lacks their
-      changes; -1 means since before the batch.
-    - `policies`: how invalid values of a table are handled, if not by default.
+    - `left_out`: tables that stopped in an earlier batch and are not staged. The value is the order key after which the lake lacks the
+      table's changes.
+    - `policies`: how invalid values of a table are handled, for tables whose settings differ from the default.
     - `cascade_policy`: (database, table) → whether changes by foreign keys are applied, ignored, or stop the table.
-    - `has_up_to`: returns the order key up to which the lake has the changes of a table. Used when tables were resumed and are behind the
-      other tables.
-    - `logged`: tables with a change log, of which all before images are staged.
+    - `has_up_to`: returns the order key up to which the lake has the changes of a table. Used when resumed tables are at an earlier
+      position than the other tables.
+    - `logged`: tables with a change log. All before images of these tables are staged.
     """
 
     kept: KeptColumns | None = None
@@ -42,5 +42,5 @@ class StagingRules:
         return self.policies.get(name, DEFAULT_POLICY)
 
     def lacking_before(self, order_key: int) -> frozenset[str]:
-        """Returns the tables of which the lake lacks changes from before this order key."""
+        """Returns the tables whose changes before this order key are missing in the lake."""
         return frozenset(name for name, since in self.left_out.items() if since < order_key)

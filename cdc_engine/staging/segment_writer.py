@@ -31,14 +31,18 @@ from sluice.cdc_engine.staging.background_writer import BackgroundWriter
 from sluice.cdc_engine.staging.moves import Moves, lacks_columns
 from sluice.cdc_engine.staging.staged_columns import staged_columns
 
-# The column with the number, from 1, that an image has among the table's images in the batch. It orders the images of a transaction.
+# The column with the number of an image among the table's images in the batch, beginning with 1. The number orders the images of a
+# transaction.
 ROW = "_sluice_row"
-# The maximum of keys that are compared to find out whether they are all different. The merge always folds a segment with more keys.
+# The maximum of keys that are compared to find out whether all keys of a segment are different. If a segment has more keys, the merge folds
+# it in any case.
 UNIQUE_KEYS_MAX = 1 << 20
 
 
 class _KeyFacts:
-    """The minimum and the maximum of each key column. If the key is one integer column, also whether its values are all different."""
+    """The minimum and the maximum of each key column in a segment. If the key is one integer column, also whether all its values are
+    different.
+    """
 
     def __init__(self, decoder: RowDecoder) -> None:
         names = {name.lower(): index + 3 for index, name in enumerate(column.name for column in decoder.columns)}
@@ -68,7 +72,7 @@ class _KeyFacts:
     def unique(self) -> bool:
         if not self.seen:
             return False
-        keys = np.sort(np.concatenate(self.seen))  # Several times faster than np.unique, which hashes.
+        keys = np.sort(np.concatenate(self.seen))  # Sorting is several times faster than np.unique, which hashes.
         return bool((np.diff(keys) != 0).all())
 
 
@@ -97,7 +101,7 @@ def _bound(value: Any) -> Bound:
 
 
 class _NoMoves:
-    """Replaces `Moves` in segments whose rows need not be identified: returns batches unchanged."""
+    """Replaces `Moves` in segments whose rows need not be identified, and returns record batches unchanged."""
 
     moves = 0
 
@@ -107,11 +111,11 @@ class _NoMoves:
 
 class SegmentWriter:
     """Writes the rows of one decoder to `path`, as a segment. Call `add` in stream order, then `finish` or `discard`. `first_row` is the
-    number of the first row in the table's batch.
+    number of the segment's first row among the table's rows in the batch.
 
-    With the first row that lacks columns, the segment becomes partial. With `follows_moves`, a partial segment identifies the row of each
-    image, which a change log does not need. `background` writes full row groups while the next rows are added; the caller's thread writes
-    the last row group. Without `background`, the caller's thread writes all row groups.
+    With the first row that lacks columns, the segment becomes partial. With `follows_moves`, a partial segment has columns that identify
+    the row of each image; a change log does not need them. `background` writes full row groups while the next rows are added, and the
+    caller's thread writes the last row group. Without `background`, the caller's thread writes all row groups.
     """
 
     def __init__(
@@ -188,8 +192,8 @@ class SegmentWriter:
         self.pending_bytes += batch.nbytes
 
     def _become_partial(self) -> None:
-        """Converts the rows so far, which have all columns, to the format of a partial segment, so that a row that lacks columns needs no
-        new segment.
+        """Converts the rows that were added so far, which have all columns, to the format of a partial segment. So the segment can continue
+        with rows that lack columns.
         """
         key = self.decoder.key
         self._moves = Moves(self.decoder.partial_schema, key) if self._follows_moves else _NoMoves()
@@ -202,7 +206,7 @@ class SegmentWriter:
                 self.flush()
 
     def _written(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows that are in the file already, and removes the file."""
+        """Yields the rows that were already written to the file, and removes the file."""
         self._await_writes()
         if self._writer is None:
             return
@@ -275,7 +279,7 @@ class SegmentWriter:
         )
 
     def discard(self) -> None:
-        """Drops the segment and its file, even if the file is incomplete."""
+        """Drops the segment's rows in memory, and removes its file, which may be incomplete."""
         self._pending, self.pending_bytes = [], 0
         wait(self._writes)
         if self._writer is not None:

@@ -1,5 +1,5 @@
-"""Converts two things to the form of a manifest: the captured columns of a table version, and the values that existing rows get when
-DDL adds a column.
+"""Converts the captured columns of a table version to the form of a manifest, and also the values that existing rows get when a statement
+adds a column.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:
 
 
 def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Returns the values that existing rows get in captured columns, without NULLs. Raises TableStoppedError if the policy of the table
-    refuses a value.
+    """Returns the values that existing rows get in added columns that are captured, as (column, text). Leaves out NULLs. Raises
+    TableStoppedError if the policy of the table refuses a value.
     """
     types = {column.name: each for column, each in zip(decoder.columns, decoder.types, strict=True)}
     staged = []

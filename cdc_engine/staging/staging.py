@@ -55,7 +55,7 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-PENDING_BYTES_MAX = 48 << 20  # The maximum of bytes that the rows in memory, of all tables, may have.
+PENDING_BYTES_MAX = 48 << 20  # The maximum of bytes of rows that wait in memory, summed over all tables of a batch.
 DEFAULT_RULES = StagingRules()
 # Names of databases and tables are cut to this length in file names. Two names and a number fit into 255 bytes.
 NAME_CHARS_MAX = 60
@@ -94,8 +94,8 @@ def stage(
     - `again_up_to`: as in the manifest.
 
     The same batch gives the same files. An existing directory of that name is replaced. If a table cannot be decoded, this table stops, and
-    the other tables continue. The complete segments of the stopped table stay in the batch, and the result's `stopped` has the table with
-    the start of the batch.
+    the other tables continue. The complete segments of the stopped table stay in the batch. The result's `stopped` has the table, with the
+    start of the batch as its position.
 
     Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are left,
     and the batch can be staged again.
@@ -120,7 +120,7 @@ def stage(
             "folder or correct its permissions; Sluice then stages the batch again"
         ) from error
     finally:
-        staging.abandon()  # Removes the files after an error; has no effect after success.
+        staging.abandon()  # Removes the files after an error. After success, no segment is open, so this has no effect.
         shutil.rmtree(partial, ignore_errors=True)
     return StagingResult(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
 
@@ -144,8 +144,8 @@ class _Staging:
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """Stages a slice of a block: its table changes or its rows. Skips rows of tables that were stopped when the stream read the rows,
-        because only consumers get these rows.
+        """Stages a slice of a block: its table changes or its rows. Skips rows of tables that were already stopped when the stream read the
+        rows, because these rows are in the block only for consumers.
         """
         for change in part.changes:
             with self._table(change.database, change.table) as table:
@@ -199,8 +199,9 @@ class _Staging:
         )
 
     def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
-        """Returns the cascade with the child's key that conf/ names. Sets `doubt` if values in the lake differ from the source's because of
-        conf/. `root` is the table whose rows were deleted or changed; the values of these rows are recorded unchanged.
+        """Returns the cascade with the child's key that conf/ names. Sets `doubt` if settings in conf/ make values in the lake differ from
+        the source's values, so that the run cannot find the child rows. `root` is the table whose rows were deleted or changed; the values
+        of these rows are recorded unchanged.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
         policies = [self.rules.policy(name) for name in names]
@@ -241,8 +242,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether the changes that rows of the table `name` cause in its child table `below` can be computed from the lake. The
-        lake must have all rows and changes of `name`, and must not have later changes of `name` than of `below`.
+        """Returns whether the changes that rows of the table `name` cause in its child table `below` can be computed from the lake. This is
+        so if the lake has all rows and changes of `name`, and no later changes of `name` than of `below`.
         """
         whole = not self.rules.policy(".".join(name)).rules.drops_rows
         return (
@@ -270,8 +271,8 @@ class _Staging:
             self._stop_whole(name, TableState.CASCADE, f"{of}; conf/ sets `cascades: stop` for this table")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
-        """Stops a table at the start of the batch, and removes its changes from the batch, because the lake would get later rows without
-        the effects of the cascade.
+        """Stops a table at the start of the batch, and removes the table's changes from the batch. With these changes, the lake would get
+        later rows without the effects of the cascade.
         """
         full_name = ".".join(name)
         if full_name in self.rules.left_out:
@@ -301,8 +302,9 @@ class _Staging:
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
-        """Yields the files of a table, or None if the table is stopped. After a TableStoppedError or an unexpected error in the body, only
-        this table stops. Errors that concern all tables are raised: a full disk, and bytes that are not row images.
+        """Yields the files of a table, or None if the table is stopped. After a TableStoppedError or an unexpected error in the body of the
+        `with` statement, only this table stops. Errors that concern all tables are raised, for example a full disk, or bytes that are not
+        row images.
         """
         full_name = f"{database}.{name}"
         if full_name in self.stopped or full_name in self.rules.left_out:
@@ -366,8 +368,8 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Records the sequence numbers of a table's rows for cascades. Rows from before the foreign key was created get 0, because they
-        precede all effects of the foreign key.
+        """Records the sequence numbers of a table's rows for cascades. Rows from before the foreign key was created get the number 0,
+        because they are before all effects of the foreign key.
         """
         if table.positions is None:
             table.positions = PositionFile(self.directory / f"positions.{self.files_begun}.i64", rows_before=table.rows)
@@ -375,9 +377,9 @@ class _Staging:
         table.positions.add(events + self.events, rows.column(OPERATION).to_numpy())
 
     def _change_version(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
-        """Prepares for rows of another version of a table. If the new version is staged in the same way, the segment continues; otherwise
-        another segment begins. A segment never ends within a transaction, because the position up to which the lake has a table is always
-        the end of a transaction.
+        """Prepares for rows of another version of a table. If the columns and the key of the new version are staged in the same way, the
+        segment continues; otherwise another segment begins. A segment never ends within a transaction, because the position up to which the
+        lake has a table is always the end of a transaction.
         """
         decoder, writer = self._decoder(version), table.writer
         table.source = version
@@ -414,7 +416,9 @@ class _Staging:
         return RowDecoder(keyed, kept, self.locations, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
-        """Writes rows that are in memory to the files, those of the largest tables first, until the rest is below PENDING_BYTES_MAX."""
+        """Writes rows that are in memory to the files, until at most PENDING_BYTES_MAX bytes are in memory. The tables with the most bytes
+        in memory are first.
+        """
         writers = [(writer, table) for table in self.tables.values() for writer in table.writers]
         total = sum(writer.pending_bytes for writer, _ in writers)
         for writer, each in sorted(writers, key=lambda pair: -pair[0].pending_bytes):
@@ -437,7 +441,7 @@ def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
 
 def _file_part(name: str) -> str:
     """Converts the name of a database or table to a part of a file name that any file system accepts. Different names may give the same
-    part; a number after it makes the file name unique.
+    part, so the caller adds a number that makes the file name unique.
     """
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
@@ -467,7 +471,9 @@ def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int
 
 
 def _publish(manifest: Manifest, partial: Path, path: Path) -> None:
-    """Syncs all files, then writes the manifest, then renames the directory. Each step is on disk before the next one."""
+    """Syncs all files, then writes the manifest, then renames the directory. The result of each step is on disk before the next step
+    begins.
+    """
     sync_files(partial)
     replace_file(partial / MANIFEST_FILE, manifest_json(manifest))
     if path.exists():

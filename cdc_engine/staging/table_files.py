@@ -1,8 +1,8 @@
 """Groups row events by table, and manages the files of one table of a batch while they are written: the finished segments and the open
 segment. Used by `staging`.
 
-If the table has a change log, each segment has a second file, which has all before images; a merge needs only few of them. Both files of a
-segment end together, so that they have the same rows.
+If the table has a change log, each segment has a second file with all before images. The first file has only the few before images that a
+merge needs. The two files of a segment end together, so that they have the same rows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TableFiles:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     log: SegmentWriter | None = None
-    # The open segment's table version in the schema history. The decoder's version lacks columns that are not captured, and may have
-    # another key.
+    # The open segment's table version in the schema history. It is kept because the decoder's version lacks columns that are not captured,
+    # and may have another key.
     source: TableVersion | None = None
     rows: int = 0  # The rows in all segments.
     positions: PositionFile | None = None
@@ -57,7 +57,7 @@ class TableFiles:
         self.rows += rows.num_rows
 
     def add_to_log(self, block: Block, chosen: Int64s) -> None:
-        """Decodes the events again for the change log, if the table has one."""
+        """Decodes the row events again for the change log, if the table has a change log."""
         if self.log is not None:
             for rows in self.log.decoder.chunks(block, chosen):
                 self.log.add(rows)
@@ -107,7 +107,7 @@ def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
 
 
 def _runs(groups: list[Int64s], tables: Int32s) -> list[Int64s]:
-    """Splits the events of one table where its version changes. Most tables have one version only."""
+    """Splits the row events of one table where the version of the table changes. In most slices, a table has only one version."""
     if len(groups) == 1:
         return groups
     merged = np.sort(np.concatenate(groups))
