@@ -16,8 +16,8 @@ from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_S
 from sluice.cdc_engine.contracts import Column, StatementSession, TableVersion
 from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 
-# Storage engines whose tables store no rows, or show rows of other tables or servers. The rows of such a table do not follow from its row
-# events.
+# Storage engines whose tables store no rows, or show rows of other tables or servers. Rows of such a table can change without row events of
+# the table.
 ROWS_ELSEWHERE = frozenset(
     (
         "BLACKHOLE",
@@ -43,7 +43,7 @@ _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 
 
 def is_of_users(database: str) -> bool:
-    """Returns whether the database is not one of the server's own."""
+    """Returns whether a database is a database of users, and not one of the server's own databases."""
     return database.lower() not in _SYSTEM_DATABASES
 
 
@@ -52,7 +52,7 @@ class DeclaredColumn:
     """A column as it is declared.
 
     - `type`: the canonical text of `declared_type`.
-    - `charset`: of a text, enum or set. `binary` for byte strings, otherwise empty.
+    - `charset`: the charset of a text, enum or set; `binary` for byte strings; otherwise empty.
     - `generated`, `default`: as in contracts.Column. Row images contain generated and invisible columns at their places.
     - `comment`: ignored when columns are compared.
     """
@@ -98,8 +98,8 @@ class DeclaredColumn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKey:
-    """A foreign key of a table. `columns` refer to the columns `referenced` of `parent` (database, table). `referenced` is empty if these
-    are the parent's primary key.
+    """A foreign key of a table. `columns` refer to the columns `referenced` of `parent` (database, table). `referenced` is empty if the
+    foreign key refers to the parent's primary key.
 
     `on_delete` and `on_update` are CASCADE, SET NULL, or empty for actions that change no row. `doubt` tells why the definition is
     uncertain, or is empty.
@@ -137,7 +137,8 @@ class TableSchema:
     - `charset`: the default for new columns.
     - `key`: the columns of the primary key, in the order of the key. `foreign_keys`: ordered by name.
     - `engine`: the name of the storage engine in capitals. Empty for engines that support foreign keys.
-    - `from_create`: the CREATE TABLE was in the stream while the table was captured, so all of its rows came as row events.
+    - `from_create`: the CREATE TABLE was in the stream while the table was captured, so the stream had row events for all of the table's
+      rows.
     """
 
     database: str
@@ -157,7 +158,7 @@ class TableSchema:
         return {name: comment for name, comment in found.items() if comment}
 
     def with_comments(self, comments: Mapping[str, str]) -> TableSchema:
-        """Returns the schema with these comments. A table map has no comments."""
+        """Returns the schema with these comments, by column, for a schema from a table map, which has no comments."""
         columns = tuple(dataclasses.replace(each, comment=comments.get(each.name, "")) for each in self.columns)
         return dataclasses.replace(self, columns=columns, comment=comments.get("", ""))
 
@@ -197,8 +198,8 @@ class TableSchema:
         )
 
 
-# The hidden columns with the times of a row, in a table WITH SYSTEM VERSIONING that declares no such columns. The server puts them after
-# all others.
+# The hidden columns with the times of a row, in a table WITH SYSTEM VERSIONING that declares no such columns. The server places them after
+# all other columns.
 ROW_TIMES = (
     DeclaredColumn(name="row_start", type="timestamp(6)", nullable=False, generated=HIDDEN_START, visible=False),
     DeclaredColumn(name="row_end", type="timestamp(6)", nullable=False, generated=HIDDEN_END, visible=False),

@@ -1,8 +1,9 @@
 """Computes the schema of a table after an ALTER TABLE, and the alterations that the lake's table needs. Pure functions.
 
-A server executes the items of an ALTER TABLE in two steps, and this module does the same. First the server drops, changes and renames
-existing columns, to which the items refer by their old names. Then it inserts added and moved columns in the order of the items, next to
-columns with their new names; a column that a later item moves is still where it was.
+A server executes the items of an ALTER TABLE in two steps, and this module does the same. In the first step, the server drops, changes and
+renames existing columns; the items name these columns by their old names. In the second step, the server inserts added and moved columns in
+the order of the items; FIRST and AFTER name columns by their new names. A column that a later item moves is still at its old place when an
+earlier item is executed.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 )
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
-# Text type → number of bytes in which it stores the length of a value. CONVERT TO can enlarge these types; longtext is missing, because it
-# is already the largest.
+# Text type → number of bytes in which a value's length is stored. CONVERT TO can enlarge these types. longtext is left out, because there
+# is no larger type.
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}
 
 
@@ -59,7 +60,8 @@ class Altered:
     """The effect of an ALTER TABLE: the table's `schema` after it, and the `alterations` that the lake's table needs.
 
     - `fills`: values of new columns in existing rows, as in `TableChange`.
-    - `unknown`: why the binlog does not contain the values of new columns, or changed values of others. Empty if all are known.
+    - `unknown`: why the binlog does not contain the values of new columns, or the changed values of existing columns. Empty if all values
+      are known.
     - `alterations`: in an order in which the lake can apply them. DROP and RENAME have the column's name before the statement; ADD, WIDEN
       and CONVERT have the name after the statement.
     """
@@ -72,7 +74,7 @@ class Altered:
 
 @dataclasses.dataclass
 class _Slot:
-    """A column while the statement is applied. `was` is the column before the statement, or None if the statement adds it."""
+    """A column while the statement is applied. `was` is the column before the statement, or None if the statement adds the column."""
 
     column: DeclaredColumn
     was: DeclaredColumn | None
@@ -144,7 +146,7 @@ def difference(
     before: TableSchema, after: TableSchema, names: dict[str, str] | None = None, *, strict: bool = True
 ) -> tuple[Alteration, ...]:
     """Returns the alterations that lead from the schema `before` to the schema `after`. `names` has new column name → old column name, for
-    columns that both schemas have. Without it, columns with equal names are the same column.
+    columns that both schemas have. Without `names`, columns with equal names are the same column.
 
     `strict` is as in AlterTable. Hidden columns are ignored, because the lake does not have them.
     """
@@ -177,7 +179,8 @@ def followed(before: TableSchema | None, after: TableSchema) -> Altered:
     """Returns the effect if the schema `after` replaces `before` without an ALTER TABLE: a schema change tool renamed its copy of the
     table, or an operator gave a schema.
 
-    In a new column, existing rows get the default, because such a tool copies the rows without a value for the new column.
+    In a new column, existing rows get the column's default, because a schema change tool copies the rows without a value for the new
+    column.
     """
     if before is None:
         return Altered(schema=after)
@@ -228,7 +231,9 @@ def _charsets(statement: AlterTable, default: str, database_charset: str | None)
 
 
 def _of_table_charset(statement: AlterTable) -> AlterTable:
-    """Removes the charset from the column definitions of the statement, because CONVERT TO overrides it. `binary` remains."""
+    """Returns the statement without the charsets in its column definitions, because CONVERT TO overrides them. The charset `binary`
+    remains.
+    """
     items = (
         dataclasses.replace(item, definition=dataclasses.replace(item.definition, charset=None))
         if isinstance(item, AddColumn | ChangeColumn) and item.definition.charset != "binary"
@@ -272,7 +277,8 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
     if isinstance(item, SetDefault):
         definition = ColumnDefinition(column.name, declared_type(column.type), column.charset, default=item.default)
         if item.default is None and column.default and not column.nullable:
-            # The column is then as one that was declared without a DEFAULT. `rewritten_values` distinguishes it from AUTO_INCREMENT.
+            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. Its default must be known, because
+            # `rewritten_values` takes a NOT NULL column without a known default for AUTO_INCREMENT.
             return dataclasses.replace(column, default=known_default(dataclasses.replace(definition, nullable=False)))
         return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
     return dataclasses.replace(column, visible=item.visible)
@@ -341,10 +347,10 @@ def _index(slots: list[_Slot], definition: ColumnDefinition) -> int:
 
 
 def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the primary key after the statement. If the statement sets no key, this is the old key with the new names of its columns and
+    """Returns the primary key after the statement. If the statement sets no key, returns the old key with the new names of its columns and
     without dropped columns.
     """
-    # The key refers to columns by name. So after DROP a, ADD a it contains the new column a.
+    # The key refers to columns by name. So after DROP a, ADD a, the key contains the new column a.
     now = {slot.column.name.lower(): slot.column.name for slot in slots if slot.was is None}
     now |= {slot.was.name.lower(): slot.column.name for slot in slots if slot.was is not None}
     key = tuple(now[name.lower()] for name in schema.key if name.lower() in now)
@@ -361,8 +367,8 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
-    """Returns a column after CONVERT TO. A text type becomes a larger one if the new charset needs more bytes per character. Byte strings
-    stay as they are.
+    """Returns a column after CONVERT TO. A text type becomes a larger text type if the new charset needs more bytes per character. Byte
+    strings do not change.
     """
     declared = declared_type(column.type)
     if not declared.has_charset or column.charset == "binary":
@@ -379,7 +385,9 @@ def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
 
 
 def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: str) -> tuple[str, ...]:
-    """Returns the labels of an ENUM or SET after CONVERT TO. The servers keep a label's bytes and read them in the new charset."""
+    """Returns the labels of an ENUM or SET after CONVERT TO. The servers do not convert labels: they keep a label's bytes, and interpret
+    the bytes in the new charset.
+    """
     if column.charset == charset_name:
         return labels
     try:

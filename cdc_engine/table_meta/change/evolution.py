@@ -100,15 +100,15 @@ def declared_column(
 
 
 def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) -> bool:
-    """Returns whether the server makes a column NOT NULL if its definition does not say NULL. The server does so for a TIMESTAMP if
-    explicit_defaults_for_timestamp is off.
+    """Returns whether the server makes a column NOT NULL because the definition does not contain NULL. The server does so for a TIMESTAMP
+    if explicit_defaults_for_timestamp is off.
     """
     plain = definition.type.base == "timestamp" and not definition.says_null and not definition.generated
     return plain and session.explicit_timestamps is False
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
-    """Returns a column definition with its labels and DEFAULT in the form in which a column of the charset stores them."""
+    """Returns a column definition whose labels and DEFAULT are converted to the form in which a column with this charset stores them."""
     literals, default = definition.literals, definition.default
     try:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
@@ -126,8 +126,8 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
 
 
 def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
-    """Makes a column NOT NULL if it is in the key, and returns the column. If its default was an implicit NULL, the default becomes the
-    type's zero value.
+    """Returns a column, made NOT NULL if it is in the key. If the column's default was an implicit NULL, the default becomes the type's
+    zero value.
     """
     if column.name not in key or not column.nullable:
         return column
@@ -154,8 +154,8 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
 
 
 def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Returns the type, with a VARCHAR or VARBINARY that is too long for a row changed to TEXT or BLOB. A server outside strict mode does
-    the same.
+    """Returns TEXT or BLOB instead of a VARCHAR or VARBINARY that is too long for a row, and any other type unchanged. A server outside
+    strict mode creates the same type.
     """
     longer = {"varchar": "text", "varbinary": "blob"}.get(declared.base)
     if longer is None or declared.length * bytes_max <= VARCHAR_BYTES_MAX:
@@ -172,7 +172,7 @@ def _copied(statement: CreateTable, database: str, like: TableName, schema_of: S
 
 
 def named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]) -> tuple[str, ...]:
-    """Returns the key's columns in the spelling of their definitions, because column names ignore case."""
+    """Returns the key's columns in the spelling of the column definitions. The spelling may differ, because column names ignore case."""
     spelling = {column.name.lower(): column.name for column in columns}
     missing = [name for name in key if name.lower() not in spelling]
     if missing:

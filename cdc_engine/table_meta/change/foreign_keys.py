@@ -1,8 +1,8 @@
-"""Computes the foreign keys after a statement: the foreign keys of the statement's table, and those of other tables that refer to this
-table. Pure functions.
+"""Computes the foreign keys after a statement: the foreign keys of the statement's table, and the foreign keys of other tables that refer
+to this table. Pure functions.
 
 If a foreign key has no name, the server names it `<child>_ibfk_<n>`, where n is one higher than the highest n so far. If the table is
-renamed, the server changes these names too.
+renamed, the server changes these generated names too.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ForeignKeyRules(NamedTuple):
     - `indexed`: in FOREIGN KEY name (…), the name is the constraint's name.
     - `lower_case`: the server converts table names to lower case.
     - `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH.
-    - `same_names`: if the definition does not list the parent's columns, they have the names of the child's columns (MariaDB). Otherwise
-      they are the parent's primary key.
+    - `same_names`: a definition that does not list the parent's columns refers to the parent's columns with the names of the child's
+      columns (MariaDB). Without `same_names`, such a definition refers to the parent's primary key.
     """
 
     inline: bool = False
@@ -44,7 +44,7 @@ class ForeignKeyRules(NamedTuple):
     same_names: bool = False
 
 
-# The rules for the output of SHOW CREATE TABLE: there, every foreign key has a name after CONSTRAINT and is defined after the columns.
+# The rules for the output of SHOW CREATE TABLE, in which every foreign key has a name after CONSTRAINT and is defined after the columns.
 RULES_OF_SHOWN = ForeignKeyRules()
 
 
@@ -61,8 +61,8 @@ def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRul
 def of_altered(
     statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules
 ) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys of a table after an ALTER TABLE. `before` and `after` are the schemas around it. `after` still has the old
-    foreign keys.
+    """Returns the foreign keys of a table after an ALTER TABLE. `before` and `after` are the schemas before and after the statement, but
+    `after` still has the old foreign keys.
     """
     if after.engine:
         return ()
@@ -89,8 +89,8 @@ def column_names(statement: AlterTable) -> dict[str, str]:
 
 
 def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys of a table that was named `before` and was renamed. The names that the server generated get the new table
-    name.
+    """Returns the foreign keys of a table that was renamed from `before`. In names that the server generated, the new table name replaces
+    the old one.
     """
     return in_order(
         dataclasses.replace(each, name=f"{schema.table}_ibfk_{number}")
@@ -151,8 +151,8 @@ def _with(
 
 
 def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
-    """Removes the foreign key that a statement drops. If the statement certainly drops a foreign key, but the schema history has none of
-    that name, marks every foreign key of the table with a `doubt` instead.
+    """Removes the foreign key that a statement drops. If the statement certainly drops a foreign key, but the schema history has no foreign
+    key of that name, marks every foreign key of the table with a `doubt` instead.
     """
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:

@@ -1,8 +1,8 @@
 """Computes the value that existing rows get in a column that ALTER TABLE … ADD adds, because the binlog has no row events for these values.
 
-Without DEFAULT, the value is NULL in a nullable column, and the type's zero value in a NOT NULL column. With a literal as DEFAULT, it is
-the value that the type stores for the literal (`literal_value`). With CURRENT_TIMESTAMP, it is the time of the statement. For any other
-DEFAULT, for example an expression, the functions raise InitialValueUnknownError, and the table is re-snapshotted. Pure functions.
+Without DEFAULT, the value is NULL in a nullable column, and the type's zero value in a NOT NULL column. With a literal as DEFAULT, the
+value is what the type stores for the literal (`literal_value`). With CURRENT_TIMESTAMP, the value is the time of the statement. For any
+other DEFAULT, for example an expression, the functions raise InitialValueUnknownError, and the table is re-snapshotted. Pure functions.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _is_passed_over(column: ColumnDefinition, default: Default, session: Stateme
 
 
 def _without_zero_in_date(value: str | None, declared: DeclaredType, session: StatementSession) -> str | None:
-    """Replaces a date with a zero month or day by the zero date if the session has NO_ZERO_IN_DATE, as the server does outside strict mode.
-    In strict mode, the server refuses such a date.
+    """Returns the zero date instead of a date with a zero month or day if the session has NO_ZERO_IN_DATE, as the server does outside
+    strict mode. In strict mode, the server refuses the statement.
     """
     if value is None or declared.base not in {"date", "datetime"} or not session.sql_mode & NO_ZERO_IN_DATE:
         return value

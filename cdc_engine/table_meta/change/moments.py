@@ -89,7 +89,7 @@ def moment(text: str) -> DateTimeValue:
 
 
 def time_text(text: str, digits: int) -> str:
-    """Parses `[-]hh:mm:ss[.ffffff]` or "0", and prints it as a TIME column does that stores `digits` digits of a second. Raises
+    """Parses `[-]hh:mm:ss[.ffffff]` or "0", and returns the value as a TIME column with `digits` digits of a second prints it. Raises
     NoMomentError for any other text.
     """
     text = text.strip(" ")
@@ -153,7 +153,7 @@ def _datetime(there: DateTimeValue, later_us: int = 0) -> dt.datetime:
 
 
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
-    """Returns a zone's offset from UTC in microseconds if it is fixed, otherwise the zone's rules."""
+    """Returns a zone's offset from UTC in microseconds if the offset is fixed, otherwise the zone's rules."""
     if name.upper() in _UTC:
         return 0
     if found := _OFFSET.fullmatch(name):

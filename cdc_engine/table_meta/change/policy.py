@@ -1,5 +1,5 @@
-"""Decides which changes of a table's schema the lake follows, and how it follows them. A policy for each kind of change and the approvals
-of operators decide. Pure functions.
+"""Decides which changes of a table's schema the lake follows, and how the lake follows them, by a policy for each kind of change and by the
+approvals of operators. Pure functions.
 
 `effects` calls `decide` for every statement that affects the lake. The settings of a policy are:
   apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS lists the settings of each kind and their effect)
@@ -72,7 +72,7 @@ DEFAULTS: Policy = {
     "add": "apply",
     "drop": "keep",
     "rename": HOLD,
-    # The setting is `rewrite`, because the library `deltalake`, which Sluice itself uses, can still read the table afterwards
+    # `rewrite` is the default, because the library `deltalake`, which Sluice itself uses, cannot read a table after type widening
     # (docs/readers.md).
     "widen": "rewrite",
     "convert": HOLD,
@@ -185,7 +185,7 @@ def lake_type(mysql_type: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingChange:
-    """A statement that waits for an operator's approval. `order_key` and `position` are those of the end of its event."""
+    """A statement that waits for an operator's approval. `order_key` and `position` are at the end of the statement's event."""
 
     destination: str
     database: str
@@ -222,7 +222,7 @@ def _unresolved(_database: str, _table: str, _reason: str, _position: str) -> Ta
 
 
 def _unnoted(_pending: PendingChange) -> None:
-    """Does nothing. The default of a schema history whose pending schema changes no operator reviews."""
+    """Does nothing. Used by a schema history whose pending schema changes no operator reviews."""
 
 
 def _nothing_forgotten(_order_key: int) -> None:
@@ -235,8 +235,8 @@ class SchemaDecisions:
     defaults, the lake follows ADD and TRUNCATE, any other change stops the table, and nothing is reported.
 
     `resolved(database, table, reason, position)` returns the schema that an operator gave for a table that stopped with this reason.
-    `position` is the position of the statement, or empty. `forget(order_key)` removes answers that are no longer needed, if statements
-    before `order_key` never pass again.
+    `position` is the position of the statement, or empty. `forget(order_key)` removes approvals and schemas for statements before
+    `order_key`, because the stream will not read these statements again.
     """
 
     destination: str = ""

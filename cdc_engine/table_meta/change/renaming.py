@@ -29,11 +29,11 @@ _REMAINS = (
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
-    """Returns, for each new name, which former table has it after the renames, or None for a name that no table has any more. `pairs` are
-    (old, new), executed from left to right.
+    """Returns, for each name in a RENAME TABLE, the former name of the table that has the name afterwards, or None if no table has the name
+    any more. `pairs` are (old, new), executed from left to right.
 
-    If an old name occurs twice and no table got this name in between, the first rename concerned a temporary table of the session (MariaDB)
-    and is ignored.
+    If an old name occurs twice and no table got this name in between, the first rename concerned a temporary table of the session
+    (MariaDB), and is ignored.
     """
     now: dict[TableKey, TableKey | None] = {}
     for index, (old, new) in enumerate(pairs):
@@ -54,7 +54,9 @@ def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]])
 
 
 def is_copy(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether a schema change tool made the table that was renamed from `origin` to `name`, as its altered copy."""
+    """Returns whether the name `origin`, from which a table was renamed to `name`, is a name that a schema change tool gives to its altered
+    copy of the table `name`.
+    """
     return _is_named(_COPIES, origin[1], name[1])
 
 

@@ -24,7 +24,9 @@ _ROW_TIMES = {ROW_START, ROW_END, *HIDDEN}
 
 @dataclasses.dataclass(frozen=True)
 class ChangedColumn:
-    """A column that exists before and after an ALTER TABLE. `definition` is its new definition, or None if the statement has none."""
+    """A column that exists before and after an ALTER TABLE. `definition` is the column's definition in the statement, or None if the
+    statement does not define the column.
+    """
 
     was: DeclaredColumn
     now: DeclaredColumn
@@ -32,8 +34,8 @@ class ChangedColumn:
 
 
 def why_rewritten(columns: Sequence[ChangedColumn], session: StatementSession, *, converts: bool) -> str:
-    """Returns a sentence that names a column whose existing values the statement changes, or "" if there is none. `converts` tells
-    whether the statement has CONVERT TO CHARACTER SET.
+    """Returns a sentence that names a column whose existing values the statement changes, or "" if there is no such column. `converts`
+    tells whether the statement has CONVERT TO CHARACTER SET.
     """
     recalculated = converts or any(_is_other_input(each) for each in columns)
     for each in columns:
@@ -63,8 +65,8 @@ def _is_generated(column: DeclaredColumn) -> bool:
 
 
 def _is_other_input(column: ChangedColumn) -> bool:
-    """Returns whether generated columns that use this column may get other values. The collation of a text is not in the schema history, so
-    each new definition of a text may have another one.
+    """Returns whether generated columns that use this column may get other values. The collations of texts are not in the schema history,
+    so each new definition of a text column counts as a new collation.
     """
     was, now = column.was, column.now
     texts = column.definition is not None and declared_type(now.type).has_charset
@@ -72,8 +74,8 @@ def _is_other_input(column: ChangedColumn) -> bool:
 
 
 def _is_numbered(was: DeclaredColumn, session: StatementSession) -> bool:
-    """Returns whether a column that is AUTO_INCREMENT now was not before, and the server replaces its zeros or NULLs. A NOT NULL column
-    without a known default was AUTO_INCREMENT.
+    """Returns whether the server replaces zeros or NULLs of a column that is AUTO_INCREMENT now. The server does not do so if the column
+    was AUTO_INCREMENT before; a NOT NULL column without a known default counts as such a column.
     """
     return was.nullable or (bool(was.default) and not session.sql_mode & NO_AUTO_VALUE_ON_ZERO)
 

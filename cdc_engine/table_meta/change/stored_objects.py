@@ -1,7 +1,7 @@
 """Finds the tables that a statement may change through triggers and views. Pure functions.
 
-`history` uses it for row changes in statement format, for which the binlog has no row events. The search only compares names: it assumes
-that a trigger or view may change every table, in any database, whose name occurs in its body. So the result can have too many tables, but
+`history` uses this module for row changes in statement format, for which the binlog has no row events. The search only compares names: a
+trigger or view counts as changing every table, in any database, whose name occurs in its body. So the result can have too many tables, but
 never too few.
 """
 
@@ -34,8 +34,8 @@ _ABOUT_OBJECTS = re.compile(r"(?<![\w$])(?:TRIGGER|VIEW)(?![\w$])", re.IGNORECAS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObject:
-    """A trigger or view. `table` is the table of the trigger, or the view itself. `words` are all names in its body, in lower case.
-    `calls` tells whether the body calls a routine or is unknown.
+    """A trigger or view. `table` is the table of the trigger, or the view itself. `words` are all names in the body, in lower case. `calls`
+    tells whether the body calls a routine or is unknown.
     """
 
     what: str
@@ -68,8 +68,8 @@ class StoredObject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObjects:
-    """The known triggers and views of a server. If `complete` is False, the server may have more of them, so a statement may change any
-    table.
+    """The known triggers and views of a server. If `complete` is False, the server may have other triggers and views too, so a statement
+    may change any table.
     """
 
     objects: tuple[StoredObject, ...] = ()
@@ -82,7 +82,7 @@ class StoredObjects:
         self, changed: Iterable[TableKey], mentioned: Collection[str], tables: Collection[TableKey]
     ) -> ObjectReach:
         """Returns which of `tables` a statement may change through triggers and views. `changed` are the tables and views that the
-        statement says it changes. `mentioned` are all names in the statement's text.
+        statement names as changed. `mentioned` are all names in the statement's text.
         """
         if not self.complete:
             return ObjectReach(everything="the triggers and views of the source at this position are unknown")
@@ -128,8 +128,8 @@ def _is_view(objects: Iterable[StoredObject]) -> bool:
 def _calling(
     views: Iterable[TableKey], at: Mapping[TableKey, list[StoredObject]], named: Mapping[str, set[TableKey]]
 ) -> str:
-    """Returns a sentence if reading the views may change any table, because one of them, or a view that it reads, calls a routine.
-    Otherwise returns "".
+    """Returns a sentence if reading the views may change any table, because one of the views, or a view that one of them reads, calls a
+    routine. Otherwise returns "".
     """
     left, seen = list(views), set[TableKey]()
     while left:
@@ -152,8 +152,8 @@ def _why_everything(found: StoredObject) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectChanges:
-    """What a statement does to triggers and views. `objects` has the new definition of each changed one, or None if it was dropped.
-    `unknown` tells whether the statement may have changed any of them.
+    """What a statement does to triggers and views. `objects` has the new definition of each changed trigger or view, or None if the
+    statement drops it. If `unknown` is True, the statement may change any trigger or view.
     """
 
     objects: Mapping[ObjectKey, StoredObject | None] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Decides whether a column's new type has every value of the old type, unchanged. Pure functions.
+"""Decides whether a column's new type can store every value of the old type unchanged. Pure functions.
 
 Types have the canonical form of `declared_type`. RULES has one rule per pair of kinds of types. A change without a rule is CONVERT,
 because a policy that applies a WIDEN must never change a value.
@@ -28,7 +28,7 @@ _KINDS = {
 _UNIVERSAL = {"utf8mb4", "utf16", "utf16le", "utf32"}
 _BEYOND_BMP = {*_UNIVERSAL, "gb18030"}
 _BMP = {"utf8mb3", "ucs2"}
-_FLOAT_DIGITS = {"float": 24, "double": 53}  # The type represents exactly every integer of at most this number of bits.
+_FLOAT_DIGITS = {"float": 24, "double": 53}  # Integers with at most this number of bits are exact in the type.
 Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
 
 
@@ -103,8 +103,8 @@ def _floating(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -
 
 
 def _characters(declared: DeclaredType, bytes_max: int) -> int:
-    """Returns how many characters every text of the type can have. `bytes_max` is the length of the charset's longest character in
-    bytes.
+    """Returns how many characters fit into a value of the type, whatever the characters are. `bytes_max` is the length of the charset's
+    longest character in bytes.
     """
     return _TEXT_BYTES[declared.base] // bytes_max if declared.base in _TEXT_BYTES else declared.length
 

@@ -82,8 +82,8 @@ class _Action:
 
 
 def read_actions(cursor: TokenCursor, name: TableName, flavour: str, *, ignore: bool = False) -> AlterTable:
-    """Parses the actions of an ALTER TABLE. `ignore` tells whether it is ALTER IGNORE, which deletes rows that violate a constraint.
-    Raises UnreadableError at an unknown action.
+    """Parses the actions of an ALTER TABLE. `ignore` tells whether the statement is ALTER IGNORE, which deletes rows that violate a
+    constraint. Raises UnreadableError at an unknown action.
     """
     alteration = _Alteration(flavour)
     if cursor.accept("WAIT"):
@@ -353,7 +353,9 @@ def _comment(action: _Action) -> None:
 
 
 def _order_by(action: _Action) -> None:
-    """Skips ORDER BY a, b DESC. After a comma, the list goes on if a column without further words follows."""
+    """Skips ORDER BY a, b DESC. A comma may also separate the next action, so the list continues after a comma only if a name with nothing
+    but ASC or DESC follows.
+    """
     cursor = action.cursor
     while True:
         cursor.expect_name()

@@ -21,7 +21,7 @@ NATIONAL_CHARSET = "utf8mb3"
 COMMENT_CHARSET = "utf8mb3"  # The servers store comments in this charset.
 # Clauses that may follow the last column of an ALTER without a comma.
 _PARTITIONS = re.compile(r"PARTITION BY |REMOVE PARTITIONING ")
-FIRST = ""  # The value of `after` for a column that becomes the first one of the table.
+FIRST = ""  # The value of `after` for a column that becomes the first column of the table.
 
 
 @dataclasses.dataclass
@@ -29,9 +29,9 @@ class ColumnDefinition:
     """A parsed column definition.
 
     - `charset`: the column's own charset, or None if the table's applies.
-    - `after`: the column after which this one is put, FIRST, or None for the end.
-    - `says_null`: whether the definition contains NULL. Without it, a TIMESTAMP may be NOT NULL.
-    - `literals`: converts the labels and the DEFAULT.
+    - `after`: the column after which this column is placed, FIRST for the first place, or None for the end.
+    - `says_null`: whether the definition contains NULL. A TIMESTAMP whose definition does not contain NULL may be NOT NULL.
+    - `literals`: converts the labels and the DEFAULT to the column's charset.
     """
 
     name: str
@@ -81,8 +81,8 @@ def read_charset(cursor: TokenCursor) -> str:
 
 
 def read_comment(cursor: TokenCursor) -> str:
-    """Parses the text after COMMENT. Returns "" if its bytes are not valid characters: a comment changes no row, so the statement can
-    still be followed.
+    """Parses the text after COMMENT. Returns "" if the bytes of the text are not valid characters. This is no error, because a comment
+    changes no row.
     """
     cursor.accept_sign("=")
     try:
@@ -101,8 +101,8 @@ def accept_default(cursor: TokenCursor) -> bool:
 
 
 def read_collation(cursor: TokenCursor) -> str | None:
-    """Parses the name after COLLATE, and returns the collation's charset. Returns None for one of MariaDB's collations that fit any
-    Unicode charset, because these change no charset.
+    """Parses the name after COLLATE, and returns the collation's charset. Returns None for a collation of MariaDB that fits any Unicode
+    charset, because such a collation does not determine the charset.
     """
     cursor.accept_sign("=")
     name = cursor.expect_name()
@@ -118,7 +118,7 @@ def _read_attribute(cursor: TokenCursor, column: ColumnDefinition) -> None:
             apply(cursor, column)
             return
     if cursor.peek(1) == Token(TokenKind.SIGN, "=") and cursor.peek().word != "COMPRESSED":
-        cursor.expect_name()  # The name of an attribute of one of MariaDB's storage engines.
+        cursor.expect_name()  # The name of an attribute that belongs to a storage engine of MariaDB.
         _one_token(cursor, column)
         return
     column.type = read_type_attribute(cursor, column.type)

@@ -1,4 +1,6 @@
-"""Parses CREATE TABLE after the table's name: columns, primary key, the options that matter, LIKE and SELECT."""
+"""Parses CREATE TABLE after the table's name: columns, primary key, foreign keys, the options that affect columns or rows, LIKE
+and SELECT.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,8 @@ def _read_elements(
             ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
             key = _without_periods(key, periods)
-            # The server adds the row end column to every key of a table with system versioning. It is not part of the declared key.
+            # The server adds the row end column to every key of a table with system versioning, and SHOW CREATE TABLE prints it. The column
+            # is not part of the declared key.
             key = tuple(name for name in key if name.lower() not in ends)
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
@@ -107,7 +110,7 @@ def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) 
 
 
 def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
-    """Parses table options. Uses only those that affect columns or insert rows, and skips the others, also unknown ones."""
+    """Parses table options. Uses the options that affect columns or insert rows, and skips all other options, also unknown ones."""
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
@@ -139,15 +142,15 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
 
 
 def _skip_option(cursor: TokenCursor) -> None:
-    """Skips the keyword of an option, and its value after an equals sign. Otherwise the value could be taken for a keyword."""
+    """Skips the keyword of an option, and the value after an equals sign. A value that is not skipped could be taken for a keyword."""
     cursor.next()
     if cursor.accept_sign("=") and cursor.peek() != _OPEN:
         cursor.next()
 
 
 def _is_query(cursor: TokenCursor) -> bool:
-    """Returns whether a query in parentheses is next. A query begins with a reserved word, so it cannot be confused with a list of
-    columns.
+    """Returns whether a query in parentheses is next. A query begins with a reserved word, so a list of columns cannot be taken for a
+    query.
     """
     ahead = 0
     while cursor.peek(ahead) == _OPEN:
@@ -156,8 +159,8 @@ def _is_query(cursor: TokenCursor) -> bool:
 
 
 def _selects_after(cursor: TokenCursor) -> bool:
-    """Returns whether a query follows the definition of partitions. That definition has no word with which a query begins, except in
-    parentheses.
+    """Returns whether a query follows the definition of partitions. In the definition of partitions, a word with which a query begins
+    occurs only in parentheses.
     """
     while not cursor.at_end:
         if cursor.peek().word in _SELECTS or _is_query(cursor):

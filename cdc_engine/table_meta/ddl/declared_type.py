@@ -1,5 +1,5 @@
-"""Parses the declared type of a column, from a DDL statement or from information_schema.columns.column_type. Converts it to the type code
-and metadata that a table map has.
+"""Parses the declared type of a column, from a DDL statement or from information_schema.columns.column_type. Converts the type to the type
+code and metadata that a table map has.
 
 Both servers have many spellings of a type. The parser converts them to one canonical text, close to MySQL 8.0's (`int unsigned`,
 `varchar(20)`, `enum('a','b')`). So a table's version does not depend on where its schema came from. Display widths and zerofill are
@@ -104,12 +104,12 @@ _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "flo
 _NATIONAL = {"nchar": "char", "nvarchar": "varchar"}
 # The lengths of types that are declared without a length.
 _LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}
-FLOAT_DIGITS_MAX = 24  # The most binary digits of a FLOAT. FLOAT(25) and above is a DOUBLE.
+FLOAT_DIGITS_MAX = 24  # The maximum of binary digits of a FLOAT. FLOAT(25) and above is a DOUBLE.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredType:
-    """A declared type. `base` is its canonical name without attributes. `length` is the number of characters, bytes, bits, digits or
+    """A declared type. `base` is the type's canonical name without attributes. `length` is the number of characters, bytes, bits, digits or
     fraction digits, or -1 if none is declared.
     """
 
@@ -225,7 +225,7 @@ def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
     return _canonical(base, length, scale)
 
 
-# MariaDB's qualifiers of type names (`mariadb_schema.date`), with the types that have another meaning under them.
+# MariaDB's qualifiers of type names (`mariadb_schema.date`) → the types that have another meaning with the qualifier.
 _MODES = {"MARIADB_SCHEMA": {}, "ORACLE_SCHEMA": {"date": "datetime"}, "MAXDB_SCHEMA": {"timestamp": "datetime"}}
 _QUALIFIED = {"date", "timestamp", "datetime", "time"}  # The types whose meaning can depend on the qualifier.
 
@@ -307,7 +307,9 @@ def _canonical(base: str, length: int, scale: int) -> DeclaredType:
 
 
 def fitted(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Returns the type that the server creates for TEXT(n) or BLOB(n): the smallest of its kind that fits n characters."""
+    """Returns the type that the server creates for TEXT(n) or BLOB(n): the smallest text or blob type that can store n
+    characters or bytes.
+    """
     if declared.base not in {"text", "blob"} or declared.length < 0:
         return declared
     size_bytes = declared.length * (bytes_max if declared.base == "text" else 1)

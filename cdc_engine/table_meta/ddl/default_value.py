@@ -68,7 +68,9 @@ def read_default(cursor: TokenCursor) -> Default:
 
 
 def _in_parentheses(inside: tuple[Token, ...]) -> Default:
-    """Parses an expression that was in parentheses. Returns EXPRESSION if it is more than one literal or time function."""
+    """Parses an expression that was in parentheses. Returns EXPRESSION if the expression is anything but one literal or one
+    time function.
+    """
     cursor = TokenCursor(list(_without_parentheses(inside)))
     found = read_operand(cursor, in_expression=True)
     return found if found is not None and cursor.at_end else EXPRESSION
@@ -173,7 +175,7 @@ def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
 
 
 def skip_value(cursor: TokenCursor) -> None:
-    """Skips a literal, an expression in parentheses, or a function with or without arguments, also one with a qualifier
+    """Skips a literal, an expression in parentheses, or a function with or without arguments. The function may have a qualifier
     (`schema.function`).
     """
     if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:

@@ -1,6 +1,6 @@
 """Parses a foreign key in a DDL statement: FOREIGN KEY (…) REFERENCES … of a table, or REFERENCES … of a column.
 
-When a row of the parent table is deleted or changed, a foreign key decides which rows of its own table the server deletes or changes
+When a row of the parent table is deleted or changed, the foreign key decides which rows of the child table the server deletes or changes
 without row events.
 """
 
@@ -18,11 +18,11 @@ class ForeignKeyDefinition:
     """The definition of a foreign key.
 
     - `parent`: (database, table). The database is empty if the statement omits it.
-    - `referenced`: the parent's columns. Empty if the statement omits them, which means the parent's primary key.
+    - `referenced`: the parent's columns, or empty if the statement does not list them.
     - `symbol`: the name after CONSTRAINT. `index`: the name after FOREIGN KEY, which MariaDB uses if there is no symbol.
-    - `on_delete`, `on_update`: CASCADE, SET NULL, or empty for every action that changes no row.
+    - `on_delete`, `on_update`: CASCADE, SET NULL, or empty for any other action, because no other action changes rows.
     - `inline`: the foreign key is part of a column definition. Some servers ignore such a foreign key.
-    - `matches`: a MATCH precedes the actions. Some servers ignore actions after a MATCH.
+    - `matches`: the statement has a MATCH before the actions. Some servers ignore actions after a MATCH.
     """
 
     columns: tuple[str, ...]

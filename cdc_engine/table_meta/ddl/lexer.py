@@ -37,8 +37,8 @@ class TokenKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A token of a statement. `text` is the token's text; for strings and names, the content without quotes and escapes. `apart` tells, for
-    a sign, whether blanks or a comment precede it.
+    """A token of a statement. `text` is the token's text; for strings and names, the content without quotes and escapes. For a sign,
+    `apart` tells whether blanks or a comment are directly before it.
     """
 
     kind: TokenKind
@@ -52,7 +52,8 @@ class Token:
 
 
 _END = Token(TokenKind.END, "")
-# The alternatives are tried in order. An executable comment loses only its delimiters and its version, so its content is parsed.
+# The alternatives are tried in order. Of an executable comment, only the delimiters and the version are skipped, so that its content is
+# parsed.
 _SHAPES = r"""
     (?P<space>{blank}+ | --(?=[\x00-\x20]|\Z)[^\n]* | \#[^\n]* | {fence} | /\*.*?\*/ | \*/ )
   | (?P<name>`(?:[^`]|``)*` {more_names})
@@ -62,10 +63,11 @@ _SHAPES = r"""
   | (?P<word>{letter}+)
   | (?P<sign>[^'"`])
 """
-# The servers treat every character outside ASCII as a letter, also those that are blanks or signs in Unicode.
+# The servers treat every character outside ASCII as a letter, also characters that are blanks or signs in Unicode.
 _LETTER = r"[0-9A-Za-z_$\x80-\U0010FFFF]"
 _BLANK = r"[\t-\r\x20]"
-# By whether the server is a MariaDB: the beginning of an executable comment, with its version. Further digits belong to the statement.
+# Whether the server is a MariaDB → pattern of the beginning of an executable comment, with the version. Further digits belong to the
+# statement.
 _FENCES = {
     True: r"/\*M?!(?:\d{5,6})?",
     False: r"/\*!(?:[01]\d{5}|\d{5})?",
@@ -78,7 +80,8 @@ class Notation:
     """The rules by which a session's statements are split into tokens. `client` is the charset of the text, or empty if unknown. With
     `mariadb`, the content of `/*M! … */` is executed too.
 
-    If a server skips an executable comment because of its version, the server writes the comment to the binlog as a plain comment.
+    Versions in executable comments need not be compared: a server that skips an executable comment because of its version writes it to the
+    binlog as a plain comment.
     """
 
     ansi_quotes: bool = False
@@ -118,7 +121,7 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
     pattern, name_pattern = _patterns(notation)
     characters = word_characters(notation.client)
     found: list[Token] = []
-    at, point = 0, _NOWHERE  # `point` is the end of the last name that is followed by a point.
+    at, point = 0, _NOWHERE  # `point` is the end of the last name, if a point directly follows the name.
     apart = False
     while at < len(statement):
         # Directly after a name and a point, a name follows, even if it looks like a number: d.20151214.
@@ -176,8 +179,8 @@ def _unescaped(escaped: str | None, quote: str) -> str:
 
 class TokenCursor:
     """A cursor in the tokens of a statement. The methods `accept…` skip the given tokens if these are next, and return whether they were
-    next. The methods `expect…` raise UnreadableError if the given tokens are not next. `literals` converts literals of the statement's
-    session.
+    next. The methods `expect…` raise UnreadableError if the given tokens are not next. `literals` converts literals by the charsets of the
+    statement's session.
     """
 
     def __init__(self, found: list[Token], literals: Literals = Literals()) -> None:  # noqa: B008 - a value

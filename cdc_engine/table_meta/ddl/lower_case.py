@@ -17,7 +17,9 @@ _LEFT_ALONE = (
 
 
 def lowered(name: str) -> str:
-    """Returns a name in lower case, as a server with lower_case_table_names stores it. It keeps the number of characters."""
+    """Returns a name in lower case, as a server with lower_case_table_names stores the name. The result has the same number of
+    characters.
+    """
     return name.lower() if name.isascii() else "".join(map(_lowered, name))
 
 

@@ -43,7 +43,9 @@ def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
 
 
 class PeriodName(str):
-    """A key part `name WITHOUT OVERLAPS` (MariaDB). It stands for the period's end and begin columns, in this order."""
+    """The name of a period in a key part `name WITHOUT OVERLAPS` (MariaDB). The key then has the period's end column and begin column, in
+    this order.
+    """
 
     __slots__ = ()
 
@@ -61,7 +63,9 @@ def _key_part(cursor: TokenCursor) -> str:
 
 
 def is_vector_index(cursor: TokenCursor) -> bool:
-    """Returns whether MariaDB's index VECTOR (v) or VECTOR name (v) is next. If VECTOR is the name of a column, a type follows it."""
+    """Returns whether MariaDB's index VECTOR (v) or VECTOR name (v) is next. VECTOR may also be the name of a column; then a
+    type follows.
+    """
     if cursor.peek().word != "VECTOR":
         return False
     opening = Token(TokenKind.SIGN, "(")

@@ -1,7 +1,7 @@
 """Parses a DDL statement of the binlog. Pure functions.
 
 FORMS has one entry per form of statement: a pattern for the keywords at the beginning, and a function that parses the rest. A statement
-without an entry becomes `Unread`. To support a form that now stops a table, write a function for its entry that parses more.
+without an entry becomes `Unread`. To support a form of statement that now stops a table, add an entry, or extend the function of its entry.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class FormReading:
-    """The arguments of the function that parses a form of statement. `kind` has the form's keywords, and the cursor is after them. `strict`
-    tells whether the session refused invalid values. `calls` has the rules by which a call of a routine is recognized.
+    """The arguments of the function that parses a form of statement. `kind` has the form's keywords, and the cursor is after these
+    keywords. `strict` tells whether the session refused invalid values. `calls` has the rules by which a call of a routine is recognized.
     """
 
     cursor: TokenCursor
@@ -83,7 +83,7 @@ def read_statement(
 
 
 def leading_words(statement: str) -> str:
-    """Returns the first two words of a statement that could not be parsed, so that an operator sees what it is."""
+    """Returns the first two words of a statement that could not be parsed, so that an operator can recognize the statement."""
     return " ".join(re.findall(r"[A-Za-z_]+", statement)[:2]).upper()
 
 
@@ -159,7 +159,7 @@ def _read_row_change(reading: FormReading) -> Statement:
     except UnreadableError:
         names = ()
     if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
-        # The table's name is skipped before this index, because `t (a, b)` would look like a call.
+        # Calls are searched only after the table's name, because `t (a, b)` would look like a call.
         index = cursor.index
     cursor.skip_all()
     calls = reading.kind == "CALL" or calls_routine(cursor.since(index), reading.calls)
@@ -204,7 +204,7 @@ def _read_create_table(reading: FormReading) -> Statement:
 
 
 def _read_temporary_table(reading: FormReading) -> Statement:
-    """Parses CREATE TEMPORARY TABLE. MariaDB logs it with its SELECT, which may call a function that writes to other tables."""
+    """Parses CREATE TEMPORARY TABLE. MariaDB logs the statement with its SELECT, which may call a function that writes to other tables."""
     index = reading.cursor.index
     reading.cursor.skip_all()
     return Query(reading.kind, reading.words, _select_calls(reading, index))
@@ -212,7 +212,7 @@ def _read_temporary_table(reading: FormReading) -> Statement:
 
 def _select_calls(reading: FormReading, begin: int) -> bool:
     """Returns whether the SELECT of a CREATE TABLE calls a routine. `begin` is the cursor's index after the table's name. The cursor is at
-    the end.
+    the end of the statement.
     """
     found = reading.cursor.since(begin)
     begin = next((index for index, token in enumerate(found) if token.word in _QUERIES), len(found))
@@ -280,7 +280,8 @@ def _read_database(reading: FormReading) -> Statement:
     try:
         charset = _database_charset(cursor, reading.flavour)
     except UnreadableError:
-        charset = ""  # If the charset is unknown, a table that is created later without its own charset stops.
+        # With an unknown charset of the database, a table that is created later without a charset of its own stops.
+        charset = ""
     return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
 
 

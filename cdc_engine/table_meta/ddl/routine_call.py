@@ -1,7 +1,7 @@
 """Finds out whether a statement calls a stored routine, which may write to any table.
 
 A name before a parenthesis is a call, unless it is a reserved word or a function of the server. An unknown name counts as a call. So a
-function that is missing in these lists can stop a table without need, but no change is lost.
+server function that is missing in the lists below can stop a table without need, but no change is lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenKind
 
-# Functions of MySQL 8 and MariaDB 11.4, and those that Percona Toolkit installs and uses. MariaDB lists its own in
+# Functions of MySQL 8 and MariaDB 11.4, and functions that Percona Toolkit installs and uses. MariaDB lists its functions in
 # information_schema.SQL_FUNCTIONS.
 _FUNCTIONS = """
 ABS ACOS ADDDATE ADDTIME ADD_MONTHS AES_DECRYPT AES_ENCRYPT ANY_VALUE ASCII ASIN ATAN ATAN2 AVG BENCHMARK BIN
@@ -99,11 +99,11 @@ TINYBLOB TINYINT TINYTEXT TO TRAILING TRIGGER TRUE UNDO UNION UNIQUE UNLOCK UNSI
 UTC_TIME UTC_TIMESTAMP VALUES VARBINARY VARCHAR VARCHARACTER VARYING WHEN WHERE WHILE WINDOW WITH WRITE XOR YEAR_MONTH
 ZEROFILL
 """
-# Words that are not reserved but are never a call before a parenthesis: MATCH … AGAINST (…), = ANY (…), JSON_TABLE(… COLUMNS (…)), VALUE
+# Words that are not reserved, but are no call when a parenthesis follows: MATCH … AGAINST (…), = ANY (…), JSON_TABLE(… COLUMNS (…)), VALUE
 # (…).
 _OTHERS = "AGAINST ANY COLUMNS SOME VALUE"
-# Functions of the server only if the parenthesis follows directly. With a blank between, the name is a stored function's. sql_mode
-# IGNORE_SPACE changes this. https://dev.mysql.com/doc/refman/8.0/en/function-resolution.html
+# Names that are a function of the server only if the parenthesis directly follows the name. If a blank is between name and parenthesis, the
+# name is a stored function, unless sql_mode has IGNORE_SPACE. https://dev.mysql.com/doc/refman/8.0/en/function-resolution.html
 _ADJACENT_NAMES = """
 ADDDATE BIT_AND BIT_OR BIT_XOR CAST COUNT CURDATE CURTIME DATE_ADD DATE_SUB EXTRACT GROUP_CONCAT JSON_ARRAYAGG
 JSON_OBJECTAGG MAX MID MIN NOW POSITION SESSION_USER ST_COLLECT STD STDDEV STDDEV_POP STDDEV_SAMP SUBDATE SUBSTR
@@ -119,7 +119,7 @@ _OPEN, _CLOSE, _POINT = (Token(TokenKind.SIGN, sign) for sign in "().")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallRules:
-    """How a server recognizes a call. `ignore_space` and `oracle` are flags of the session's sql_mode."""
+    """How a server recognizes a call: the server's flavour, and whether the session's sql_mode has IGNORE_SPACE and ORACLE."""
 
     flavour: str
     ignore_space: bool = False
@@ -127,8 +127,8 @@ class CallRules:
 
 
 def calls_routine(found: Sequence[Token], rules: CallRules) -> bool:
-    """Returns whether the tokens contain a call `f(…)` or `d.f(…)`. The caller must have removed table names with a list of columns, `t
-    (a, b)`, which look like calls.
+    """Returns whether the tokens contain a call `f(…)` or `d.f(…)`. The caller must have removed table names with a list of columns, such
+    as `t (a, b)`, because they look like calls.
     """
     before = (Token(TokenKind.END, ""), *found)
     no_call = _NO_CALL_ON_MARIADB if rules.flavour == MARIADB else _NO_CALL_ON_MYSQL
@@ -152,7 +152,7 @@ def body_calls_routine(body: Sequence[Token], rules: CallRules) -> bool:
 
 
 def _without_targets(body: Sequence[Token]) -> list[Token]:
-    """Removes the table names after INTO, INSERT and REPLACE, because a list of columns after them would look like a call."""
+    """Removes the table names after INTO, INSERT and REPLACE, because a table name with a list of columns looks like a call."""
     kept: list[Token] = []
     at = 0
     while at < len(body):
@@ -170,8 +170,8 @@ def _without_targets(body: Sequence[Token]) -> list[Token]:
 
 
 def _is_routine(previous: Token, name: Token, no_call: Collection[str], *, apart: bool) -> bool:
-    """Returns whether a name before a parenthesis is the name of a stored routine. After a point, it always is. After AS or a closing
-    parenthesis, it is an alias with a list of columns. `apart` tells whether blanks precede the parenthesis.
+    """Returns whether a name before a parenthesis is the name of a stored routine. A name after a point is always a routine. A name after
+    AS or a closing parenthesis is an alias with a list of columns. `apart` tells whether blanks are before the parenthesis.
     """
     if previous == _POINT:
         return True

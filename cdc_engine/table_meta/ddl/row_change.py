@@ -10,7 +10,7 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
 from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
-# Only reserved words, because others (QUICK, HISTORY, DATA) can be names of tables.
+# Only reserved words are listed, because other modifiers (QUICK, HISTORY, DATA) can be names of tables.
 _MODIFIERS = {"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE"}
 _JOINS = {"JOIN", "STRAIGHT_JOIN"}
 _ENDS = {"UPDATE": {"SET"}, "DELETE": {"WHERE", "ORDER", "LIMIT", "RETURNING"}}
@@ -44,7 +44,7 @@ def _skip_modifiers(cursor: TokenCursor) -> None:
 
 
 def _skip_to_from(cursor: TokenCursor) -> None:
-    """Skips everything up to FROM. In DELETE t FROM …, the names before FROM occur again after it."""
+    """Skips everything up to FROM. The tables that DELETE t FROM … names before FROM occur again after FROM."""
     while not cursor.accept("FROM"):
         if cursor.at_end:
             raise cursor.unreadable()

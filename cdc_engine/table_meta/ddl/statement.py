@@ -17,7 +17,7 @@ OF_SESSION = "DEFAULT"
 
 @dataclasses.dataclass(frozen=True)
 class TableName:
-    """A table's name. `database` is empty if the statement does not contain it."""
+    """A table's name. `database` is empty if the statement does not name the database."""
 
     database: str
     table: str
@@ -39,7 +39,7 @@ class Nothing:
 class CreateTable:
     """CREATE TABLE.
 
-    - `charset`: as the statement says, or None if the database's charset applies. `comment`: the table's comment.
+    - `charset`: the charset in the statement, or None if the database's charset applies. `comment`: the table's comment.
     - `like`: the other table in CREATE TABLE … LIKE.
     - `selects`: whether the statement inserts rows from a SELECT. `select_words` and `select_calls` describe that SELECT, as in
       StatementRowChange.
@@ -151,7 +151,7 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD or DROP SYSTEM VERSIONING. This item declares no columns: the two columns of the row times are hidden, or other items of the
+    """ADD or DROP SYSTEM VERSIONING. The item has no columns, because the two columns of the row times are hidden, or other items of the
     statement add them.
     """
 
@@ -189,10 +189,10 @@ class AlterTable:
 
     - `items`: in the order of the statement.
     - `rows_lost`: actions that remove or insert rows without row events, for example DROP PARTITION. `others`: other tables that exchange
-      rows with this one through such an action, with the action.
+      rows with this table through such an action, each with the action.
     - `renames_to`: the table's new name, or None. `comment`: the new comment, or None if the statement has none.
-    - `strict`: the session refused values that a new type cannot store. Outside strict mode, NULL becomes a value if a column becomes NOT
-      NULL.
+    - `strict`: the session refused values that a new type cannot store. Outside strict mode, the server replaces NULL by another value if a
+      column becomes NOT NULL.
     - `engine`, `union`: as in CreateTable.
     """
 
@@ -254,9 +254,9 @@ class DropDatabase:
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-    """A statement that could not be parsed. `names` are the tables that the statement affects. If `names` is empty, it may affect every
-    table whose name is one of `words` (in lower case). If the statement could not be split into words, it may affect every table whose name
-    occurs in `text`.
+    """A statement that could not be parsed. `names` are the tables that the statement affects. If `names` is empty, the statement may
+    affect every table whose name is one of `words` (in lower case). If the statement could not be split into words, the statement may
+    affect every table whose name occurs in `text`.
     """
 
     kind: str
@@ -268,9 +268,9 @@ class Unread:
 
 @dataclasses.dataclass(frozen=True)
 class StatementRowChange:
-    """A row change in statement format. `names` are the tables that the statement writes. If `names` is empty, it may affect every table
-    whose name, or whose database's name, is one of `words` (in lower case). `calls` tells whether the statement calls a routine, which may
-    write to any table.
+    """A row change in statement format. `names` are the tables that the statement writes. If `names` is empty, the statement may affect
+    every table whose name, or whose database's name, is one of `words` (in lower case). `calls` tells whether the statement calls a
+    routine, which may write to any table.
     """
 
     kind: str
@@ -281,8 +281,8 @@ class StatementRowChange:
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A SELECT in the binlog. Such a statement writes only to a temporary table, or through a routine that it calls. `words` and `calls`
-    are as in StatementRowChange.
+    """A SELECT in the binlog. Such a statement writes only to a temporary table, or through a routine that the SELECT calls. `words` and
+    `calls` are as in StatementRowChange.
     """
 
     kind: str
@@ -358,13 +358,14 @@ def names_in(statement: Statement) -> tuple[TableName, ...]:
 
 
 def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[tuple[str, str]]:
-    """Returns those of `tables` (database, name) whose name is one of the words of a statement. The words are in lower case."""
+    """Returns the tables of `tables` (database, name) whose name is one of the words of a statement. The words are in lower case."""
     return [table for table in tables if lowered(table[1]) in words]
 
 
 def mentioned_in(tables: Iterable[tuple[str, str]], text: str) -> list[tuple[str, str]]:
-    """Returns those of `tables` whose name occurs in the text of a statement, also in a string or comment. The statement may affect them.
-    If the text has bytes that are not valid characters, these may be part of any name that has characters outside ASCII.
+    """Returns the tables of `tables` that a statement may affect because their names occur in its text, also in a string or comment. If the
+    text has bytes that are not valid characters, all tables count whose names have characters outside ASCII, because the bytes may be a
+    part of their names.
     """
     there, garbled = lowered(text), has_no_character(text)
     return [table for table in tables if (garbled and not table[1].isascii()) or is_named(table[1], there)]

@@ -1,6 +1,6 @@
 """Parses CREATE, ALTER and DROP of triggers and views, because a statement can change other tables through them.
 
-The bodies of other stored programs are not needed: a statement that calls a routine stops every table, and the statements of scheduled
+Other stored programs need not be parsed: a statement that calls a routine stops every table in any case, and the statements of scheduled
 events are in the binlog.
 """
 
@@ -23,8 +23,8 @@ _BEFORE = {"ALGORITHM", "DEFINER", "SQL", "JSON", "RELATIONAL", "DUALITY", "MATE
 def read_stored_object(
     cursor: TokenCursor, kind: str, rules: CallRules
 ) -> CreateStoredObject | DropStoredObjects | None:
-    """Parses a statement about a trigger or view. Returns None if it is about another kind of object. `kind` are the words before the
-    cursor. Raises UnreadableError at an unknown element.
+    """Parses a statement about a trigger or view. Returns None if the statement is about another kind of object. `kind` has the keywords
+    before the cursor. Raises UnreadableError at an unknown element.
     """
     what = _what(cursor, kind.rsplit(maxsplit=1)[-1])
     if what not in (TRIGGER, VIEW):
@@ -42,7 +42,7 @@ def read_stored_object(
         _skip_past(cursor, "ON")
         table = read_table_name(cursor)
     else:
-        _skip_past(cursor, "AS")  # A list of the view's columns may precede AS.
+        _skip_past(cursor, "AS")  # A list of the view's columns may come before AS.
     index = cursor.index
     cursor.skip_all()
     body = cursor.since(index)

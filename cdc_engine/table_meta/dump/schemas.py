@@ -42,15 +42,15 @@ def records_in(
             f"--schemas {path} cannot be read: {why}; name a dump of `mysqldump --no-data`, or a saved schema.jsonl"
         ) from error
     found = dumped_schemas(dump, captured, flavour, str(path))
-    # A dump does not say which triggers and views existed at the position. So a row change in statement format counts as one that may write
-    # to any table.
+    # A dump does not say which triggers and views existed at the position. So a row change in statement format counts as a statement that
+    # may write to any table.
     objects = HistoryRecord(kind=RecordKind.OBJECTS, position=position, content={"complete": False})
     return [*snapshot_records(found, position), objects]
 
 
 def dumped_schemas(dump: str, captured: Callable[[str, str], bool], flavour: str, name: str = "") -> SchemaSnapshot:
-    """Returns the schemas of the captured tables in a dump. `name` is the name of the dump in errors. Raises ConfigurationError if the
-    dump does not tell the database of a table.
+    """Returns the schemas of the captured tables in a dump. `name` is the name of the dump in errors. Raises ConfigurationError if the dump
+    does not name the database of a table.
     """
     database, tables = database_of(dump), _DumpedTables(captured, flavour)
     for text in statements_of(dump):

@@ -20,7 +20,9 @@ _USE = re.compile(r"USE\s+`((?:[^`]|``)+)`\s*\Z", re.IGNORECASE)
 
 
 def database_of(dump: str) -> str:
-    """Returns the database that the comment at the beginning of a dump names, or "" if it names none or several."""
+    """Returns the database that the comment at the beginning of a dump names, or "" if the comment names no database or several
+    databases.
+    """
     found = _DATABASE.search(dump)
     return found[1] if found else ""
 

@@ -1,5 +1,5 @@
-"""Finds the tables whose rows foreign keys delete or change when rows of another table change, because the binlog has no row events for
-these changes.
+"""Finds the tables whose rows foreign keys delete or change when rows of another table change. The binlog has no row events for these
+changes of child tables.
 
 InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has row events only for the change of the parent table.
 """
@@ -34,7 +34,9 @@ class Cascades:
         self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
 
     def depend_on(self, name: TableKey, state: KnownTable) -> bool:
-        """Returns whether the cascades depend on a table: as the parent or the child of a cascade, or by the foreign keys of `state`."""
+        """Returns whether the cascades depend on a table: whether the table is the parent or the child of a cascade, or has foreign keys in
+        `state`.
+        """
         schema = state if isinstance(state, TableSchema) else getattr(state, "schema", None)
         return name in self._by_parent or name in self.children or bool(schema and schema.foreign_keys)
 
@@ -78,8 +80,8 @@ class Cascades:
 def _followed(
     key: ForeignKey, table: TableSchema, known: Mapping[TableKey, TableSchema], captured: Captured
 ) -> Cascade:
-    """Returns the cascade of a foreign key. If a defect of Sluice prevents that, the cascade has a `doubt`, and changes of the parent are
-    not applied to the child.
+    """Returns the cascade of a foreign key. After an unexpected error, the cascade has a `doubt`, so that changes of the parent are not
+    applied to the child.
     """
     try:
         return _cascade(key, table, known, captured)
@@ -123,8 +125,8 @@ def _cascade(key: ForeignKey, table: TableSchema, known: Mapping[TableKey, Table
 def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:
     """Returns a sentence if values of child and parent cannot be compared, otherwise "".
 
-    For ENUMs, the server compares the numbers of the labels, but the lake has the labels. From a char to a varchar, the server copies a
-    value with its padding blanks.
+    For ENUMs, the server compares the numbers of the labels, but the lake has the labels. If the server copies a value from a char to a
+    varchar, it copies the padding blanks too, which the lake does not have.
     """
     if parent is None:
         return ""

@@ -1,8 +1,8 @@
-"""Finds the tables that DDL statements in an interval of the stream may have changed. `instance` uses it if the schemas were read from the
-source later than the position where the stream starts.
+"""Finds the tables that DDL statements in an interval of the stream may have changed. `instance` uses this module if the schemas were read
+from the source later than the position where the stream starts.
 
-The schemas that were read are current. If a statement changed a table between the start and the time of reading, the table had other,
-unknown columns before, and its earlier rows must not be decoded with the current schema.
+The schemas that were read are the source's current schemas. If a statement changed a table between the start position and the reading, the
+columns of the table before the statement are unknown, and rows before the statement must not be decoded with the current schema.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 
 
 class TouchedTables:
-    """A schema history for a scan that reads only statements (implements `ports.SchemaHistory`). It collects in `names` the tables that the
-    statements change, also tables that are not in `snapshot`.
+    """A schema history for a scan that reads only statements (implements `ports.SchemaHistory`). The scan collects in `names` the tables
+    that the statements change, also tables that are not in `snapshot`.
     """
 
     def __init__(self, snapshot: SchemaSnapshot) -> None:
         self._snapshot = snapshot
         self.names: set[TableKey] = set()
-        self._created: set[TableKey] = set()  # Tables that did not exist before the interval.
+        # Changed tables that a statement of the interval created, so that they did not exist before.
+        self._created: set[TableKey] = set()
         self._objects_changed = False
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002
@@ -80,9 +81,9 @@ class TouchedTables:
         """Does nothing, because nothing is stored by position."""
 
     def left(self) -> SchemaSnapshot:
-        """Returns the schemas without those of the changed tables. The schema of a changed table becomes known later: from a statement that
-        creates the table, from its table map, or from an operator. The result's `unknown_tables` has the changed tables that may have
-        existed before the interval.
+        """Returns the snapshot without the schemas of the changed tables. The schema of a changed table becomes known later: from a
+        statement that creates the table, from its table map, or from an operator. The result's `unknown_tables` has the changed tables that
+        may have existed before the interval.
         """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
         unknown = tuple(sorted(self.names - self._created))
@@ -91,8 +92,8 @@ class TouchedTables:
         )
 
     def left_objects(self) -> StoredObjects | None:
-        """Returns the current triggers and views. If a statement changed any trigger or view, marks them as incomplete, because dropped
-        triggers and views are not among the current ones.
+        """Returns the current triggers and views. If a statement changed any trigger or view, marks the triggers and views as incomplete,
+        because dropped ones are not among the current triggers and views.
         """
         objects = self._snapshot.stored_objects
         return (
@@ -113,8 +114,8 @@ class TouchedTables:
         return changes.unknown or bool(changes.objects) or dropped_database(statement) is not None
 
     def _meant(self, statement: Statement) -> set[TableKey]:
-        """Returns the tables that a statement affects although it does not name them as tables: those of a dropped database, or those that
-        occur in the text of a statement that cannot be parsed.
+        """Returns the tables that a statement affects although it does not name them: the tables of a dropped database, or the tables whose
+        names occur in the text of a statement that cannot be parsed.
         """
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
         database = dropped_database(statement)
@@ -142,10 +143,10 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _leaves_columns(statement: Statement) -> bool:
-    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changed the columns of no existing table.
+    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changes no columns of older rows.
 
-    Such a statement leaves an existing table as it is, and a table that it creates has no older rows. But with a query or a UNION it may
-    affect other tables, so it counts as a change.
+    Such a statement does not change an existing table, and a table that it creates has no older rows. With a query or a UNION, the
+    statement may affect other tables, so it counts as a change.
     """
     return (
         isinstance(statement, CreateTable)
@@ -155,7 +156,7 @@ def _leaves_columns(statement: Statement) -> bool:
 
 
 def _created(statement: Statement) -> Iterator[TableName]:
-    """Yields the names that a statement gives to tables and that no table had before."""
+    """Yields the table names that a statement creates, and that no table had before the statement."""
     match statement:
         case CreateTable(if_not_exists=False, replaces=False):
             yield statement.name

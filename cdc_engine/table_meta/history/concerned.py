@@ -1,5 +1,5 @@
-"""Finds the tables that a statement may affect if its exact effect is unknown. The result can have too many tables, but never too few.
-Pure functions.
+"""Finds the tables that a statement with an unknown effect may affect. The result can have too many tables, but never too few. Pure
+functions.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ STATEMENT_CHARS_MAX = 500
 class DdlEffect:
     """The effect of a statement on one table.
 
-    - `change`: what the lake's table does, or None if it does not change. `lake_schema`: the schema for the lake, if it differs from
-      `state`.
-    - `state`: the table's new state in the schema history, or None if it does not change.
-    - `early`: another change of the table follows at the same position, so this one gets the order key before it.
+    - `change`: the kind of change for the lake's table, or None if the lake's table does not change. `lake_schema`: the schema for the
+      lake, if it differs from `state`.
+    - `state`: the table's new state in the schema history, or None if the state does not change.
+    - `early`: another change of the table follows at the same position, so this change gets the order key before the other change.
     - `pending`: the statement, if it waits for an operator's approval.
     - `renamed_from`, `fills`, `alterations`: as in TableChange.
     """
@@ -80,13 +80,13 @@ class DdlContext:
         return state if isinstance(state, TableSchema) else None
 
     def running(self, name: TableKey) -> bool:
-        """Returns whether the table is captured and not stopped. For a stopped table, a later statement does not replace the reason of the
-        stop.
+        """Returns whether the table is captured and not stopped. Only running tables can stop, because a later statement must not replace
+        the reason of an earlier stop.
         """
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:
-        """Returns all tables that exist or may exist at this position, also stopped ones, ones that are not captured, and ones with
+        """Returns all tables that exist or may exist at this position, also stopped tables, tables that are not captured, and tables with
         unknown schemas.
         """
         return [*(name for name in self.known.table_names() if self.schema(name) is not None), *self.unknown_tables()]
@@ -101,6 +101,8 @@ class DdlContext:
 
 
 def shortened(text: str) -> str:
-    """Returns a statement for display, on one line, shortened, and without backquotes, which would end the quoted text in Markdown."""
+    """Returns a statement for display: shortened, on one line, and without backquotes, because backquotes would end the quoted text in
+    Markdown.
+    """
     line = " ".join(shown(text).split()).replace("`", "")
     return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"

@@ -1,9 +1,9 @@
-"""Computes what a DDL statement does to tables, from the statement and the schema history before it. Pure functions. If they need a policy,
-an approval or an operator's schema, they return a question (`questions`).
+"""Computes what a DDL statement does to tables, from the statement and the schema history before the statement. Pure functions. If a
+policy, an approval or an operator's schema is needed, `effects_of` returns a question (`questions`).
 
 EFFECTS has one function per kind of statement. The functions follow the schemas of all tables, also of stopped tables and of tables that
-are not captured. Such a schema is needed when the stop is resolved, or when a RENAME gives the table a captured name. Only running tables
-get changes for the lake.
+are not captured. The schema of such a table is needed when its stop is resolved, or when a RENAME gives the table a captured name. Only
+running tables get changes for the lake.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _repointed(
     tables: dict[TableKey, TableKey],
     columns: dict[TableKey, dict[str, str]],
 ) -> Iterator[DdlEffect]:
-    """Yields the effect on a table whose foreign keys refer to renamed tables or columns. A defect of Sluice here stops only this table."""
+    """Yields the effect on a table whose foreign keys refer to renamed tables or columns. An unexpected error stops only this table."""
     there = context.state(name)
     try:
         state = _pointed(there, tables, columns)
@@ -114,7 +114,7 @@ def _new_names(
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
     """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
 
-    Renamed MEMORY and MyISAM tables are left out: a foreign key that refers to one (foreign_key_checks=0) keeps the old name.
+    Renamed MEMORY and MyISAM tables are left out, because foreign keys to such tables (foreign_key_checks=0) keep the old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -231,7 +231,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
         yield from _stopped_by(by_query, statement.kind, context)
     yield from _members(statement, name, context)
     if statement.if_not_exists and context.may_exist(name):
-        # It is unknown whether the statement created the table or did nothing. The columns come later, from a table map or an operator.
+        # The statement may have done nothing, so the table's schema stays unknown until a table map or an operator provides it.
         return
     charset = context.known.database_charset(name[0], context.key)
     # With OR REPLACE, the flag thread_specific is always set, so it does not show whether the table is temporary.
@@ -255,7 +255,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     existed = isinstance(there, TableSchema) or context.may_exist(name)
     created_again = isinstance(there, DroppedTable) or (existed and statement.replaces)
     if created_again and context.running(name):
-        # The lake's rows of an earlier table with this name are deleted first, because the new table does not have them.
+        # The lake has rows of an earlier table with this name. They are deleted first, because the new table does not have these rows.
         yield DdlEffect(name, TableChangeKind.TRUNCATE, early=True)
         context = dataclasses.replace(context, answers=Answers(recreated=True))
     last = there.schema if isinstance(there, DroppedTable) else there if isinstance(there, TableSchema) else None
@@ -263,7 +263,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """Returns the alterations that make the lake table of an earlier table with this name fit the new table, if there is one."""
+    """Returns the alterations of the Delta table. `last` is the schema of an earlier table with this name, or None."""
     return () if last is None else difference(last, schema)
 
 
@@ -274,7 +274,7 @@ def elsewhere(engine: str) -> CannotFollowError | None:
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Stops the tables of which a MERGE table consists, because rows written through it are row events of the MERGE table."""
+    """Stops the tables of which a MERGE table consists, because row events of rows written through it name the MERGE table."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = (
@@ -385,8 +385,8 @@ def _taken_over(
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
     """Returns the effect of a rename if the lake cannot move the rows to the new name: the table stops.
 
-    The stop is reported even if the table `name` was already stopped. Consumers continue with the rows of `name`, and other row rules may
-    apply to the rows that come from `origin`.
+    The stop is reported even if the table `name` was already stopped, because consumers still get the rows of `name`, and other row rules
+    may apply to the rows that come from `origin`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -397,7 +397,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that no longer exists under this name. `is_change` tells whether the lake gets a change for it."""
+    """Yields the effects on a table that no longer exists under this name. With `is_change`, the lake gets a change for the table."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
@@ -452,7 +452,7 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
-    """Stops the tables that an unreadable statement names. If it names no table, stops all known tables that its text mentions."""
+    """Stops the tables that an unreadable statement names, or if it names none, all known tables that its text mentions."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"the statement cannot be read: {statement.reason}")
     return _stops(statement, why, context)
 

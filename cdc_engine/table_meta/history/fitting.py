@@ -1,9 +1,9 @@
 """Compares a table map with the schema history: finds the table version with which the table map's rows are decoded, or says why no version
 fits. Pure functions.
 
-A table map with full metadata is sufficient: the history then adds only the declared types. If a table map has no column names, which is
-MySQL's default, the names come from the history. MariaDB's default table map has even less. Everything in the table map must agree with the
-history. A difference means that the history lacks a statement, so values would get into the wrong columns.
+A table map with full metadata is sufficient, and the history adds only the declared types. If a table map has no column names, which is
+MySQL's default, the names come from the history. By MariaDB's default, a table map has even less metadata. Everything in the table map must
+agree with the history. A difference means that the history lacks a statement, so values would get into the wrong columns.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 from sluice.cdc_engine.table_meta.history.derived_type import derived_type
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
 
-# Storage formats of MySQL 5.5 and earlier. A table keeps them until it is rebuilt. They have no metadata, and only MariaDB has fractions
-# of a second in them.
+# Storage formats of MySQL 5.5 and earlier. A table keeps these formats until it is rebuilt. The formats have no metadata, and only MariaDB
+# stores fractions of a second in them.
 _OLD_FORMATS = {
     TypeCode.TIMESTAMP2: TypeCode.TIMESTAMP,
     TypeCode.DATETIME2: TypeCode.DATETIME,
@@ -113,8 +113,8 @@ def _column_difference(table_map: TableMap, mapped: Column, declared: DeclaredCo
     return ""
 
 
-# The type codes of TIMESTAMP. If explicit_defaults_for_timestamp is off, a TIMESTAMP is NOT NULL by default, and its definition does not
-# say so.
+# The type codes of TIMESTAMP. If explicit_defaults_for_timestamp is off, a TIMESTAMP is NOT NULL by default, although its definition does
+# not contain NOT NULL.
 _TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
 
 
@@ -163,8 +163,8 @@ def _shown(items: tuple[str, ...] | list[str]) -> str:
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """Returns the table version with the columns of the schema history in the layout of the table map. The layouts differ only in old
-    storage formats and in NOT NULL of a TIMESTAMP.
+    """Returns the table version with the columns of the schema history in the layout of the table map. The two layouts differ only in old
+    storage formats, and in NOT NULL of a TIMESTAMP.
 
     The table map's NULL flag is used only for a TIMESTAMP. For other columns, the server also sets the flag if the statement has the table
     on the inner side of an outer join.
@@ -181,7 +181,7 @@ def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
 
 
 def _map_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
-    """Returns the columns as the table map has them. Names, signs, charsets and labels may be missing."""
+    """Returns the columns of a table map. Names, signs, charsets and labels may be missing, if the table map does not have them."""
     collations = table_map.collations(mariadb=mariadb) or (0,) * table_map.column_count
     return tuple(_map_column(table_map, index, collation) for index, collation in enumerate(collations))
 
@@ -220,7 +220,7 @@ def _mapped_key(table_map: TableMap) -> tuple[str, ...] | None:
 
 
 def _from_map(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
-    """Returns the schema that a table map with full metadata has, or None if its metadata is not full."""
+    """Returns the schema that the metadata of a table map describes, or None if the metadata is not full."""
     key = _mapped_key(table_map)
     if table_map.names is None or key is None:
         return None

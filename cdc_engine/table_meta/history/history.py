@@ -2,12 +2,12 @@
 
 The parser calls `apply` for every statement and `resolve` for every new table map, in the order of the stream. It calls `rewind` when the
 stream starts again at a position. The instance calls `seed` with the schemas of the source's tables if the history is empty. `apply` and
-`resolve` write to disk before they return, so the history is never behind the changes that the engine handed out. If the history is ahead
-of the acked position, `rewind` removes the later records, and the same statements produce the same changes again.
+`resolve` write to disk before they return, so the engine never hands out a change whose schema is not in the history. If the history is
+ahead of the acked position, `rewind` removes the later records, and the same statements produce the same changes again.
 
-A history belongs to one stream. It starts with the schemas at one position, and applies later statements to them. `compact` removes records
-that are not needed at any position to which the stream may return. A stopped table stays stopped until `seed` gives it a new schema, or
-`rewind` returns to a position before the stop.
+A history belongs to one stream. The history starts with the schemas at one position, to which later statements are applied. `compact`
+removes records that are not needed at any position to which the stream may return. A stopped table stays stopped until `seed` gives it a
+new schema, or `rewind` returns to a position before the stop.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class TableHistory:
         self._store([*snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
-        """Returns whether the history has triggers and views at `position`, which binlog_format MIXED requires. If it has only some of the
-        triggers and views, a row change in statement format stops every table.
+        """Returns whether the history has triggers and views at `position`, which binlog_format MIXED requires. If some triggers and views
+        are missing in the history, a row change in statement format stops every table.
         """
         return self._known.stored_objects(position.order_key) is not None
 
@@ -125,7 +125,7 @@ class TableHistory:
         """Returns the version of a table whose row events follow at `position`.
 
         Raises TableStoppedError with the state SCHEMA_UNKNOWN, SCHEMA_MISMATCH or TYPE_UNSUPPORTED, or with the state in which the table is
-        already stopped. The error has the version with which consumers decode the rows.
+        already stopped. The error's `version` is the table version with which consumers decode the rows.
         """
         try:
             version, learnt = self._resolved(table_map, position)
@@ -134,7 +134,7 @@ class TableHistory:
             raise
         except SluiceError:
             raise
-        except Exception as error:  # A defect of Sluice stops only this table, not the stream.
+        except Exception as error:  # An unexpected error stops only this table, not the stream.
             reason = f"the table map at {position} cannot be followed: {defect_text(error)}"
             stopped = TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
             stopped.version = _unreadable(stopped)
@@ -160,9 +160,9 @@ class TableHistory:
         return version, learnt
 
     def _for_consumers(self, table_map: TableMap, position: Position, error: TableStoppedError) -> TableVersion:
-        """Returns the version with which consumers decode the rows of a stopped table. It comes from the table's schema at `position`,
-        which the history knows although the lake has stopped the table. If that schema is unknown or does not fit the table map, the
-        version has no columns, and has the reason.
+        """Returns the version with which consumers decode the rows of a stopped table. The version comes from the table's schema at
+        `position`, which the history has although the table is stopped for the lake. If the schema is unknown or does not fit the table
+        map, the version has no columns but the reason.
         """
         state = self._known.table((table_map.database, table_map.table), position.order_key)
         if not isinstance(state, Stopped):
@@ -179,7 +179,7 @@ class TableHistory:
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
-        """Finds the version that fits a table map (`fit`). If none fits, tries the schema that an operator gave for this stop."""
+        """Finds the version that fits a table map (`fit`). If no version fits, tries the schema that an operator gave for this stop."""
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
@@ -267,11 +267,11 @@ class TableHistory:
         self._store([dropped_record(position, name, DroppedTable(schema=None))])
 
     def compact(self, positions: Collection[Position], records_min: int = 1) -> int:
-        """Removes the records that are not needed to continue from any of `positions`, and old answers of operators. Returns how many
-        records were removed.
+        """Removes the records that are not needed to continue from any of `positions`, and old approvals and schemas of operators. Returns
+        how many records were removed.
 
-        Removes no record if that would be fewer than `records_min`, or if an executed set cannot be parsed. During the call, other threads
-        may call `state` and `versions` for these and later positions.
+        Removes no record if fewer than `records_min` could be removed, or if an executed set cannot be parsed. During the call, other
+        threads may call `state` and `versions` for these and later positions.
         """
         self._review.forget(min((each.order_key for each in positions), default=0))
         records = self._repository.load()
@@ -305,8 +305,8 @@ class TableHistory:
         return tuple(_versions(each for each in states if isinstance(each, TableSchema)))
 
     def listed_versions(self, position: Position, names: Iterable[TableKey]) -> tuple[TableVersion, ...]:
-        """Returns the versions of those of `names` that are captured and have a schema at `position`. Tables that a statement stopped are
-        included.
+        """Returns the versions of the tables in `names` that are captured and have a schema at `position`, also of tables that a statement
+        stopped.
         """
         schemas = (each.schema if isinstance(each, Stopped) else each for each in self._captured_at(position, names))
         return tuple(_versions(each for each in schemas if isinstance(each, TableSchema)))
@@ -325,7 +325,7 @@ class TableHistory:
         return self._known.table((database, table), position.order_key)
 
     def table_names(self) -> list[TableKey]:
-        """Returns the names of all tables that the history has a record of, captured or not."""
+        """Returns the names of all tables with a record in the history, also of tables that are not captured."""
         return self._known.table_names()
 
     def _go_back_to(self, position: Position) -> None:
@@ -346,7 +346,7 @@ class TableHistory:
 
     def _changes_cascades(self, cascades: Cascades, record: HistoryRecord) -> bool:
         if not record.table or record.kind is RecordKind.OBJECT:
-            # Another server may write row events for changes by foreign keys.
+            # A record about the server may change the cascades, because some servers write row events for changes by foreign keys.
             return record.kind is RecordKind.SERVER
         name = (record.database, record.table)
         return cascades.depend_on(name, self._known.table(name, record.position.order_key))
@@ -362,8 +362,8 @@ _Taken = tuple[tuple[DdlEffect, ...], list[HistoryRecord], tuple[TableChange, ..
 
 
 def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts, position: Position) -> _Taken:
-    """Returns what a statement does: its effects, the records to store, and the changes of tables. If a defect of Sluice prevents that, the
-    result stops all tables that the statement may affect.
+    """Returns what a statement does: its effects, the records to store, and the changes of tables. After an unexpected error, the result
+    stops all tables that the statement may affect.
     """
     read: Statement = Unread(leading_words(context.text), "", text=context.text)
     try:
@@ -381,8 +381,8 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
 
 
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
-    """Returns the effects of a statement. Asks `review` for the policies, approvals and schemas that the rules request, and raises the
-    exceptions of `review`.
+    """Returns the effects of a statement. Asks `review` for the policies, approvals and schemas that `effects_of` requests. Raises the
+    errors of `review`.
     """
     while isinstance(meant := effects_of(read, context), Question):
         context = dataclasses.replace(
@@ -411,8 +411,8 @@ def _recorded(
 
 
 def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
-    """Yields the table version of each schema. If a defect of Sluice prevents that for a table, leaves the table out; the next table map
-    stops this table.
+    """Yields the table version of each schema. After an unexpected error, leaves the table out; the next table map of this
+    table stops it.
     """
     for schema in schemas:
         try:

@@ -32,14 +32,15 @@ class Question:
 
 
 class UnansweredError(Exception):
-    """Raised by a rule that needs the answer to a question. `effects_of` catches it and returns the question."""
+    """Raised by a rule that needs the answer to a question. `effects_of` catches the exception and returns the question."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question)
         self.question = question
 
 
-# The policy for a table that is created again, and so has no rows that an alteration could harm.
+# The policy for a table that is created again. Its alterations are always applied, because the lake's rows of the earlier table are deleted
+# first.
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 
@@ -62,7 +63,7 @@ class Answers:
         return None if self.recreated else self._of(Question(Unknown.SCHEMA, name, reason))
 
     def with_answer(self, question: Question, answer: Any) -> Answers:
-        """Returns these answers and the answer to another question."""
+        """Returns these answers together with the answer to one more question."""
         return dataclasses.replace(self, known={**self.known, question: answer})
 
     def _of(self, question: Question) -> Any:

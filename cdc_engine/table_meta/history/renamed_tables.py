@@ -18,10 +18,11 @@ from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 
 
 def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
-    """Returns whether the lake has all rows of the table `origin` and may move them to `name`: both are captured, and neither is stopped.
+    """Returns whether the lake has all rows of the table `origin` and may move the rows to `name`. Both names must be captured, and neither
+    table may be stopped.
 
-    If `origin` is the copy that a schema change tool made, its CREATE TABLE must also be in the stream. Otherwise the copy may have older
-    rows, which the lake lacks.
+    If `origin` is the copy that a schema change tool made, its CREATE TABLE must also be in the stream, because a copy that was created
+    earlier may have rows that the lake lacks.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):
@@ -44,7 +45,7 @@ def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: 
 
 
 def under_name(schema: TableSchema, name: TableKey) -> TableSchema:
-    """Returns the schema under the table's new name. Names of foreign keys that the server generated change too."""
+    """Returns the schema under the table's new name. If the server generated the name of a foreign key, this name changes too."""
     renamed = dataclasses.replace(schema, database=name[0], table=name[1])
     return dataclasses.replace(renamed, foreign_keys=foreign_keys.of_renamed(renamed, schema.table))
 

@@ -1,8 +1,8 @@
 """Stores the schemas that operators gave for tables with unknown schemas, as records in the folder `schema-resolutions`.
 
-`sluice schema resolve` stores a schema for the stop of a table. When the stream reaches the stop again, the table would stop for the same
-reason, which contains the position. The schema history then finds the stored schema by this reason. The newest RECORDS_KEPT schemas stay.
-If a table stops again after its schema was removed, an operator must give the schema again.
+`sluice schema resolve` stores a schema for the stop of a table. When the stream reaches the stop again, the table would stop again with the
+same reason, which contains the position. By this reason, the schema history finds the stored schema, and the table continues. The newest
+RECORDS_KEPT schemas stay. If a table stops again after its schema was removed, an operator must give the schema again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Resolutions:
 
 
 def _given_at(text: str) -> int:
-    """Returns when a schema was given, or 0 for a record of an earlier version or one that cannot be read."""
+    """Returns when a schema was given, in µs since 1970. Returns 0 for a record of an earlier version of Sluice, and for a record that
+    cannot be read.
+    """
     try:
         return int(json.loads(text)["given_at_us"])
     except (ValueError, KeyError, TypeError):

@@ -2,8 +2,8 @@
 
 The engine stores a schema change that waits (`note`). The console reads the change and stores an operator's approval (`approve`). The
 engine reads the approval when the stream reaches the statement again (`approved`). A record is replaced as a whole, so readers never see a
-part of it. An approval stays while the stream may reach its statement again. Older approvals, which only a backfill may need, are removed
-except for the newest RECORDS_KEPT records.
+part of a record. An approval stays while the stream may reach its statement again. Older approvals, which only a backfill may need, are
+removed except for the newest RECORDS_KEPT records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ NAME_CHARS_MAX = 72  # The maximum of characters of a table's name in the name o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingRecord:
-    """The record of a schema change that waits for approval. Each item is (description, plan → what it does in the lake)."""
+    """The record of a schema change that waits for approval. Each item is one change of the statement: (description, plan → what the plan
+    does in the lake).
+    """
 
     database: str
     table: str
@@ -107,7 +109,7 @@ class ReviewFiles:
         return "" if text is None else str(self._record(name, text)["plan"])
 
     def forget_before(self, order_key: int, kept: int = RECORDS_KEPT) -> None:
-        """Removes the oldest records of statements before `order_key`, which the stream never passes again, until `kept` records are left.
+        """Removes the oldest records of statements before `order_key`, which the stream never reads again, until `kept` records are left.
         Raises MetaError if the store does not answer.
         """
         names = sorted(self._records.all(FOLDER))  # A name begins with the order key of the statement.
@@ -141,8 +143,8 @@ def _name(database: str, table: str, order_key: int, kind: str) -> str:
 
 
 def _quoted(database: str, table: str) -> str:
-    """Returns the text for a table in the name of a record: without dots, of limited length, and different for each table even if letter
-    case is ignored.
+    """Returns the part of a record's name that identifies a table. The part has no dots and a limited length, and differs between tables
+    also if letter case is ignored.
     """
     quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
     whole = "+".join(quoted)

@@ -1,13 +1,15 @@
-"""Finds the captured tables in which a statement changed rows without row events, and why they stop. Pure functions.
+"""Finds the captured tables in which a statement may have changed rows without row events, and the reasons with which these tables stop.
+Pure functions.
 
 A session without row format writes its INSERT, UPDATE or DELETE to the binlog as text, which does not say which rows changed. These tables
 stop:
 
-- the tables that the statement writes, and the tables whose rows foreign keys change with them;
-- the tables that triggers and views may change because of these tables, directly or through others;
+- the tables that the statement writes, and the tables whose rows foreign keys change with them; - the tables that triggers and views may
+  change because of these tables, directly or through other tables;
 - if the source's triggers and views are unknown: all tables in the database of a name that may be a view;
-- if the statement does not tell what it writes: every table that it mentions, and every table of a database that it mentions;
-- if it calls a stored function or procedure, which may write to any table: every table.
+- if the statement does not name the tables that it writes: every table that the statement mentions, and every table of a database that it
+  mentions;
+- if the statement calls a stored function or procedure, which may write to any table: every table.
 
 A TRUNCATE, ALTER or RENAME in such a session may concern a temporary table with the same name as a captured table.
 """
@@ -99,8 +101,8 @@ def _named(
 ) -> dict[TableKey, CannotFollowError]:
     """Returns the stops of the tables that a statement names as changed.
 
-    A name that is not a known table may be a view, which `reached` evaluates, or a temporary table of the session. Any other name is a
-    table that was created or changed after the start of the stream.
+    A name that is not a known table may be a view, which `StoredObjects.reached` evaluates, or a temporary table of the session. Any other
+    unknown name is a table whose schema the history does not have; it stops too if it is captured.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()
     found: dict[TableKey, CannotFollowError] = {}
@@ -147,7 +149,7 @@ def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey
 def _below(
     parents: Collection[TableKey], schemas: Sequence[TableSchema], captured: Callable[[str, str], bool]
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of tables whose rows foreign keys change when rows of `parents` change, directly or through others."""
+    """Returns the stops of tables whose rows foreign keys change when rows of `parents` change, directly or through other tables."""
     cascades = Cascades(schemas, captured)
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:

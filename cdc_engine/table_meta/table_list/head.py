@@ -1,8 +1,9 @@
 """The head of a list of tables: a digest of all records, and the names of the records that were changed last. Pure.
 
-If the digest in the head is that of the list that a reader has cached, the reader reads only the head. If the reader has an earlier list,
-it reads the records that changed since then, and computes the digest of the result. If this digest differs from the head's, because a write
-was interrupted or somebody restored a file, the reader reads all records. The digest is a sum over the records, independent of their order.
+If a reader has cached the list with the head's digest, the reader reads only the head. If the reader has cached an earlier list, it reads
+the records that changed since that list, and computes the digest of the result. If this digest differs from the head's digest, because a
+write was interrupted or somebody restored a file, the reader reads all records. The digest is a sum over the records, independent of their
+order.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class ListHead:
     changes: tuple[ListChange, ...] = ()
 
     def changed_since(self, digest: str) -> tuple[str, ...] | None:
-        """Returns the names of the records that have changed since the list had this digest, or None if the head no longer has this
-        change.
+        """Returns the names of the records that have changed since the list had this digest, or None if the head no longer names the change
+        of the list with this digest.
         """
         if digest == self.digest:
             return ()
@@ -82,8 +83,8 @@ class ListHead:
 
 
 def head_of(text: str, where: str) -> ListHead | TableList:
-    """Parses a head. Returns a TableList if an earlier version stored the list under this name. `where` is the record's location for
-    messages. Raises MetaError, which tells an operator what to do.
+    """Parses a head. Returns a TableList if an earlier version of Sluice stored the whole list under this name. `where` is the record's
+    location for messages. Raises MetaError, which tells an operator what to do.
     """
     try:
         content = json.loads(text)

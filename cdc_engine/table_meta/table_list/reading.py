@@ -27,7 +27,7 @@ class _ReadList:
     """A process's cached copy of a list: its records, and the list that they form.
 
     `digest` is the digest of the records. `records` maps the name of each record to its number in the digest and its table. `whole` is True
-    if a head had this digest, so that the list is complete.
+    if a head that was read had this digest, so that the list is complete.
     """
 
     digest: str
@@ -52,8 +52,8 @@ def list_store(location: LedgerLocation) -> RecordStore:
 
 
 def read_list(directory: Location) -> TableList:
-    """Returns the current list, which is empty before the first connection to the source. Raises MetaError, which tells an operator what
-    to do.
+    """Returns the current list of captured tables. The list is empty before the first connection to the source. Raises MetaError, which
+    tells an operator what to do.
     """
     location = as_location(directory)
     store = list_store(location)
@@ -67,19 +67,20 @@ def read_list(directory: Location) -> TableList:
     now = _changed(store, head, known) or _all(store, known)
     whole = now.digest == head.digest
     if known.whole and not whole:
-        # Either the writer is about to write the head, or it was killed, and then the engine writes the head at its next start.
+        # The records are newer than the head. The writer writes the head next, or was killed; after a kill, the engine writes the head at
+        # its next start.
         return known.tables
     if len(_read) >= KEPT_MAX:
         _read.clear()
-    # If no head had this digest, the next call reads all records again. Otherwise, after a record was removed by hand, this process would
-    # never see later changes.
+    # `whole` is False if the head has another digest, and the next call then reads all records again. Without `whole`, this process would
+    # never see later changes after somebody removed a record.
     _read[location] = dataclasses.replace(now, whole=whole)
     return now.tables
 
 
 def read_table(directory: Location, name: str) -> ListedTable | None:
-    """Returns the table `name` ("database.table") of the list, or None if the list does not have it. Reads at most the table's record and
-    the head. Raises MetaError if these cannot be read.
+    """Returns the table `name` ("database.table") of the list, or None if the list does not have the table. Reads at most the table's
+    record and the head. Raises MetaError if a record cannot be read.
     """
     location = as_location(directory)
     store = list_store(location)
@@ -96,12 +97,12 @@ def read_table(directory: Location, name: str) -> ListedTable | None:
 
 
 def digest_of_list(directory: Location) -> str:
-    """Returns the digest of the list, or "" if it has no table. Reads only the head. Raises MetaError if that cannot be read."""
+    """Returns the digest of the list, or "" if the list has no table. Reads only the head. Raises MetaError if the head cannot be read."""
     return _fact(directory)[0]
 
 
 def count_of_list(directory: Location) -> int | None:
-    """Returns the number of captured tables, or None if there is no list yet. Reads only the head. Raises MetaError if that cannot be
+    """Returns the number of captured tables, or None if there is no list yet. Reads only the head. Raises MetaError if the head cannot be
     read.
     """
     return _fact(directory)[1]
@@ -131,8 +132,8 @@ def read_comments(directory: Location) -> Comments:
 
 
 def _head_in(store: RecordStore) -> tuple[ListHead | TableList | None, int]:
-    """Returns the stored head and the version of its record. Returns a TableList instead of the head if an earlier version stored it, and
-    None if there is no list.
+    """Returns the stored head and the version of its record. Returns a TableList instead of the head if an earlier version of Sluice stored
+    the whole list, and None if there is no list.
     """
     found = store.read(HEAD)
     return (None, NOT_THERE) if found is None else (_parsed_head(found.text, store.where(HEAD)), found.version)
@@ -142,7 +143,9 @@ _parsed_head = functools.lru_cache(maxsize=KEPT_MAX)(head_of)
 
 
 def _changed(store: RecordStore, head: ListHead, known: _ReadList) -> _ReadList | None:
-    """Reads the records that have changed since `known`. Returns None if the result is not the list of the head."""
+    """Reads the records that have changed since the cached list `known`, and returns the updated list. Returns None if its digest is not
+    the head's digest.
+    """
     changed = head.changed_since(known.digest)
     if changed is None:
         return None

@@ -53,7 +53,7 @@ def parsed(text: str, where: str) -> ListedTable:
 
 
 def types_of(table: TableVersion) -> tuple[str, ...]:
-    """Returns the types that a table's columns have in the lake, or () if the lake has no type for one of them."""
+    """Returns the types that a table's columns have in the lake, or () if the lake has no type for one of the columns."""
     from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of  # noqa: PLC0415  readers import no kernels
 
     try:
@@ -91,7 +91,7 @@ def _seen(table: TableVersion) -> TableVersion:
 
 
 def _spoken(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out values that equal their defaults. `table_of` adds them again."""
+    """Returns a record without the values that equal their defaults. `table_of` adds these values again."""
     return {name: value for name, value in record.items() if name not in defaults or value != defaults[name]}
 
 

@@ -39,13 +39,15 @@ def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], 
 
 
 def keyless_names(tables: Iterable[TableVersion], declared: Callable[[str, str], Sequence[str]]) -> tuple[str, ...]:
-    """Returns the names of the tables without a key. `declared(database, table)` returns the key that conf/ declares, or an empty one."""
+    """Returns the names of the tables without a key. `declared(database, table)` returns the key that conf/ declares for a table, or an
+    empty sequence.
+    """
     return tuple(sorted(each.name for each in tables if not each.key and not declared(each.database, each.table)))
 
 
 def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = False) -> str:
-    """Returns a sentence that describes how the lake stores tables without a key. It names the first three tables, or with `verbose` all
-    of them.
+    """Returns a sentence that describes how the lake stores tables without a key. The sentence names the first three tables, or with
+    `verbose` all tables.
     """
     shown = names if verbose else names[:3]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""

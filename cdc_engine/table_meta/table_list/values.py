@@ -23,8 +23,8 @@ class ListedTable:
     """A "database.table" in the list.
 
     - `version`: None if the table is not captured, but foreign keys change its rows.
-    - `types`: the types of the columns in the lake, or empty if the lake has no type for one of them.
-    - `cascades`: the foreign keys that change rows of this table, which is their child.
+    - `types`: the types of the columns in the lake, or empty if the lake has no type for one of the columns.
+    - `cascades`: the foreign keys that change rows of this table, which is the child table of each.
     """
 
     name: str

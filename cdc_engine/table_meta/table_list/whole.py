@@ -1,5 +1,5 @@
 """Reads and writes a copy of the list of captured tables as one file. A code server and its runs build their definitions from the same
-copy, so that all of them have the same tables. Earlier versions of Sluice stored an engine's list in this form.
+copy, so that the definitions have the same tables. Earlier versions of Sluice stored an engine's list in this form.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def to_text(tables: TableList) -> str:
 
 def read_whole(path: Path) -> TableList:
     """Returns the list in the file, or an empty list if there is no file. Parses the file only if it was replaced since the last call.
-    Raises MetaError if it cannot be read.
+    Raises MetaError if the file cannot be read.
     """
     stamp = stamp_of(path)
     return _read(path) if stamp is None else _read_at(path, stamp)
 
 
 def from_json(content: Any, where: str) -> TableList:
-    """Converts the parsed JSON of the file to a list. Raises MetaError if it has another structure."""
+    """Converts the parsed JSON of the file to a list. Raises MetaError if the JSON has another structure."""
     try:
         tables = tuple(table_of(table) for table in content["tables"])
         cascades = tuple(cascade_of(cascade) for cascade in content["cascades"])

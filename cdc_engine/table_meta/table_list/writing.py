@@ -1,8 +1,9 @@
 """Writes the list of captured tables of a destination: first the records that have changed, then the head. The engine writes the list after
 a statement that changes a table, and `sluice up` writes it before the engine runs.
 
-If a crash prevents the write of the head, the head is still that of the earlier list. Readers that have cached the earlier list keep using
-it, and the next start of the engine writes the head. A list that an earlier version of Sluice wrote is valid until a head replaces it.
+If a crash prevents the write of the head, the stored head belongs to the earlier list. Readers that have cached the earlier list continue
+to use it, and the next start of the engine writes the head. A list that an earlier version of Sluice wrote is valid until a head replaces
+it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class TableListWriter:
         self._sum = self._count = 0
         # The number in the digest of each stored record, or None if it is unknown which records are stored.
         self._stored: dict[str, int] | None = None
-        # The records that may differ from the stored ones, each with the table to write, or None if the record must be removed.
+        # Record name → the table to write, or None if the record must be removed, for all records that may differ from the stored records.
         self._unwritten = dict[str, _Prepared | None]()
         self._digest = ""
 
@@ -63,7 +64,7 @@ class TableListWriter:
     ) -> None:
         """Replaces the list by these tables. With `only`, replaces only the tables with these names. Writes nothing if nothing changes.
 
-        Raises MetaError if the list cannot be written, and StaleWriteError if a later holder of the lease has written it.
+        Raises MetaError if the list cannot be written, and StaleWriteError if a later holder of the lease has written the list.
         """
         listed = listed_tables(tables, cascades, comments or {}, {})
         changed = {name: self._prepare(each) for name, each in listed.items()}
@@ -121,7 +122,7 @@ class TableListWriter:
         return True
 
     def _write_records(self, changed: Mapping[str, _Prepared | None]) -> None:
-        """Writes these records, and removes those of tables that are not in the list."""
+        """Writes the changed records, and removes the records of tables that are no longer in the list."""
         texts = {record: to_text(each.listed) for record, each in changed.items() if each is not None}
         self._store.write_all(texts, token=self._token)
         for record in sorted(changed.keys() - texts.keys()):
@@ -138,7 +139,9 @@ class TableListWriter:
             self._store.remove(record, there.version)
 
     def _head(self, found: StoredRecord | None) -> ListHead | None:
-        """Returns the stored head, or None if there is none, if it cannot be read, or if an earlier version stored a list there."""
+        """Returns the stored head, or None if there is none, if it cannot be read, or if an earlier version of Sluice stored the whole list
+        in its place.
+        """
         if found is None:
             return None
         try:
@@ -166,7 +169,9 @@ def write_tables(
     cascades: Iterable[Cascade] = (),
     comments: Comments | None = None,
 ) -> None:
-    """Makes these tables the list of a destination. Raises MetaError if it cannot be written. Readers then keep the earlier list."""
+    """Replaces the list of a destination by these tables. If the list cannot be written, raises MetaError, and readers continue to use the
+    earlier list.
+    """
     TableListWriter(directory).write(tables, cascades, comments)
 
 

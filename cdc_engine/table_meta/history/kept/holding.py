@@ -1,8 +1,8 @@
 """Decides which records of the schema history apply at a position of the stream. Pure functions.
 
-Within an epoch, order keys decide. Between two epochs they do not, because the binlog belongs to another server or its files were numbered
-again: executed sets decide, if they are known. The position of a record for a statement or for rows has the executed set before the
-statement or the rows.
+Within an epoch, order keys decide. Order keys of two epochs cannot be compared, because the binlog belongs to another server, or its files
+were numbered again. In this case executed sets decide, if they are known. The position of a record for a statement or for rows has the
+executed set before the statement or the rows.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def holds_at(record: HistoryRecord, position: Position) -> bool:
 
 
 def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:
-    """Returns the records that are needed to continue the stream from any of the positions. For each position, these are all records that
-    do not apply yet, and for each subject the last record that applies.
+    """Returns the records that are needed to continue the stream from any of the positions. Needed for a position are all records that do
+    not apply yet at the position, and for each subject the last record that applies.
     """
     comparable, others = _by_numbering(records, positions)
     kept: set[int] = set()
@@ -65,7 +65,8 @@ def _by_numbering(
     """Groups the positions whose order keys can be compared. Returns the order keys of each group in ascending order, and the remaining
     positions, which must be compared with each record by executed sets.
 
-    In a group, order keys decide about all records, because each record is in the same sequence of binlog files or has no executed set.
+    Order keys decide about all records for the positions of a group, because each record is in the group's sequence of binlog files or has
+    no executed set.
     """
     groups: dict[tuple[int, str], dict[int, Position]] = {}
     for position in positions:
@@ -86,7 +87,7 @@ def _by_numbering(
 def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
     """Returns the indexes of the records that are needed at one of the order keys `keys`, which are ascending.
 
-    A record is needed at all keys before its own key, and at later keys until a later record of the same subject applies.
+    A record is needed at each key before its own key. It is also needed at later keys, until a later record of the same subject applies.
     """
     kept: set[int] = set()
     replaced: dict[RecordSubject, int] = {}  # Subject → the first index in `keys` at which a later record applies.
@@ -101,7 +102,9 @@ def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> s
 
 
 def subject_of(record: HistoryRecord) -> RecordSubject:
-    """Returns what a record is about. A later record about the same subject replaces it."""
+    """Returns the subject of a record: the table, database, trigger or view that it describes. A later record about the same subject
+    replaces the record.
+    """
     if record.kind in {RecordKind.SERVER, RecordKind.OBJECTS}:
         return record.kind.value, "", ""
     what = str(record.content["what"]) if record.kind is RecordKind.OBJECT else ""

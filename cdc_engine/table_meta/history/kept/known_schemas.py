@@ -14,7 +14,7 @@ TableKey = tuple[str, str]
 
 
 def was_dropped(there: KnownTable) -> bool:
-    """Returns whether a table was dropped, running or stopped."""
+    """Returns whether a table was dropped, also if the table was stopped before."""
     return isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone)
 
 
@@ -25,7 +25,7 @@ class KnownSchemas:
         self._server: Timeline[DdlServerFacts] = Timeline()
         self._databases: dict[str, Timeline[str]] = {}
         self._tables: dict[TableKey, Timeline[KnownTable]] = {}
-        # Each tuple has one trigger or view, or is empty after it was dropped.
+        # The tuples in a timeline have one trigger or view, or are empty after the trigger or view was dropped.
         self._objects: dict[ObjectKey, Timeline[tuple[StoredObject, ...]]] = {}
         self._objects_complete: Timeline[bool] = Timeline()
         self.head = -1
@@ -96,7 +96,7 @@ class KnownSchemas:
         return there == state and comments_of(there) == comments_of(state)
 
     def drop_after(self, key: int) -> bool:
-        """Removes all records after the order key. Returns whether there were any."""
+        """Removes all records after the order key. Returns whether a record was removed."""
         self.head = min(self.head, key)
         dropped = [self._server.drop_after(key), self._objects_complete.drop_after(key)]
         dropped += [timeline.drop_after(key) for timeline in self._objects.values()]
@@ -110,14 +110,14 @@ def _object_key(record: HistoryRecord) -> ObjectKey:
 
 
 def _object_state(record: HistoryRecord) -> tuple[StoredObject, ...]:
-    """Returns the trigger or view in a record, or () if the record means that it was dropped."""
+    """Returns the trigger or view in a record, or () if the record says that the trigger or view was dropped."""
     if "table" not in record.content:
         return ()
     return (StoredObject.from_json(record.database, record.table, record.content),)
 
 
 def comments_of(state: KnownTable) -> dict[str, str]:
-    """Returns the comments of a table, as `TableSchema.comments` does, or {} if its schema is unknown."""
+    """Returns the comments of a table, as `TableSchema.comments` does, or {} if the table's schema is unknown."""
     schema = state if isinstance(state, TableSchema) or state is None else state.schema
     return schema.comments if schema is not None else {}
 

@@ -34,10 +34,11 @@ class RecordKind(enum.Enum):
     DDL = "ddl"  # The schema of a table after a DDL statement.
     TABLE_MAP = "table_map"  # The schema of a table, from a table map with full metadata.
     STOPPED = "stopped"  # The table is stopped from this position on.
-    DROPPED = "dropped"  # The table was dropped. The record has its last schema, or no content if that is unknown.
-    OBJECTS = "objects"  # Whether all triggers and views are known. Without such a record, none is known.
-    OBJECT = "object"  # A trigger or view. The record has no content after it was dropped.
-    REWIND = "rewind"  # Invalidates all earlier records whose position is after this one's.
+    # The table was dropped. The record has the table's last schema, or no content if the schema is unknown.
+    DROPPED = "dropped"
+    OBJECTS = "objects"  # Whether all triggers and views are known. Without such a record, no trigger or view is known.
+    OBJECT = "object"  # The definition of a trigger or view. Without a definition, the record says that it was dropped.
+    REWIND = "rewind"  # Invalidates all earlier records whose positions are after the position of this record.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,13 +80,13 @@ class Repository(Protocol):
     """Where the records are stored, in the order in which they are written. All methods raise MetaError if the store fails."""
 
     def load(self) -> list[HistoryRecord]:
-        """Returns all valid records, without the REWIND records and the records that these invalidated."""
+        """Returns all valid records, without REWIND records and without the records that a REWIND record invalidated."""
 
     def look(self) -> list[HistoryRecord]:
-        """Returns the same records as `load`, but repairs nothing in the store, so it can be called while another process writes."""
+        """Returns the same records as `load`, but repairs nothing in the store, so that it can be called while another process writes."""
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Adds all of the records or none of them. The records are durable when this returns."""
+        """Adds either all of the records or none. The records are durable when this method returns."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
         """Atomically replaces all records."""
@@ -148,7 +149,7 @@ class SchemaRepository:
         return holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Appends records. They are on disk when this returns. Raises MetaError if they cannot be written."""
+        """Appends records. The records are on disk when this method returns. Raises MetaError if the records cannot be written."""
         lines = b"".join(record.to_line() for record in records)
         try:
             make_folder(self._path.parent)
@@ -164,7 +165,9 @@ class SchemaRepository:
             ) from error
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Writes a new file, syncs it and renames it over the old one. So a crash leaves the old or the new file complete."""
+        """Writes a new file, syncs it, and renames it to replace the old file. So a crash leaves either the complete old file or the
+        complete new file.
+        """
         try:
             replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
         except OSError as error:
@@ -204,8 +207,8 @@ def holding(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
 
 
 def _write_or_take_back(descriptor: int, content: bytes) -> None:
-    """Appends the content. If that fails, for example on a full disk, removes the part that was written, so that the next write begins a
-    new line.
+    """Appends the content to a file. If the write fails, for example on a full disk, removes the part that was written, so that the next
+    write begins a new line.
     """
     size_before = os.fstat(descriptor).st_size
     try:

@@ -19,7 +19,7 @@ from sluice.cdc_engine.table_meta.history.kept.repository import WITHOUT_IT, His
 
 FORMAT = 1
 PREFIX, HEAD = "schema-", "schema-head"
-TEXT_BYTES_MAX = 400_000  # The largest size of a chunk in bytes. Only a chunk with a single record can be larger.
+TEXT_BYTES_MAX = 400_000  # The maximum size of a chunk in bytes. Only a chunk with a single record can be larger.
 TRIES_MAX = 10
 
 
@@ -49,7 +49,7 @@ class SharedRepository:
     def __init__(self, store: RecordStore, token: int = 0) -> None:
         self._store, self._token = store, token
         self._counted: RepositoryHead | None = None  # The head that this process read or wrote last.
-        # Whether the store did not answer the last write of the head, so that it is unknown whether the write succeeded.
+        # True if the store did not answer the last write of the head, so that it is unknown whether the write succeeded.
         self._unsure = False
 
     def load(self) -> list[HistoryRecord]:
@@ -84,7 +84,7 @@ class SharedRepository:
             head = self._settled()
             self._add(dataclasses.replace(head, generation=head.generation + 1, chunks=0), list(_chunks(records)))
         counting = f"{PREFIX}{head.generation + 1:06d}-"
-        # Removes only older generations, because another process may have written a newer one while this process was suspended.
+        # Removes only older generations, because another process may have written a newer generation while this process was suspended.
         for name in self._store.read_all(PREFIX):
             if name != HEAD and name < counting:
                 self._store.remove(name)
@@ -109,8 +109,8 @@ class SharedRepository:
             ) from error
 
     def _settled(self) -> RepositoryHead:
-        """Returns the head. If the last write of the head got no answer but succeeded, undoes this write first, because its caller got an
-        error.
+        """Returns the stored head. If the last write of the head succeeded although the store did not answer, first undoes this write,
+        because the caller of that write got an error.
         """
         head = self._head()
         if self._unsure and self._counted is not None and self._counted.counts != head.counts:

@@ -30,7 +30,7 @@ class Timeline(Generic[Value]):
         self._values.append(value)
 
     def at(self, key: int) -> Value | None:
-        """Returns the value that applies at `key`, or None if there is none."""
+        """Returns the value that applies at `key`, or None if no value applies."""
         index = bisect.bisect_right(self._keys, key)
         return self._values[index - 1] if index else None
 
@@ -39,7 +39,7 @@ class Timeline(Generic[Value]):
         return bool(self._keys) and self._keys[0] <= key
 
     def drop_after(self, key: int) -> bool:
-        """Removes all entries whose keys are above `key`. Returns whether there were any."""
+        """Removes all entries whose keys are above `key`. Returns whether an entry was removed."""
         index = bisect.bisect_right(self._keys, key)
         dropped = index < len(self._keys)
         del self._keys[index:], self._values[index:]

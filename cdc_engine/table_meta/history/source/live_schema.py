@@ -1,7 +1,7 @@
 """Reads a table's schema from the server, and decides whether the table already had this schema at a position near the end of the binlog.
 
-The table had this schema if the binlog has no statement about the table after the position. The server lists the events after the position.
-If these are too many, or if the position is not in the last binlog file, the result is unknown.
+The table had this schema if the binlog has no statement about the table after the position. The server lists the events after the position
+(SHOW BINLOG EVENTS). If there are too many events, or if the position is not in the last binlog file, the result is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import Nothing
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
-EVENTS_BEHIND_MAX = 5000  # The most events that are listed. Listing more takes too long.
+EVENTS_BEHIND_MAX = 5000  # The maximum of events that are listed, because listing more events takes too long.
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
@@ -65,7 +65,7 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
     """Returns whether no statement after the position may affect the table. Every statement whose text contains the table's name counts as
-    one that may.
+    a statement that may affect it.
     """
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()

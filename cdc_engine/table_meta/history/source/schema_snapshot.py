@@ -1,7 +1,7 @@
 """Reads the current schemas of tables from the server's information_schema, over the caller's PyMySQL connection.
 
-Views are left out. Sequences are left out too, although they have row events. The row events of a table with system versioning may have
-columns that information_schema does not show.
+Views are left out. Sequences are left out too, although they have row events. For a table with system versioning, the hidden columns of the
+row times are added, because row events have these columns and information_schema does not show them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from sluice.cdc_engine.table_meta.schema import (
     with_row_times,
 )
 
-ATTEMPTS_MAX = 5  # How often the schema is read again if a statement changes it during the reading.
+ATTEMPTS_MAX = 5  # How many times the schemas are read again if a statement changes a schema during the reading.
 # From these versions on, REFERENCES in a column definition creates a foreign key.
 INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)
 # From these versions on, the server obeys ON DELETE and ON UPDATE after MATCH.
@@ -55,7 +55,8 @@ MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)
 # Charsets with characters that the server prints as `?` in information_schema.
 _WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
-# A variable of MySQL 9.6 and later. If it is OFF, MySQL instead of InnoDB executes foreign keys, and writes their changes to the binlog.
+# innodb_native_foreign_keys is a variable of MySQL 9.6 and later. If it is OFF, MySQL instead of InnoDB executes foreign keys, and writes
+# row events for the changes.
 _NATIVE_FOREIGN_KEYS = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
 )
@@ -69,7 +70,8 @@ _COLUMNS = (
     "column_default FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _EXTRA = "extra"
-# The column EXTRA for a MariaDB with system-versioned tables: ROW START and ROW END are added to it.
+# The expression for the column EXTRA on a MariaDB with system-versioned tables. It adds ROW START or ROW END, which MariaDB shows in
+# another column.
 _EXTRA_OF_VERSIONED = (
     "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
 )
@@ -97,10 +99,11 @@ class SchemaSnapshot:
 
     - `databases`: (name, default charset).
     - `unreadable`: (database, table, reason) for tables whose columns cannot be parsed.
-    - `elsewhere`: (database, table, reason) for tables whose rows do not follow from their row events, because of their engine or because a
-      MERGE table contains them.
+    - `elsewhere`: (database, table, reason) for tables whose rows can change without row events, because of the table's engine or because a
+      MERGE table contains the table.
     - `stored_objects`: triggers and views, or None if they were not read.
-    - `unknown_tables`: (database, table) for tables that may exist where the stream begins and whose columns there are unknown.
+    - `unknown_tables`: (database, table) for tables that may exist at the position where the stream begins, but whose columns at this
+      position are unknown.
     """
 
     server: DdlServerFacts
@@ -169,8 +172,8 @@ def stable_snapshot(
     *,
     with_objects: bool = False,
 ) -> tuple[SchemaSnapshot, Position]:
-    """Returns the schemas of the source's tables, and a position at which they apply. Needs no locks: the schemas are read before and after
-    the position, and must be equal.
+    """Returns the schemas of the source's tables, and a position at which they apply. Needs no locks, because the schemas are read before
+    and after the position is read, and must be equal.
 
     With `with_objects`, all triggers and views are read too. The account must be allowed to see them. Raises SourceConnectionError if the
     schema changed during every attempt.
@@ -206,8 +209,8 @@ def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> li
 
 
 def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> dict[tuple[str, str], list[ForeignKey]]:
-    """Returns the foreign keys of each table. MariaDB 11 shows their actions in information_schema only to users who may change the table.
-    Missing actions are read from SHOW CREATE TABLE.
+    """Returns the foreign keys of each table. MariaDB 11 shows the actions of a foreign key in information_schema only to users who may
+    change the table. Missing actions are read from SHOW CREATE TABLE.
     """
     columns: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for database, table, constraint, *column in _rows(cursor, _REFERENCES, databases):
@@ -235,8 +238,8 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
 
 
 def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (database, table, reason) for tables whose rows do not follow from their row events, because of their engine or because a
-    MERGE table contains them.
+    """Yields (database, table, reason) for tables whose rows can change without row events, because of the table's engine or because a
+    MERGE table contains the table.
     """
     for name, engine in sorted(engines.items()):
         if not rows_elsewhere(engine):
@@ -255,8 +258,8 @@ def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str
 
 
 def _shown_table(cursor: Cursor, name: tuple[str, str], flavour: str) -> Statement:
-    """Parses the output of SHOW CREATE TABLE. Raises MySQLError if the server refuses, for example because tables of a MERGE table are
-    missing.
+    """Parses the output of SHOW CREATE TABLE. Raises MySQLError if the server refuses the statement, for example because tables of a MERGE
+    table are missing.
     """
     quoted = ".".join(_quoted(part) for part in name)
     return read_statement(str(_rows(cursor, f"SHOW CREATE TABLE {quoted}")[0][1]), flavour)
@@ -276,7 +279,7 @@ class _Notation(enum.Enum):
 
     EXPRESSION = "MariaDB"  # An expression, as in a DDL statement.
     TEXT = "MySQL 5.7"  # A constant without its quotes.
-    HEXADECIMAL = "MySQL 8.0"  # Like TEXT, but a binary string is 0x616263, truncated at its first zero byte.
+    HEXADECIMAL = "MySQL 8.0"  # Like TEXT, but a binary string is shown as 0x616263, truncated at its first zero byte.
 
 
 def _notation(flavour: str, version: str) -> _Notation:

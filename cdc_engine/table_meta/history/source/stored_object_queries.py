@@ -1,4 +1,4 @@
-"""Reads the triggers and views of the server. From them the schema history finds the tables that a row change in statement format may
+"""Reads the triggers and views of the server, by which the schema history finds the tables that a row change in statement format may
 affect.
 """
 
@@ -56,6 +56,6 @@ def _object(what: str, row: tuple[Any, ...], flavour: str) -> StoredObject:
         name=name,
         table=(of_database, table),
         words=words_of(words),
-        # A body that the server hides, or that cannot be parsed, counts as one that calls a routine.
+        # A trigger or view whose body the server hides, or whose body cannot be parsed, counts as calling a routine.
         calls=not words or body_calls_routine(words, rules),
     )

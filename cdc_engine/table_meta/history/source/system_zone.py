@@ -1,7 +1,7 @@
 """Finds the named time zone of a server with time_zone=SYSTEM, by comparing times that the server converts.
 
-The server reports only an abbreviation, which may be ambiguous: three zones are called CST. But DDL with DEFAULT CURRENT_TIMESTAMP
-requires the zone's rules.
+The zone's rules are needed for DDL with DEFAULT CURRENT_TIMESTAMP. But the server reports only an abbreviation, which may be ambiguous:
+three zones are called CST.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import functools
 import zoneinfo
 from collections.abc import Callable
 
-# One time is compared every STEP_DAYS of these years. Zones that agree at all these times count as the same zone.
+# In these years, one time every STEP_DAYS days is compared. Zones that agree at all compared times count as the same zone.
 FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5
 _FORM = "%Y-%m-%d %H:%M:%S"
 Ask = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its only row.
 
 
 def system_zone(ask: Ask) -> str:
-    """Returns the name of the zone whose times equal the server's in all comparisons, or "" if there is none."""
+    """Returns the name of the zone whose times equal the server's in all comparisons, or "" if there is no such zone."""
     there = _moments()
     texts = ", ".join(f"CONVERT_TZ('{moment.strftime(_FORM)}', '+00:00', 'SYSTEM')" for moment in there)
     shown = tuple(str(each)[:19] for each in ask(f"SELECT {texts}"))
