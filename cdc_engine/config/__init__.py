@@ -1,8 +1,8 @@
 """Reads conf/sluice.yaml and conf/destinations/*.yaml into checked values.
 
-Only the engine's launcher, Dagster's code and the console read conf/. The stages of the engine get the values that they need as arguments,
-so no stage depends on the form of a file. For a secret, a setting names the variable, file or command that has it. The secret itself is
-read whenever a connection is opened.
+Only the engine's launcher, Dagster's code and the console read conf/. The stages of the engine get values as arguments, so no stage depends
+on the format of a file. A setting for a secret names the variable, file or command that has the secret. The secret itself is read each time
+a connection is opened.
 """
 
 from sluice.cdc_engine.config.consumers import CanalServerConfig

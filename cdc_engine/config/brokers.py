@@ -1,8 +1,7 @@
-"""Defines the settings that all kinds of brokers have. They correspond to Canal's canal.mq.*. Also finds the settings class for a kind of
+"""Defines the settings that all kinds of brokers have, which correspond to Canal's canal.mq.*. Also finds the settings class for a kind of
 broker.
-
-A kind is an entry point of the group `sluice.brokers`. Its settings class is a subclass of `BrokerConfig`. Packages outside Sluice use
-`BrokerConfig` and `PartitionedConfig` (docs/guides/write-a-broker-plug-in.md).
+A kind of broker is an entry point of the group `sluice.brokers`. The entry point names a settings class, which is a subclass of
+`BrokerConfig`. Plug-ins in other packages use `BrokerConfig` and `PartitionedConfig` (docs/guides/write-a-broker-plug-in.md).
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ Addresses = Annotated[str, Field(min_length=1), AfterValidator(_addresses)]
 
 
 def addresses_of(text: str, port: int) -> tuple[tuple[str, int], ...]:
-    """Splits `host:port,host` at commas or semicolons into addresses. `port` is the default port. Raises ValueError if a part is not an
-    address.
+    """Parses a list of addresses such as `host:port,host`, which commas or semicolons divide. `port` is the default port. Raises ValueError
+    if an entry is not an address.
     """
     return tuple(address_of(word.strip(), port) for word in re.split("[,;]", text) if word.strip())
 
 
 def address_of(word: str, port: int) -> tuple[str, int]:
-    """Splits `host:port` or `host`. `port` is the default port. Raises ValueError if `word` is not an address."""
+    """Parses the address `host:port` or `host`. `port` is the default port. Raises ValueError if `word` is not an address."""
     found = ADDRESS.fullmatch(word)
     if found is None:
         raise ValueError(
@@ -81,7 +80,7 @@ class RegistryConfig(Strict):
             raise ValueError("url: write http://host:port or https://host:port, with a path if the registry has one")
         if "@" in parts.netloc:
             raise ValueError("url: set `user` and `password` instead of a login in the URL")
-        _ = parts.port  # Reading `port` raises ValueError if it is invalid.
+        _ = parts.port  # Raises ValueError if the port is invalid.
         return url
 
     @model_validator(mode="after")
@@ -154,8 +153,8 @@ class BrokerConfig(RenderingConfig):
         return self.batch_bytes_max or (PACKET_BYTES if self.format == "protobuf" else FLAT_BYTES)
 
     def publisher(self) -> Any:
-        """Returns the publisher for these settings. Imports the broker's library, which other processes do not need. Raises
-        ConfigurationError if the settings cannot work, and PublishError if the broker does not answer.
+        """Returns a publisher that sends messages with these settings. Imports the broker's library only here, because processes that send
+        nothing need not have it. Raises ConfigurationError if the settings are invalid, and PublishError if the broker does not answer.
         """
         raise ConfigurationError(
             f"brokers: the plug-in of kind {self.kind!r} cannot send messages: its settings class defines no "
@@ -189,7 +188,7 @@ class PartitionedConfig(BrokerConfig):
 
 
 def _of_kind(given: Any, info: ValidationInfo) -> Any:
-    """Parses a broker's settings with the class of its kind."""
+    """Parses the settings of a broker with the settings class of the broker's kind."""
     if isinstance(given, BrokerConfig) or not isinstance(given, dict):
         return given
     kind = given.get("kind")
@@ -199,7 +198,7 @@ def _of_kind(given: Any, info: ValidationInfo) -> Any:
 
 
 def _settings_of(kind: str) -> type[BrokerConfig]:
-    """Returns the settings class of a kind of broker. Raises ValueError if no package with this kind is installed, or if it cannot be
+    """Returns the settings class of a kind of broker. Raises ValueError if no installed package has this kind, or if the class cannot be
     loaded.
     """
     if why := BROKERS.problem_of(kind):
@@ -207,7 +206,7 @@ def _settings_of(kind: str) -> type[BrokerConfig]:
     entry = BROKERS.entry(kind)
     try:
         found = entry.load()
-    except Exception as error:  # The package is not part of Sluice, so loading it may raise anything.
+    except Exception as error:  # The plug-in is not part of Sluice, so its import may raise any error.
         raise ValueError(
             f"the kind {kind!r} ({described(entry)}) cannot be loaded: {type(error).__name__}: {error}"
         ) from error

@@ -17,15 +17,15 @@ from sluice.cdc_engine.config.remote.settings import REMOTE, RemoteConfig
 from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 MAIN = "sluice.yaml"
-# The first character of the text of a file that cannot be read; the reason follows. YAML does not allow this character.
+# If a file cannot be read, its text is this character and the reason. YAML does not allow this character.
 UNREADABLE = "\0"
-_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Quoted parts of a file in PyYAML's errors.
+_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # A part of the file that an error of PyYAML quotes.
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfFiles:
-    """The texts of the files of conf/. `directory` is conf/ itself. Relative paths in the files start in its parent. `destinations` has a
-    text per destination.
+    """The texts of the files of conf/. `directory` is conf/ itself: relative paths in the files start in the parent of `directory`. `main`
+    is the text of sluice.yaml. `destinations` has the text of each destination's file, by destination.
     """
 
     directory: Path
@@ -33,7 +33,7 @@ class ConfFiles:
     destinations: Mapping[str, str]
 
     def digest(self, destination: str) -> str:
-        """Returns a digest of a destination's file, or "" if there is no such file."""
+        """Returns a digest of a destination's file, or "" if the destination has no file."""
         text = self.destinations.get(destination)
         return "" if text is None else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
@@ -44,9 +44,8 @@ def file_of(destination: str) -> str:
 
 
 def read_conf_files(directory: Path) -> ConfFiles:
-    """Reads the files of conf/. If conf/remote.yaml names a source, returns the revision that was pulled from there last.
-
-    The text of a file that cannot be read begins with UNREADABLE. Raises ConfigurationError if the folder does not exist, or if nothing
+    """Reads the files of conf/. If conf/remote.yaml exists, returns the files of the revision that was pulled last.
+    The text of a file that cannot be read begins with UNREADABLE. Raises ConfigurationError if the folder does not exist, or if no revision
     was pulled yet.
     """
     if not directory.is_dir():
@@ -65,8 +64,8 @@ def read_conf_files(directory: Path) -> ConfFiles:
 
 
 def read_remote(directory: Path) -> RemoteConfig | None:
-    """Returns the source from which conf/ is pulled, or None if there is no conf/remote.yaml. Raises ConfigurationError if that file is
-    invalid.
+    """Returns the settings of conf/remote.yaml, which name the repository or archive from which conf/ is pulled. Returns None if the file
+    does not exist. Raises ConfigurationError if the file is invalid.
     """
     if not (directory / REMOTE).exists():
         return None
@@ -75,7 +74,7 @@ def read_remote(directory: Path) -> RemoteConfig | None:
     if not problems:
         try:
             found = RemoteConfig.model_validate(record, context={"root": directory.parent})
-        except ValidationError as error:  # The values are left out of the message, because they may be secrets.
+        except ValidationError as error:  # Leaves the values out of the message, because a value may be a secret.
             for each in error.errors():
                 key = ".".join(map(str, each["loc"]))
                 problems.append(": ".join(filter(None, [REMOTE, key, each["msg"].removeprefix("Value error, ")])))
@@ -89,13 +88,15 @@ def read_remote(directory: Path) -> RemoteConfig | None:
 
 
 def remote_record(directory: Path) -> RemoteRecord | None:
-    """Returns the record of the last pull, or None if there is no conf/remote.yaml. Raises ConfigurationError if that file is invalid."""
+    """Returns the record of the last pull. Returns None if conf/remote.yaml does not exist or nothing was pulled. Raises ConfigurationError
+    if that file is invalid.
+    """
     remote = read_remote(directory)
     return read_record(remote.record_file) if remote is not None else None
 
 
 def _pulled(directory: Path, remote: RemoteConfig) -> ConfFiles:
-    """Returns the texts of the revision in use. Raises ConfigurationError if nothing was pulled yet."""
+    """Returns the texts of the pulled revision that is in use. Raises ConfigurationError if no revision was pulled yet."""
     record = read_record(remote.record_file)
     if record is None or not record.revision:
         why = f": {record.refused or record.away}" if record is not None else ""
@@ -106,7 +107,7 @@ def _pulled(directory: Path, remote: RemoteConfig) -> ConfFiles:
 
 
 def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
-    """Parses the text of a file into keys and values. If that fails, adds a sentence to `problems` and returns {}."""
+    """Parses the YAML text of a file into keys and values. If the text is invalid, appends a message to `problems` and returns {}."""
     if text.startswith(UNREADABLE):
         problems.append(f"{file} cannot be read: {text[1:]}")
         return {}
@@ -122,7 +123,7 @@ def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
 
 
 def _of_yaml(error: yaml.YAMLError) -> str:
-    """Returns what is wrong in a file, and where, from an error of PyYAML. Leaves out the file's text, which may contain a secret."""
+    """Returns the reason, line and column of an error of PyYAML. Leaves out the file's text, because it may contain a secret."""
     what = _QUOTED.sub("…", str(getattr(error, "problem", "") or "the file is not YAML"))
     mark = getattr(error, "problem_mark", None)
     return f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else what

@@ -292,8 +292,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self
 
     def start_here(self) -> StartConfig:
-        """Returns where the destination starts if it has no cursor, on the source that it reads now. Raises PositionLostError if conf/
-        names a file of another source.
+        """Returns the setting from where the destination reads its current source if it has no cursor. Raises PositionLostError if this
+        setting names a binlog file of another source.
         """
         standby = next((each for each in self.sources[1:] if each.address == self.source.address), None)
         if standby is None:
@@ -308,7 +308,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     @property
     def installation(self) -> str:
-        """The id of the installation, which the source's list of replicas shows for the engine. Empty until `of_installation` sets it."""
+        """The id of the installation, which the source's list of replicas (SHOW REPLICAS) shows for the engine. Empty until
+        `of_installation` sets it.
+        """
         return self._installation
 
     def of_installation(self, installation: str) -> DestinationConfig:
@@ -318,13 +320,15 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return made
 
     def reading(self, address: str) -> DestinationConfig:
-        """Returns a copy that reads the source at this address. If conf/ has no such source, the copy reads the same source as this one."""
+        """Returns a copy of these settings whose `source` is the one at this address. `source` stays unchanged if `sources` has no such
+        address.
+        """
         found = next((each for each in self.sources if each.address == address), self.source)
         return self.model_copy(update={"source": found})
 
     def reading_now(self, directory: Path) -> DestinationConfig:
-        """Returns a copy that reads the source in use. After a failover, a file in `directory` names it. Raises ConfigurationError if that
-        file cannot be read.
+        """Returns a copy of these settings whose `source` is the one that is read now. After a failover, a file in `directory` names this
+        source. Raises ConfigurationError if that file cannot be read.
         """
         return self.reading(address_in_use(directory)) if self.sources else self
 
@@ -352,17 +356,17 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return {**self.schema_changes.model_dump(), **declared, **own}
 
     def cascade_policy(self, database: str, table: str) -> str:
-        """Returns `apply`, `stop` or `ignore`: what happens if a foreign key changes rows of the table without row events. `apply` becomes
-        `stop` for a shard, and for a table without a current-state table.
+        """Returns what Sluice does if a foreign key changes rows of the table without row events: `apply`, `stop` or `ignore`. Returns
+        `stop` instead of `apply` for a shard, and for a table that has no current-state table.
         """
         options = self.table(database, table)
         word = options.cascades or self.cascades
-        # Several shards may have rows with the same key, so a cascade could also change the rows of other shards.
+        # `apply` changes rows of the Delta table by key. Several shards may have the same key, so it could change rows of other shards.
         confined = options.current_state and self.shard(database, table) is None
         return "stop" if word == "apply" and not confined else word
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
-        """Returns which program merges a table."""
+        """Returns the setting that chooses how a table is merged."""
         return self.table(database, table).merge or self.merge
 
     def table(self, database: str, table: str) -> TableConfig:
@@ -372,12 +376,12 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return own or NO_OPTIONS
 
     def folder(self, database: str, table: str) -> str:
-        """Returns the folder of a table in the lake: the folder of its shards, otherwise the one that `table_path` gives."""
+        """Returns the path of a table's folder below the lake: `into` of the table's shards, or else the folder that `table_path` gives."""
         if (shard := self.shard(database, table)) is not None:
             return shard.into
         names = {"database": path_segment(database), "table": path_segment(table)}
         return self.table_path.format(destination=self.name, **names)
 
     def shard(self, database: str, table: str) -> ShardOf | None:
-        """Returns the settings of a source table that is a shard, or None if it has a Delta table of its own."""
+        """Returns the settings of a source table as a shard, or None if the table has a Delta table of its own."""
         return next((found for each in self.shards if (found := each.of(self.name, database, table))), None)

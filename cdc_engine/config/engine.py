@@ -13,7 +13,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def host_and_port(word: str) -> tuple[str, int]:
-    """Splits "host:port". Raises ValueError, whose message tells what to write instead."""
+    """Parses "host:port". Raises ValueError, whose message says what to write instead of `word`, if it is not an address."""
     host, _, port = word.strip().rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{word!r} is not an address; write host:port, such as 127.0.0.1:4267")

@@ -1,5 +1,5 @@
-"""Defines the settings of a group, which are files of conf/destinations with `members`. A group has neither a source nor a lake of its
-own.
+"""Defines the settings of a group. A file of conf/destinations with `members` describes a group, which has neither a source nor a lake of
+its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GroupConfig(StreamConfig):
     @model_validator(mode="before")
     @classmethod
     def _words_of_groups(cls, record: Any) -> Any:
-        """Refuses settings that only destinations have. The message tells where to write them."""
+        """Refuses settings that only a destination may have. The message says in which file to write them."""
         if not isinstance(record, dict):
             return record
         others = [word for word in record if word not in cls.model_fields and word in DestinationConfig.model_fields]
@@ -109,7 +109,7 @@ def is_group(record: Mapping[str, Any]) -> bool:
 
 
 def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str, DestinationConfig]) -> Iterator[str]:
-    """Yields a sentence for each member that does not exist, or that is a group itself."""
+    """Yields a message for each member of a group that does not exist, or that is a group itself."""
     for name, group in sorted(groups.items()):
         for member in group.members:
             if member in groups:

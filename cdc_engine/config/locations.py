@@ -49,13 +49,13 @@ class ArchiveFetchConfig(Strict):
 
 
 def is_in_a_store(location: str) -> bool:
-    """Returns whether a checked location is in an object store."""
+    """Returns whether a location is a URL of an object store. `location` must be a validated setting."""
     return config_paths.URI.match(location) is not None
 
 
 def folds_case(location: str) -> bool:
-    """Returns whether a folder is on a file system that ignores letter case in names. Returns False for object stores, which never ignore
-    it.
+    """Returns whether a folder is on a file system that ignores letter case in names. Returns False for a location in an object store,
+    because object stores distinguish letter case.
     """
     if is_in_a_store(location):
         return False
@@ -119,12 +119,14 @@ class CatalogConfig(Strict):
         return self
 
     def identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str]:
-        """Returns catalog, schema and name of a table, in lower case, because catalogs ignore case."""
+        """Returns the catalog, and the schema and name of a table in it. Schema and name are in lower case, because catalogs ignore letter
+        case.
+        """
         parts = {"destination": destination, "database": database, "table": table}
         return self.name, self.schema_.format(**parts).lower(), self.table.format(**parts).lower()
 
     def view_identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str] | None:
-        """Returns catalog, schema and name of a table's view, in lower case, or None if conf/ has no `views`."""
+        """Returns the catalog, schema and name of a table's view, as `identifier` does. Returns None if conf/ has no `views`."""
         if self.views is None:
             return None
         name, schema, _ = self.identifier(destination, database, table)
@@ -132,7 +134,7 @@ class CatalogConfig(Strict):
 
 
 def _checked(text: str, known: Iterable[str]) -> str:
-    """Returns the text. Raises ValueError if it has an unknown placeholder."""
+    """Checks the placeholders of a name, and returns the name unchanged. Raises ValueError if a placeholder is not in `known`."""
     unknown = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None} - set(known)
     if unknown:
         raise ValueError(f"{text!r} has a placeholder that is not one of {', '.join(f'{{{name}}}' for name in known)}")

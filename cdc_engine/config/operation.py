@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from sluice.cdc_engine.source.settings import Strict
 from sluice.cdc_engine.time_text import cron
 
-# Owners and groups are checked here, because Dagster would load no definitions at all if one of them is invalid.
+# Owners and groups are checked when conf/ is read. If one of them were invalid in Dagster, Dagster would not load any definition.
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
 HOURLY = "hourly"
@@ -82,7 +82,9 @@ class MaintenanceConfig(Strict):
     )
 
     def optimize_at(self, hourly: str) -> str:
-        """Returns the cron schedule of OPTIMIZE, or "" for none. `hourly` is the schedule that "hourly" means for this destination."""
+        """Returns the cron schedule of OPTIMIZE, or "" if there is none. `hourly` is the cron schedule to use if the setting is
+        "hourly".
+        """
         return hourly if self.optimize == HOURLY else self.optimize
 
 

@@ -18,26 +18,28 @@ from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 
 def conf_dir() -> Path:
-    """Returns the folder of the configuration: $SLUICE_CONF, otherwise conf/ in the working directory. Relative paths in its files start
-    in the folder that contains it.
+    """Returns the folder of the configuration: $SLUICE_CONF if it is set, otherwise conf/ in the working directory. Relative paths in the
+    files start in the parent of this folder.
     """
     return Path(os.environ.get("SLUICE_CONF", "conf")).resolve()
 
 
 def load_config(directory: Path | None = None) -> SluiceConfig:
-    """Reads and checks all files of conf/. Raises ConfFilesError with all problems, and ConfigurationError if there are no files."""
+    """Reads and checks all files of conf/. Raises ConfFilesError with all mistakes in the files, and ConfigurationError if there are no
+    files.
+    """
     return config_of(read_conf_files((directory or conf_dir()).resolve()))
 
 
 def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
-    """Parses and checks the texts of conf/, and looks up which source each destination reads. With `whole`, also checks whether the files
-    fit each other. Raises ConfFilesError with all problems.
+    """Parses and checks the texts of conf/. Each destination of the result has the source that it reads now. With `whole`, also checks
+    whether the files conflict with each other. Raises ConfFilesError with all mistakes.
     """
     texts = tuple(sorted(files.destinations.items()))
     return _checked(files.directory, files.main, texts, whole).with_sources_in_use()
 
 
-# Each engine needs the configuration at its start. Parsing the files of a hundred destinations takes 0.06 s.
+# Cached because each engine reads the configuration at its start, and parsing the files of a hundred destinations takes 0.06 s.
 @functools.lru_cache(maxsize=2)
 def _checked(directory: Path, main: str, destinations: tuple[tuple[str, str], ...], whole: bool) -> SluiceConfig:
     problems: list[str] = []
@@ -58,7 +60,7 @@ def _checked(directory: Path, main: str, destinations: tuple[tuple[str, str], ..
 
 
 def together(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each conflict between files that are valid by themselves."""
+    """Returns a message for each conflict between files of conf/ that are valid individually."""
     return [
         *path_clashes(config, {}),
         *group_problems(config.groups, config.destinations),
@@ -76,8 +78,8 @@ def _sentence(item: Any) -> str:
 
 
 def archive_of_request(archive: str, schemas: str, folder: Path | None = None) -> tuple[str, Path | None]:
-    """Returns the location of an archive, and the file with its schemas. Relative paths start in `folder`. Without it, they are refused.
-    Raises ConfigurationError if a path is invalid.
+    """Returns the location of the binlog archive that a request names (`--archive`), and the file with its schemas (`--schemas`). Relative
+    paths start in `folder`, and are refused if `folder` is None. Raises ConfigurationError if a path is invalid.
     """
     if schemas and not archive:
         raise ConfigurationError("--schemas needs --archive: name the archive too, or leave out --schemas")

@@ -1,5 +1,5 @@
-"""Defines the settings of shards: source tables that share a Delta table. Each row has the name of its shard. Several destinations may
-have shards of one table.
+"""Defines the settings of shards: source tables that share a Delta table. Each row of the Delta table has the name of its shard. Several
+destinations may have shards of one Delta table.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """A source table that shares a Delta table with others. `into` is the path of the Delta table in the lake. Its column `column` has
-    this shard's `name`. `options` are the settings of the Delta table.
+    """A source table that shares a Delta table with other source tables. `into` is the path of the Delta table in the lake. In the table's
+    rows, `column` contains `name`. `options` are the settings of the Delta table.
     """
 
     into: str
@@ -100,7 +100,7 @@ class ShardsConfig(Strict):
         return self
 
     def of(self, destination: str, database: str, table: str) -> ShardOf | None:
-        """Returns the settings of a table as a shard, or None if the pattern does not match it."""
+        """Returns the settings of a source table as a shard, or None if the pattern `tables` does not match the table."""
         found = _compiled(self.tables).fullmatch(f"{database}.{table}")
         if found is None:
             return None
@@ -116,8 +116,8 @@ class ShardsConfig(Strict):
         )
 
     def policy(self, general: dict[str, str]) -> dict[str, str]:
-        """Returns the policy for each kind of schema change of a shard. `general` are the destination's policies. A policy that would
-        change columns of other shards becomes `stop`.
+        """Returns the policy for each kind of schema change of a shard. `general` are the destination's policies, which `options` override.
+        A policy that would change columns of other shards is replaced by `stop`.
         """
         own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)
         found = {**general, **own}

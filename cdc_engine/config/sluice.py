@@ -34,13 +34,13 @@ from sluice.secret_values import is_reference
 TOKEN = re.compile(r";token=([^;]*)")
 REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))?(?:/(?:;.*)?)?")
 PORT_MAX = 65_535
-# No parameter except `token` may contain a secret, because only `token` is filled in when a run connects.
+# Finds a parameter of the address other than `token` that seems to contain a secret. Only for `token`, a run replaces a reference by the
+# secret.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_consistent_snapshots")  # Folders in a lake that Sluice itself uses.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
 OTHER_PATH = "set another `path` for one of the two under `tables` in conf/destinations"
-# Settings that apply to a whole Delta table. If shards of one Delta table had different values, their runs would change the table back and
-# forth.
+# Settings that apply to a whole Delta table. If shards of one Delta table had different values, each run would set its own value again.
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
 
@@ -93,7 +93,7 @@ class SparkConfig(Strict):
 
     @property
     def address(self) -> str:
-        """`remote` with the location of its token, as Spark's settings expect it."""
+        """The address of the Spark Connect server, with the location of the token as the parameter `token`."""
         if not self.token:
             return self.remote
         base = self.remote if "/;" in self.remote else f"{self.remote.rstrip('/')}/"
@@ -166,7 +166,7 @@ class MetaConfig(Strict):
 
     @property
     def zookeeper(self) -> ZooKeeperServers:
-        """The ZooKeeper servers, and how to log in there."""
+        """The ZooKeeper servers, and how to log in to them."""
         files = self.tls or TlsFilesConfig()
         return ZooKeeperServers(
             hosts=self.hosts,
@@ -224,7 +224,7 @@ class SluiceConfig(Strict):
     groups: dict[str, GroupConfig] = Field({}, description="files of conf/destinations with members")
 
     def destination_dir(self, destination: str) -> DestinationDir:
-        """Returns the folder with a destination's files. The value also has the location of the destination's ledger and leases."""
+        """Returns the folder with a destination's files, together with the location of the destination's ledger and leases."""
         return DestinationDir.of(self.ledger_location(destination))
 
     def ledger_location(self, destination: str) -> LedgerLocation:
@@ -249,15 +249,15 @@ class SluiceConfig(Strict):
         return tuple(sorted(name for name, group in self.groups.items() if member in group.members))
 
     def _found_at(self, captured: DestinationConfig | GroupConfig | None) -> str:
-        """Returns "host:port" by which other hosts and Canal clients reach this host."""
+        """Returns "host:port" at which other hosts and Canal clients reach this host."""
         server = captured.canal_server if captured else CanalServerConfig()
         if not server.port:
             return f"{platform.node()}:{self.ports.code_server}"
         return f"{platform.node() if server.host in EVERYWHERE else server.host}:{server.port}"
 
     def with_sources_in_use(self) -> SluiceConfig:
-        """Returns the configuration with the source that each destination reads now, which a failover may have changed. Raises
-        ConfigurationError if that cannot be read.
+        """Returns a copy of the configuration in which the `source` of each destination is the one that is read now, also after a failover.
+        Raises ConfigurationError if the file that names this source cannot be read.
         """
         reading = {
             name: each.reading_now(self.ledger_location(name).directory) for name, each in self.destinations.items()
@@ -281,13 +281,14 @@ class SluiceConfig(Strict):
         return f"{path}__log" if options.change_log else "", f"{path}__history" if options.history else ""
 
     def catalog_name(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str]:
-        """Returns catalog, schema and name of a source table's Delta table. `kind` is "log", "history", or empty for the current-state
-        table. All shards of a table have the same name. Raises ValueError if conf/ has no catalog.
+        """Returns the catalog, schema and name under which a Delta table of a source table is registered. `kind` is "log", "history", or
+        empty for the current-state table. The result is the same for all shards of a Delta table. Raises ValueError if conf/ has no
+        catalog.
         """
         return self._catalog().identifier(destination, *self._named_in_catalog(destination, database, table, kind))
 
     def catalog_view(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str] | None:
-        """Returns catalog, schema and name of the view of a Delta table. `kind` is as in `catalog_name`. Returns None for a change log,
+        """Returns the catalog, schema and name of the view of a Delta table. `kind` is as in `catalog_name`. Returns None for a change log,
         and if conf/ has no `views`.
         """
         if kind == "log":
@@ -307,8 +308,8 @@ class SluiceConfig(Strict):
         return database, f"{table}__{kind}" if kind else table
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
-        """Returns the path of a source table's current-state table. If conf/ enables none, returns the path of its history, or else of its
-        change log.
+        """Returns the path of a source table's current-state table. If conf/ does not enable a current-state table, returns the path of the
+        history, or of the change log if there is no history.
         """
         if self.destinations[destination].table(database, table).current_state:
             return self.table_path(destination, database, table)
@@ -317,16 +318,15 @@ class SluiceConfig(Strict):
 
 
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns a sentence for each Delta path that cannot be used. `tables` is as in `clashing_tables`."""
+    """Returns a message for each Delta path that cannot be used. `tables` is as in `clashing_tables`."""
     return list(dict.fromkeys(clashing_tables(config, tables).values()))
 
 
 def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], str]:
-    """Finds tables whose Delta path is the same as another table's path, or inside it. Returns a sentence for each such table, by
-    (destination, "database.table").
-
+    """Finds tables whose Delta path equals the path of another table, or is inside the folder of another table. Returns a message for each
+    such table, by (destination, "database.table").
     `tables` has the known tables of each destination, as "database.table". Tables that conf/ names are added. Two tables with one path
-    would lose changes, unless they are shards of one table. VACUUM of a table would remove the files of a table inside its folder.
+    would lose changes, unless they are shards. VACUUM of the outer table would remove the files of a table inside its folder.
     """
     users = _users(config, tables)
     folded = _folded(config, users)
@@ -346,7 +346,7 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
 
 
 def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, TableWriter]]:
-    """Returns, for each Delta path, the tables that write there, by the name "table of destination"."""
+    """Returns the tables that write to each Delta path: by path, and then by the text "table of destination"."""
     users: dict[str, dict[str, TableWriter]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:
@@ -365,8 +365,8 @@ def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[st
 class TableWriter(NamedTuple):
     """A source table that writes to a Delta path. `table` is (destination, "database.table").
 
-    `column` is the lake column with the shard's name, and `shard` is the name; both are empty for a table without shards. `words` are the
-    settings that must be equal for all shards.
+    `shard` is the name of the shard, and `column` the column of the Delta table that contains this name. Both are empty if the source table
+    is not a shard. `words` are the settings that must be equal for all shards of a Delta table.
     """
 
     table: tuple[str, str]
@@ -377,7 +377,9 @@ class TableWriter(NamedTuple):
 
 
 def _folded(config: SluiceConfig, users: Iterable[str]) -> bool:
-    """Returns whether paths of the lake ignore case. Reads the file system only if two paths differ in nothing but case."""
+    """Returns whether paths of the lake must be compared without regard to letter case. Looks at the file system only if two of the paths
+    differ only in letter case.
+    """
     paths = {comparable_path(path) for path in users}
     return len({comparable_path(path, folds_case=True) for path in paths}) < len(paths) and folds_case(config.lake)
 
@@ -390,7 +392,7 @@ def _above(path: str) -> Iterable[str]:
 
 
 def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake: str) -> str:
-    """Returns a sentence if a path is reserved for Sluice, otherwise ""."""
+    """Returns a message for the tables `those` if their path is reserved for Sluice, otherwise ""."""
     if path not in own and path != comparable_path(lake):
         return ""
     location = next(iter(those.values())).path
@@ -398,8 +400,8 @@ def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake
 
 
 def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
-    """Returns a sentence for tables whose path is inside the folder `within`. `above` are the tables that write there, or empty for a
-    folder that is reserved for Sluice.
+    """Returns a message for the tables `those`, whose path is inside the folder `within`. `above` are the tables that write to `within`, or
+    empty if `within` is reserved for Sluice.
     """
     location = next(iter(those.values())).path
     if not above:
@@ -415,8 +417,8 @@ def _names(those: Iterable[str]) -> str:
 
 
 def _clash(those: Mapping[str, TableWriter]) -> str:
-    """Returns a sentence that tells why several tables cannot have one path, and what to do. Returns "" if they are shards whose rows are
-    distinct.
+    """Returns a message that says why the tables `those` cannot share their path, and what to do. Returns "" if they are shards whose names
+    and settings allow this.
     """
     writers = those.values()
     path = next(iter(writers)).path

@@ -35,11 +35,12 @@ class StreamConfig(Strict):
 
 
 def transactional_id_problems(streams: Mapping[str, StreamConfig]) -> Iterator[str]:
-    """Yields a sentence for each `transactional_id` that several brokers have. `streams` are destinations and groups."""
+    """Yields a message for each `transactional_id` that several brokers have. `streams` are all destinations and groups."""
     users: dict[str, list[str]] = {}
     for name, stream in sorted(streams.items()):
         for broker in stream.brokers:
-            # Only Kafka's settings have `transactional_id`. This package does not import them.
+            # Only Kafka's settings have `transactional_id`. This module does not import their class, because the kind of broker is a
+            # plug-in.
             if transactional_id := getattr(broker, "transactional_id", ""):
                 users.setdefault(transactional_id, []).append(f"{broker.client_id} of {name}")
     for transactional_id, brokers in users.items():

@@ -15,13 +15,13 @@ SHOWN_MAX = 12  # The number of characters of a revision in messages.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteRecord:
-    """The state of a pulled conf/.
-
-    - `identity`: which source it is. `shown`: the source's name in messages.
-    - `revision`: the commit or digest in use, empty before the first pull. `etag`: its ETag. `main`, `destinations`: the texts of its
-      files. `applied_at`: when it was pulled.
-    - `newer`: a newer revision that was refused. `refused`: why.
-    - `away`: why the source cannot be read now. `since`: since when.
+    """The record of a conf/ that is pulled from a git repository or an archive.
+    - `identity`: identifies the repository or archive. `shown`: its name in messages.
+    - `revision`: the commit (git) or digest (archive) in use, or empty before the first pull.
+    - `etag`: the ETag of the archive in use. `main`, `destinations`: the texts of the files in use. `applied_at`: when they were pulled, in
+      seconds since 1970.
+    - `newer`: a newer revision that was refused. `refused`: why it was refused.
+    - `away`: why the repository or archive cannot be read now. `since`: since when, in seconds since 1970.
     """
 
     identity: str
@@ -38,7 +38,7 @@ class RemoteRecord:
 
 
 def read_record(file: Path) -> RemoteRecord | None:
-    """Returns the record, or None if nothing was pulled or the file cannot be read."""
+    """Returns the record that `write_record` stored, or None if nothing was pulled or the file cannot be read."""
     try:
         return RemoteRecord(**json.loads(file.read_text(encoding="utf-8", errors="surrogateescape")))
     except (OSError, ValueError, TypeError):
@@ -46,7 +46,9 @@ def read_record(file: Path) -> RemoteRecord | None:
 
 
 def write_record(file: Path, record: RemoteRecord) -> None:
-    """Replaces the record. After a crash, it names the earlier or the new revision. Raises OSError if it cannot be written."""
+    """Replaces the record in `file` as a whole: after a crash, the file has either the old or the new record. Raises OSError if the file
+    cannot be written.
+    """
     replace_file(file, json.dumps(dataclasses.asdict(record)))
 
 
@@ -55,7 +57,7 @@ def short(revision: str) -> str:
 
 
 def sentence(record: RemoteRecord) -> str:
-    """Returns a sentence that says which revision of conf/ is in use."""
+    """Returns a message that says which revision of conf/ is in use."""
     if not record.revision:
         return f"nothing was pulled from {record.shown} yet"
     when = time_text(record.applied_at)
@@ -63,7 +65,7 @@ def sentence(record: RemoteRecord) -> str:
 
 
 def problems(record: RemoteRecord) -> list[str]:
-    """Returns a sentence for each problem: a newer revision was refused, or the source cannot be read."""
+    """Returns a message for each problem: a newer revision was refused, or the repository or archive cannot be read."""
     stays = f"revision {short(record.revision)} stays in use" if record.revision else "no revision is in use"
     found = []
     if record.refused:

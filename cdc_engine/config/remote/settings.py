@@ -1,4 +1,4 @@
-"""Defines the settings of conf/remote.yaml: from where conf/ is pulled."""
+"""Defines the settings of conf/remote.yaml, which name the repository or archive from which conf/ is pulled."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RemoteConfig(Strict):
 
     @property
     def shown(self) -> str:
-        """The name of the source in messages. It has no login, no query, and no part of a URL that is secret."""
+        """The name of the repository or archive in messages: the URL without its login, query and secrets."""
         if is_reference(self.url):
             return f"the {self.kind} at {self.url}"
         parts = urlsplit(self.url)
@@ -69,7 +69,7 @@ class RemoteConfig(Strict):
 
     @property
     def identity(self) -> str:
-        """A text that differs between two sources and has no secret."""
+        """A text without secrets that identifies the repository or archive, so that a change of remote.yaml is noticed."""
         return f"{self.kind} {self.shown} {self.ref} {self.folder}"
 
     @field_validator("folder")
@@ -88,8 +88,8 @@ class RemoteConfig(Strict):
 
 
 def url_problem(kind: str, url: str, *, secret: bool = False) -> str:
-    """Returns why a URL cannot be used, or "" if it can. The sentence has no part of the URL. `secret` tells whether the URL may contain a
-    login or a token.
+    """Returns why a URL cannot be used, or "" if it can be used. The message contains no part of the URL. `secret` says whether the URL may
+    contain a login or a token.
     """
     try:
         parts = urlsplit(url)
