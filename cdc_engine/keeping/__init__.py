@@ -1,3 +1,3 @@
-"""Starts and stops the engines of a process: decides which configuration is in use, reads the orders of operators, and starts, restarts or
-stops engines accordingly.
+"""Starts, restarts and stops the engines of a process, as conf/ and the orders of operators require. Also chooses which version of each
+file of conf/ is in use.
 """

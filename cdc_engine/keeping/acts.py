@@ -1,7 +1,7 @@
-"""Executes an operator's command for one engine: start, stop, restart or release. Stores the order, then waits until it is executed.
-
-`sluice instance` and a job in Dagster's UI use this module. The order stays stored when the wait ends: the process that runs the engine
-finds it, on this host or another one, now or after its next start.
+"""Executes an operator's command for one engine: start, stop, restart or release. Stores an order, and waits until the process that runs
+the engine has executed the order.
+`sluice instance` and a job in Dagster's UI use this module. A process that runs engines reads the order from the store, so this process may
+be on another host, or may start later.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.status_file import engine_status
 
 POLL_SECONDS = 0.2
-# How long a command waits for its effect. A start may compile kernels, and another host takes over only after the length of a session.
+# How long a command waits until its order is executed. A start may compile kernels. Another host takes over only after
+# `meta.session_seconds`.
 WAIT_SECONDS = 40.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a command. `done` tells whether it was executed in time. `message` is a sentence for the operator."""
+    """The result of a command. `done`: the order was executed within the time limit. `message` is a sentence for the operator."""
 
     destination: str
     act: str
@@ -50,13 +51,13 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Removes an operator's order to stop, so that the engine starts again. If there was no such order, the message says so. Raises
-    SluiceError if the order cannot be removed.
+    """Removes an operator's order to stop, so that the engine starts again. If no operator had stopped the engine, the message says so.
+    Raises SluiceError if the order cannot be removed.
     """
     if orders.may_run(directory):
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
-    # A held lease does not prove that an engine runs, because a process that only tries to start the engine holds the lease too.
+    # A held lease alone does not prove that the engine runs, because a process holds the lease already while it tries to start the engine.
     _until(lambda: holder_of(directory) is not None and not _has_ended(engine_status(directory)), seconds)
     holder, status = holder_of(directory), engine_status(directory)
     if _has_ended(status):
@@ -79,7 +80,7 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Restarts the engine in the process that runs it. Raises ActRefusedError if an operator has stopped it."""
+    """Makes the process that runs the engine restart it. Raises ActRefusedError if an operator has stopped the engine."""
     _refuse_stopped(name, directory)
     token = _token(directory)
     orders.ask(directory, "restart")
@@ -92,8 +93,8 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
 
 
 def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Makes the process that runs the engine release the destination, so that another host takes it. Raises ActRefusedError if no process
-    runs it.
+    """Makes the process that runs the engine stop it and release the lease, so that another host takes the destination over. Raises
+    ActRefusedError if no process runs the engine.
     """
     _refuse_stopped(name, directory)
     holder = holder_of(directory)
@@ -159,7 +160,9 @@ def _not_yet(name: str, act: str, sentence: str) -> Outcome:
 
 
 def holder_of(directory: Path) -> Holder | None:
-    """Returns the process that holds the lease of a destination now, or None. Raises MetaError if the lease's store does not answer."""
+    """Returns the process that holds the lease of a destination, or None if no process holds it now. Raises MetaError if the store of the
+    lease does not answer.
+    """
     holder = lease_holder(directory)
     return holder if holder is not None and holder.held else None
 

@@ -17,13 +17,13 @@ log = structlog.get_logger()
 
 
 class ConfWatch:
-    """Watches conf/ for one process, from one thread. `role` is the name of the file in which it records the configuration in use
-    (`in_use.kept_file`).
+    """Watches conf/ for one process, from one thread. `role`, such as "engine", names the file in which the process records the
+    configuration in use (`in_use.kept_file`).
     """
 
     def __init__(self, directory: Path, role: str) -> None:
-        """If conf/ has a remote source, pulls it first. Raises ConfigurationError if conf/ is invalid and no earlier valid version is
-        known.
+        """Reads conf/, and pulls it first if conf/remote.yaml exists. Raises ConfigurationError if conf/ is invalid and no earlier valid
+        version is known.
         """
         pull_at_start(directory)
         found, self._path = as_found(directory, [role])
@@ -35,8 +35,8 @@ class ConfWatch:
         os.environ[VARIABLE] = str(self._path)  # Child processes use the same configuration.
 
     def look(self) -> bool:
-        """Polls conf/ once, and returns whether another configuration is in use now. A change is used only after two polls saw it, because
-        a file may be half written.
+        """Reads conf/ once, and returns whether this changed the configuration in use. A change of conf/ is used only when two successive
+        calls find the same texts, because an editor may be writing a file.
         """
         found = self._read()
         if found is None or found != self._seen:
@@ -51,7 +51,8 @@ class ConfWatch:
             log.error("conf_refused", file="conf/", reason=str(error))
             return False
         if not self._kept(chosen):
-            # Keeps the old configuration in use, because other processes would still find the old one.
+            # Keeps the old configuration in use, because child processes can only read the configuration that is recorded. `look` tries
+            # again at its next call.
             self._decided = None
             return False
         before, self.in_use = self.in_use, chosen
@@ -59,8 +60,8 @@ class ConfWatch:
         return chosen.files != before.files
 
     def _read(self) -> ConfFiles | None:
-        """Returns the texts of conf/, or None if conf/ or its destinations are missing, for example because a volume is not mounted. No
-        engine is stopped because of that.
+        """Returns the texts of conf/. Returns None if conf/ or its folder destinations/ is missing, for example because a volume is not
+        mounted. Engines must not stop in this case.
         """
         try:
             found = read_conf_files(self.in_use.files.directory)
@@ -75,9 +76,7 @@ class ConfWatch:
                 log.error("conf_refused", file=file, destination=Path(file).stem, reason=why)
 
     def _kept(self, chosen: InUse) -> bool:
-        """Records the configuration in use for other processes. Returns False if that fails: the old configuration then stays in use, and
-        the next poll tries again.
-        """
+        """Records a configuration for child processes. Returns whether the file was written, and logs why if it was not."""
         try:
             keep(self._path, chosen)
         except OSError as error:

@@ -1,6 +1,7 @@
-"""Records in status.json why an engine could not be started. `sluice status`, `sluice check` and the check of the engine's asset read it.
-
-Only a running engine writes its status. If an engine fails to start, without this record the status of an earlier engine would stay.
+"""Records in status.json why an engine could not be started. `sluice status`, `sluice check` and the check of the engine's asset read this
+file.
+Only a running engine writes its own status. Without this record, the file would still show the status of an earlier engine after a failed
+start.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from sluice.cdc_engine.keeping.acts import holder_of
 from sluice.cdc_engine.states import engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE, engine_status
 
-# Errors that are not failures of a start: the engine is still being started, must not run, or runs in another process.
+# Errors after which nothing is recorded: the engine is still being started, must not run, or runs in another process.
 NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)
 
 
 def note_failed_start(directory: Path, error: BaseException) -> None:
-    """Records the state and the reason of a failed start. Writes nothing while an engine runs the destination, because its own status is
-    the right one.
+    """Records the state and the reason of a failed start in a destination's folder. Writes nothing while a process holds the destination's
+    lease, because the engine of that process writes the status.
     """
     if isinstance(error, NO_FAILURES) or _is_read(directory):
         return
@@ -38,7 +39,7 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
 
 
 def _is_read(directory: Path) -> bool:
-    """Returns whether a process holds the lease of the destination. False if that is unknown."""
+    """Returns whether a process holds the lease of the destination. Returns False if the store of the lease does not answer."""
     try:
         return holder_of(directory) is not None
     except MetaError:
@@ -46,7 +47,9 @@ def _is_read(directory: Path) -> bool:
 
 
 def _aged(record: dict[str, Any], now_us: int) -> dict[str, Any]:
-    """Returns the earlier status with its lag and retention left updated to now, and without values that only a running engine has."""
+    """Returns the status of an earlier engine without the values that only a running engine has. Increases the lag and decreases the
+    retention left by the time that has passed since.
+    """
     seconds = max(0.0, (now_us - record.get("updated_at_us", now_us)) / 1e6)
     hours, lag = record.get("retention_left_hours"), float(record.get("lag_seconds") or 0.0)
     left = None if hours is None else max(0.0, hours - seconds / 3600)

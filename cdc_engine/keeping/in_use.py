@@ -1,9 +1,8 @@
-"""Chooses the configuration that all processes of a stack use: the current files of conf/, but the last valid text of a file that is
-invalid now.
-
-In a process that runs engines or serves definitions, `ConfWatch` chooses the configuration and writes it into the data directory. Child
-processes find it through the environment variable `SLUICE_CONF_IN_USE`. Without this variable, conf/ itself is in use, except its invalid
-files.
+"""Chooses the configuration that all processes of a stack use: the current text of each file of conf/ that is valid, and the last valid
+text of each other file.
+In a process that runs engines or serves Dagster's definitions, `ConfWatch` chooses the configuration and writes it into the data directory.
+Child processes find this file through the environment variable `SLUICE_CONF_IN_USE`. A process without this variable reads conf/ itself,
+and chooses in the same way.
 """
 
 from __future__ import annotations
@@ -36,15 +35,16 @@ NEXT_UP = "the file has changed; `sluice down` and `sluice up` apply the change"
 
 @dataclasses.dataclass(frozen=True)
 class InUse:
-    """The configuration in use. `refused` has the files of conf/ that are not used, and why, as the end of a sentence."""
+    """The configuration in use. `refused` has the files of conf/ whose current text is not used, and why, as the end of a sentence."""
 
     config: SluiceConfig
     files: ConfFiles
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, name: str) -> str:
-        """Returns a digest of the settings from which the engine of a destination or group is made, or "" if conf/ has no such destination.
-        The digest includes the groups of the destination: when they change, the engine restarts, because it stores positions for its
+        """Returns a digest of the settings of a destination or group, or "" if conf/ has no such name. When the digest changes, the engine
+        restarts.
+        The digest includes the names of the groups that have the destination as a member, because the engine stores positions for these
         groups.
         """
         groups = self.config.groups_of(name)
@@ -52,9 +52,9 @@ class InUse:
 
 
 def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool) -> InUse:
-    """Chooses which text of each file of conf/ is used. `before` is the configuration that was in use so far. With `main_may_change`, no
-    process of the stack runs yet, so sluice.yaml may change. Pure, except that it reads which sources are in use.
-
+    """Chooses which text of each file of conf/ is used. `found` are the current texts, and `before` those that were in use so far.
+    `main_may_change` is True before any process of the stack runs, because sluice.yaml may change only then. Pure, except that it reads
+    which sources the destinations read now.
     Raises ConfigurationError if no valid configuration results.
     """
     refused: dict[str, str] = {}
@@ -72,8 +72,9 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Builds the configuration file by file: uses each file's current text if it is valid, otherwise its earlier text. Unchanged files come
-    first, so that a new file that conflicts with them is refused. Groups come last, because their members must exist.
+    """Builds the configuration file by file: uses each file's current text if it is valid, otherwise its earlier text. `last` are the
+    earlier texts of the destinations. Unchanged files come first, so that a changed file that conflicts with them is the one that is
+    refused. Groups come last, because their members must exist.
     """
     taken, chosen = config_of(ConfFiles(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
@@ -96,8 +97,8 @@ def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, s
 
 
 def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> SluiceConfig:
-    """Returns the configuration with one more destination. Raises ConfigurationError if it is invalid by itself, or together with the
-    others.
+    """Returns the configuration `taken` with one more destination or group, whose file has the text `text`. Raises ConfigurationError if
+    this file is invalid, or conflicts with the others.
     """
     alone = config_of(ConfFiles(wanted.directory, wanted.main, {name: text}), whole=False)
     more = taken.model_copy(
@@ -112,10 +113,9 @@ def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> Sluic
 
 
 def conf_in_use() -> InUse:
-    """Returns the configuration that this process uses. Raises ConfigurationError if there is no valid one.
-
-    If the environment variable is not set, because Dagster was started in another way, an invalid file is replaced by the last version that
-    an engine process of this host accepted.
+    """Returns the configuration that this process uses. Raises ConfigurationError if no valid configuration is known.
+    If the environment variable is not set, because Dagster was not started by `sluice up`, reads conf/. A file that is invalid is replaced
+    by the last valid text that an engine process of this host recorded.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
@@ -131,8 +131,8 @@ ROLES = ("engine", "code-server")  # The processes that run engines on a host.
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
-    """Returns the configuration that a starting process uses, and the file in which the process of the first role records it. Invalid files
-    of conf/ are replaced by the texts that a process of one of the roles recorded last.
+    """Returns the configuration that a starting process uses, and the file in which a process of the first of `roles` records it. A file of
+    conf/ that is invalid is replaced by the text that a process of one of the roles recorded last.
 
     Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """
@@ -145,7 +145,7 @@ def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path
 
 
 def as_kept(directory: Path) -> InUse:
-    """Returns the configuration that a stack of this host uses, for the console. Raises ConfigurationError if conf/ is invalid and no
+    """Returns the configuration that the stack of this host uses, for the console. Raises ConfigurationError if conf/ is invalid and no
     earlier valid version is known.
     """
     return as_found(directory)[0]
@@ -160,8 +160,8 @@ def tables_in_use() -> Path | None:
 
 
 def stamp() -> str:
-    """Returns a text that changes when another configuration is in use, or when definitions are built from other tables. Returns "" if no
-    configuration was recorded.
+    """Returns a digest that changes when the configuration in use changes, or the lists of tables from which Dagster's definitions are
+    built. Returns "" if no configuration was recorded.
     """
     folder = tables_in_use()
     if folder is None:
@@ -175,8 +175,8 @@ def stamp() -> str:
 
 
 def change_since(begun: ConfFiles, destination: str) -> str:
-    """Returns "" as long as the destination's file is the same as in `begun`, the texts with which this process started. Otherwise returns
-    a sentence that tells why the process must leave its work to others.
+    """Returns why this process must end: the destination's file in conf/ is not the one with which the process started (`begun`). Returns
+    "" if the file is unchanged.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
@@ -186,7 +186,7 @@ def change_since(begun: ConfFiles, destination: str) -> str:
 
 
 def troubles_now(destination: str) -> tuple[str, ...]:
-    """Returns sentences about what is wrong with a destination's file now."""
+    """Returns a message if the current text of a destination's file is not used, otherwise nothing."""
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
     return _troubles(kept[1], destination) if kept else ()
@@ -217,7 +217,7 @@ def read_kept(path: Path) -> tuple[ConfFiles, dict[str, str]] | None:
 
 
 def keep(path: Path, in_use: InUse) -> None:
-    """Records the configuration for the processes that this one starts. Raises OSError if that fails."""
+    """Records the configuration for the child processes of this process. Raises OSError if the file cannot be written."""
     files = in_use.files
     record = {"directory": str(files.directory), "main": files.main, "destinations": dict(files.destinations)}
     replace_file(path, json.dumps({**record, "refused": dict(in_use.refused)}))

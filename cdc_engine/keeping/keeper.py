@@ -1,8 +1,8 @@
-"""Starts, restarts and stops the engines of a process as conf/ and operators require: collects facts about each engine, asks `rules` what
-to do, and does it.
-
-Each act runs in a separate thread, one at a time per destination, so an engine that is slow to start or stop delays no other engine. The
-start of an engine that does not run in this process is tried again without Dagster's ticks, so a standby host takes over by itself.
+"""Starts, restarts and stops the engines of a process as conf/ and operators require: collects facts about each engine, lets `rules`
+decide, and carries out the decision.
+Each start, restart or stop runs in a separate thread, one at a time per destination. So an engine that is slow to start or stop does not
+delay other engines. The keeper tries again and again to start an engine that runs nowhere, without Dagster's ticks, so a standby host takes
+over by itself.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from sluice.cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
 from sluice.cdc_engine.keeping.served import why_not_served
 
 LOOK_SECONDS = 0.5
-STANDBY_SECONDS = 1.0  # How often a lease that another process holds is checked.
-RETRY_SECONDS = 5.0  # How often an engine that cannot start is tried again. Ticks try as often.
+STANDBY_SECONDS = 1.0  # The interval at which a lease that another process holds is checked.
+# The interval between two attempts to start an engine that failed to start. Dagster's ticks have the same interval.
+RETRY_SECONDS = 5.0
 
 log = structlog.get_logger()
 
@@ -35,23 +36,23 @@ class Engines(Protocol):
     """The engines of this process. `launcher` implements it."""
 
     def kept(self) -> Mapping[str, str]:
-        """Returns, for each destination with an engine in this process, the digest of the settings from which the engine was made, or ""
-        while the engine starts.
+        """Returns the digest of the settings with which each engine of this process was made, by destination. The digest is "" until the
+        settings are read.
         """
 
     def ended(self, destination: str) -> bool:
         """Returns whether the destination's engine in this process has ended by itself, so that another engine must be started."""
 
     def take_up(self, destination: str) -> None:
-        """Starts the engine. Raises LeaseLostError if another process runs the destination, or is to run it, or another SluiceError if the
-        start fails.
+        """Starts the engine. Raises LeaseLostError if another process runs the destination, or if the destination was released here, and
+        another SluiceError if the start fails.
         """
 
     def put_away(self, destination: str) -> None:
-        """Stops the engine. Its lease is free when this returns."""
+        """Stops the engine. When the call returns, the engine's lease is free."""
 
     def give_up(self, destination: str) -> None:
-        """Stops the engine, and lets `take_up` refuse the destination for a while, so that another host takes it."""
+        """Stops the engine, and makes `take_up` refuse the destination for a while, so that another host takes it over."""
 
 
 class Keeper:
@@ -67,13 +68,14 @@ class Keeper:
     ) -> None:
         self._engines, self._elsewhere, self._clock = engines, elsewhere or _held, clock
         self._tried: dict[str, str] = {}
-        self._again_at: dict[str, float] = {}  # Destination → when the start of its engine is tried next.
-        self._failed: dict[str, str] = {}  # Destination → why the last start failed. Each reason is logged once.
+        self._again_at: dict[str, float] = {}  # Destination → time of the next attempt to start its engine, by `clock`.
+        # Destination → why the last start failed, so that each reason is logged once.
+        self._failed: dict[str, str] = {}
         self._directories: dict[str, Path] = {}
         self._busy: dict[str, threading.Thread] = {}
 
     def look(self, in_use: InUse) -> None:
-        """Begins every start, restart or stop that must be done now. Does not wait for the end of these acts."""
+        """Begins every start, restart, stop or release that `rules` decides for now. Does not wait until they are complete."""
         kept = self._engines.kept()
         names = {*in_use.config.destinations, *in_use.config.groups}
         self._directories |= {name: in_use.config.destination_dir(name) for name in names}
@@ -83,14 +85,14 @@ class Keeper:
             try:
                 act, why = decide(self._facts(name, in_use, kept))
             except SluiceError as error:
-                # The store of the operators' orders does not answer. Nothing is done, because an order may forbid it.
+                # The store with the orders of operators does not answer. An order could forbid a start, so nothing is started.
                 log.debug("orders_unknown", destination=name, reason=str(error))
                 continue
             if act is not KeeperAct.LEAVE:
                 self._begin(name, act, why, in_use.digest(name))
 
     def wait(self, seconds: float) -> None:
-        """Waits up to `seconds` for each act that was begun."""
+        """Waits up to `seconds` for each start, restart, stop or release that was begun."""
         for thread in list(self._busy.values()):
             thread.join(seconds)
 
@@ -140,10 +142,10 @@ class Keeper:
             self._retry_later(name, act, error)
 
     def _retry_later(self, name: str, act: KeeperAct, error: SluiceError) -> None:
-        """Sets when the next start is due. The reason is logged only if it differs from the last one."""
+        """Sets the time of the next attempt to start the engine. Logs the reason of the failure if it differs from the previous reason."""
         standby = isinstance(error, LeaseLostError)
         self._again_at[name] = self._clock() + (STANDBY_SECONDS if standby else RETRY_SECONDS)
-        # The message of a standby may have a number of seconds, which differs each time.
+        # The message of a LeaseLostError may contain a number of seconds, so each message would count as a new reason.
         why = error.code if standby else f"{error.code}: {error}"
         if self._failed.get(name) != why:
             say = log.info if standby else log.warning
@@ -157,8 +159,8 @@ def follow(
     stopping: threading.Event,
     seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Polls conf/ until `stopping` is set, and calls each of `lookers` with the configuration in use. If conf/ has a remote source, a
-    thread pulls it.
+    """Reads conf/ every `seconds` until `stopping` is set, and calls each of `lookers` with the configuration in use. A separate thread
+    pulls conf/ if conf/remote.yaml exists.
     """
     directory = watch.in_use.files.directory
     threading.Thread(target=poll, args=(directory, stopping), name="pull-conf", daemon=True).start()
@@ -169,7 +171,8 @@ def follow(
             for look in lookers:
                 look(watch.in_use)
             logged = ""
-        except Exception as error:  # Errors of any kind are caught, because nothing else polls conf/.
+        # Catches all errors: if this loop ended, no change of conf/ would be noticed any more.
+        except Exception as error:
             if (why := f"{type(error).__name__}: {error}") != logged:
                 log.exception("look_failed", reason=why)
             logged = why
@@ -195,5 +198,5 @@ def _held(directory: Path) -> bool:
     try:
         holder = lease_holder(directory)
     except SluiceError:
-        return True  # It is unknown who holds the lease, so another process may hold it.
+        return True  # The store of the lease does not answer, so another process may hold the lease.
     return holder is not None and holder.held

@@ -1,10 +1,9 @@
-"""Starts, returns and stops the engines of this process, by destination. To import this module starts nothing.
-
-Dagster does not reload this module, so a reload of definitions starts no second engine. Between processes, the lease decides which one runs
-an engine. An engine that has lost the lease is stopped, and the next call starts another engine, which waits for the lease.
-
-A start reads the schema from the source, and may compile kernels. So it runs in a separate thread, and a caller waits only for a short
-time. Each destination has its own lock, so a source that does not answer delays no other destination.
+"""Starts, returns and stops the engines of this process, by destination. Importing this module starts no engine.
+Dagster does not reload this module, so a reload of definitions starts no second engine. If several processes may run an engine, the lease
+decides which of them does. An engine that has lost the lease is stopped, and the next call starts another engine, which needs the lease to
+start.
+The start of an engine reads the schema from the source, and may compile kernels. So it runs in a separate thread, and callers wait only for
+a short time. Each destination has its own lock, so a source that does not answer does not delay other destinations.
 """
 
 from __future__ import annotations
@@ -41,9 +40,10 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.instance.status import EngineStatus
     from sluice.cdc_engine.operation.operator import Operator
 
-TAKE_UP_SECONDS = 15.0  # How long a started engine waits for its first batch, to stage it before a tick requests it.
+# How long a newly started engine waits for changes, to stage its first batch before a tick requests one.
+TAKE_UP_SECONDS = 15.0
 LEFT_SECONDS = 30.0  # For how many seconds this host leaves a destination to other hosts after an operator released it.
-# How long a tick waits for a start before it reports STARTING. A start that compiles nothing takes less.
+# How long a tick waits for the start of an engine before it reports STARTING. A start takes less time if no kernel has to be compiled.
 START_WAIT_SECONDS = 0.8
 
 
@@ -61,8 +61,8 @@ Reporter = TypeVar("Reporter")
 
 
 class EngineSlot(Generic[Kept]):
-    """Holds the engine of one destination. A slot is empty, has an engine that is being started, or has a running engine. `make` returns a
-    new engine, which is not started yet.
+    """Holds the engine of one destination: no engine, an engine that is being started, or a running engine. `make` returns a new engine,
+    which is not started yet.
     """
 
     def __init__(self, name: str, make: Callable[[], Kept]) -> None:
@@ -83,8 +83,8 @@ class EngineSlot(Generic[Kept]):
         return self._engine is not None or self._start is not None
 
     def get(self, wait_seconds: float) -> Kept:
-        """Returns the running engine. Raises EngineStartingError while it is being started. If the start failed, raises its error once,
-        and the next call starts another engine.
+        """Returns the running engine, and starts one if there is none. Raises EngineStartingError if the start takes longer than
+        `wait_seconds`. If the start failed, raises the error of the start once. The next call then starts another engine.
         """
         with self._lock:
             if self._engine is not None and self._engine.holds_lease:
@@ -99,7 +99,7 @@ class EngineSlot(Generic[Kept]):
         return start.result()
 
     def reported(self, say: Callable[[Kept], Reporter]) -> Reporter | None:
-        """Returns what `say` returns for the running engine, or None if none is running."""
+        """Returns what `say` returns for the running engine, or None if no engine is running."""
         engine = self._engine
         try:
             return say(engine) if engine is not None else None
@@ -107,7 +107,7 @@ class EngineSlot(Generic[Kept]):
             return None
 
     def stop(self) -> None:
-        """Stops the engine. If one is being started, waits for it as long as opening a connection may take."""
+        """Stops the engine. If an engine is being started, first waits for the end of the start, up to CONNECT_TIMEOUT_SECONDS."""
         with self._lock:
             start = self._start
         if start is not None:
@@ -138,7 +138,7 @@ class EngineSlot(Generic[Kept]):
         with self._lock:
             closed = self._closed
             self._engine = None if closed else engine
-        if closed:  # `stop` did not wait until this start ended.
+        if closed:  # `stop` was called during the start, and did not stop this engine.
             engine.stop()
             raise EngineStoppedError(f"the engine of {self._name} was stopped while it started")
         return engine
@@ -147,7 +147,8 @@ class EngineSlot(Generic[Kept]):
 _slots: dict[str, EngineSlot[Engine]] = {}
 _groups: dict[str, EngineSlot[GroupEngine]] = {}
 _made: dict[str, str] = {}  # Destination → digest of the settings from which its newest engine was made.
-_left: dict[str, float] = {}  # Destination → time until which this host leaves it to other hosts (monotonic).
+# Destination → time until which this host does not start its engine after a release (monotonic).
+_left: dict[str, float] = {}
 _lock = threading.Lock()  # Protects the dictionaries and `_operator`. No thread waits while it holds this lock.
 _operator: Operator | None = None
 
@@ -189,8 +190,8 @@ def _note_failed(name: str, error: Exception) -> None:
 
 
 def kept() -> dict[str, str]:
-    """Returns, for each destination with an engine in this process, the digest of the settings from which it was made, or "" while it is
-    being made.
+    """Returns the digest of the settings with which each engine of this process was made, by destination. The digest is "" until the
+    settings are read.
     """
     with _lock:
         slots: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_slots, **_groups}
@@ -198,8 +199,8 @@ def kept() -> dict[str, str]:
 
 
 def ended(destination: str) -> bool:
-    """Returns whether a destination's engine in this process has ended by itself and was not replaced yet. It ends if another source is to
-    be read, or if it loses its lease.
+    """Returns whether a destination's engine in this process has ended by itself and was not replaced yet. An engine ends when another
+    source must be read, or when it loses its lease.
     """
     with _lock:
         slot = _slots.get(destination)
@@ -208,7 +209,7 @@ def ended(destination: str) -> bool:
 
 
 def take_up(destination: str) -> None:
-    """Starts the engine, and stages its first batch in the background, if there is one. Raises as `get_or_start` does."""
+    """Starts the engine, and stages its first batch in the background if changes arrive. Raises the errors of `get_or_start`."""
     if destination in conf_in_use().config.groups:
         _take_up_group(destination)
         return
@@ -217,7 +218,7 @@ def take_up(destination: str) -> None:
             engine = get_or_start(destination)
             break
         except EngineStartingError:
-            continue  # `get_or_start` has waited already.
+            continue  # No further wait is needed, because `get_or_start` waits for START_WAIT_SECONDS.
     threading.Thread(target=_stage_first, args=(engine,), name=f"take-up-{destination}", daemon=True).start()
 
 
@@ -227,8 +228,8 @@ def _stage_first(engine: Engine) -> None:
 
 
 def put_away(destination: str) -> None:
-    """Stops the engine of a destination, if there is one. Its lease is free when this returns. The next `take_up` or `get_or_start` starts
-    another one.
+    """Stops the engine of a destination, if there is one. When the call returns, the engine's lease is free. The next `take_up` or
+    `get_or_start` starts another engine.
     """
     _left.pop(destination, None)
     _end(destination)
@@ -244,8 +245,8 @@ def _end(destination: str) -> None:
 
 
 def give_up(destination: str) -> None:
-    """Stops the engine as `put_away` does, and leaves the destination to other hosts for LEFT_SECONDS. A group runs on the host of its
-    members, so its engine is started again.
+    """Stops the engine as `put_away` does, and does not start it again for LEFT_SECONDS, so that another host takes the destination over.
+    The engine of a group is started again at once, because a group must run on the host of its members.
     """
     if destination in conf_in_use().config.groups:
         put_away(destination)
@@ -275,7 +276,7 @@ def _make(destination: str) -> Engine:
 
 
 def _may_run(name: str) -> SluiceConfig:
-    """Returns the configuration with which the engine is made. Raises EngineStoppedError if an operator has stopped it."""
+    """Returns the configuration with which an engine is made. Raises EngineStoppedError if an operator has stopped the engine."""
     in_use = conf_in_use()
     config = in_use.config
     if (order := orders.stopped(config.destination_dir(name))) is not None:
@@ -287,7 +288,7 @@ def _may_run(name: str) -> SluiceConfig:
 
 
 def _take_up_group(name: str) -> None:
-    """Starts the engine of a group. The engine then waits by itself for the engines of its members. Raises SluiceError if the start
+    """Starts the engine of a group. The started engine waits for the engines of the group's members. Raises SluiceError if the start
     fails.
     """
     if why := why_not_served(name):
@@ -298,7 +299,7 @@ def _take_up_group(name: str) -> None:
         try:
             slot.get(START_WAIT_SECONDS)
         except EngineStartingError:
-            continue  # `get` has waited already.
+            continue  # No further wait is needed, because `get` waits for START_WAIT_SECONDS.
         except Exception as error:
             _note_failed(name, error)
             raise
@@ -314,8 +315,8 @@ def _make_group(name: str) -> GroupEngine:
 
 
 def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
-    """Returns the consumers of a member's engine in this process. If the engine does not run in this process, raises NotStartedError, which
-    says where it runs.
+    """Returns the consumers of a member's engine in this process. If the engine does not run in this process, raises NotStartedError, whose
+    message says where the engine runs.
     """
     with _lock:
         slot = _slots.get(member)
@@ -332,7 +333,9 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
 
 
 def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
-    """Returns the callback for an engine's status, which reports alarms. Also starts the Prometheus endpoint. A process has one of each."""
+    """Returns the callback to which an engine passes its status, and which reports alarms. Also starts the Prometheus endpoint, of which a
+    process has one for all engines.
+    """
     global _operator  # noqa: PLW0603  one a process, as its engines are
     from sluice.cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above
     from sluice.cdc_engine.operation.operator import Operator  # noqa: PLC0415

@@ -1,6 +1,4 @@
-"""Limits the size of the log files of the processes that `sluice up` starts. The code server calls this module, because the code server
-always runs.
-"""
+"""Limits the size of the log files of the processes that `sluice up` starts. Dagster's code server does this, because it always runs."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ LOOK_SECONDS = 60.0
 
 
 class LogFiles:
-    """Keeps log files small: when a log file is too large, its end becomes a second file with the ending `.1`, which replaces the earlier
-    one, and the log begins again.
+    """Keeps log files small: when a log file is larger than LOG_BYTES_MAX, copies its end to a second file with the ending `.1`, which
+    replaces the earlier `.1` file, and empties the log file.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,16 +32,16 @@ class LogFiles:
             return
         self._due = self._clock() + LOOK_SECONDS
         for log in (log for folder in FOLDERS for log in (in_use.config.data_dir / folder).glob("*.log")):
-            # If that fails, for example because the disk is full, the next look tries again.
+            # After an error, for example because the disk is full, the next call tries again.
             with contextlib.suppress(OSError):
                 if log.stat().st_size > LOG_BYTES_MAX:
                     _begin_again(log)
 
 
 def _begin_again(log: Path) -> None:
-    """Copies the end of a log to a second file, and then empties the log. The log's process appends to the same file, so it continues at
-    the beginning. Lines that the process writes between the two steps are lost. If the copy fails, it is removed, so that a part of a log
-    does not fill the disk.
+    """Copies the end of a log to a second file, and then empties the log. The process that writes the log has opened the file for
+    appending, so it continues at the beginning of the empty file. Lines that it writes between the two steps are lost. If the copy fails,
+    removes the incomplete copy, so that it does not fill the disk.
     """
     copy = log.with_name(f"{log.name}.1.new")
     try:

@@ -1,4 +1,4 @@
-"""Configures the log of processes that run engines: one line per event on standard output, however the process configures logging."""
+"""Configures the log of processes that run engines: one line per event on standard output, also if Dagster has configured logging."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ OURS = ("sluice.cdc_engine", "sluice.orchestration")
 
 
 def log_lines() -> None:
-    """Configures structlog. Dagster's command redirects structlog to `logging`, where events of other packages than Dagster have no
-    format.
+    """Gives the loggers of Sluice's packages their own handler and format. Dagster's command redirects structlog to `logging`, where only
+    Dagster's own events have a format.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,

@@ -1,8 +1,8 @@
 """Stores an operator's orders for an engine in records of its destination: to stay stopped, or to do something once.
 
-`sluice instance` and a job in Dagster's UI write the orders, and processes that run engines read them. The order in `stopped.json` stays
-until an operator starts the engine. It survives restarts, and is valid for every host that shares the ledger or the folder. The process
-that executes the order in `requested.json` removes that order.
+`sluice instance` and a job in Dagster's UI write the orders, and processes that run engines read them. The order in `stopped.json` (stay
+stopped) remains until an operator starts the engine. It survives restarts, and is valid for every host that shares the ledger or the
+folder. The process that executes the order in `requested.json` (do something once) removes it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from sluice.cdc_engine.records.location import record_store
 
 STOPPED_FILE, REQUESTED_FILE = "stopped.json", "requested.json"
 OrderKind = Literal["restart", "release"]
-REQUEST_SECONDS_MAX = 60.0  # Older orders are ignored, because their operator no longer waits.
+# An order to do something once is ignored after this time, because its operator no longer waits for it.
+REQUEST_SECONDS_MAX = 60.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-    """An order. `by` is the user and host that gave it, `at` when, in seconds since 1970. `kind` is what the engine must do once, or empty
-    for a stop.
+    """An operator's order for an engine. `by` is the user and host that gave the order, and `at` the time in seconds since 1970. `kind` is
+    what the engine must do once, or empty if the engine must stay stopped.
     """
 
     by: str
@@ -37,25 +38,29 @@ class Order:
 
 
 def stopped(directory: Path) -> Order | None:
-    """Returns the order by which the engine is stopped until somebody starts it, or None. A record that cannot be parsed counts as such an
-    order. Raises MetaError if the store does not answer.
+    """Returns the order to stay stopped, or None if there is no such order. If the record cannot be parsed, returns an order of "somebody",
+    so that the engine stays stopped. Raises MetaError if the store does not answer.
     """
     text = record_store(directory).get(STOPPED_FILE)
     return None if text is None else _parsed(text) or Order(by="somebody", at=0.0)
 
 
 def stay_stopped(directory: Path, by: str = "") -> Order:
-    """Orders the engine to stop and not to start again. The order is durable when this returns. Raises MetaError if it cannot be stored."""
+    """Orders the engine to stop and to stay stopped. When the call returns, the order is durable. Raises MetaError if it cannot be
+    stored.
+    """
     return _write(directory, STOPPED_FILE, Order(by=by or somebody(), at=time.time()))
 
 
 def may_run(directory: Path) -> bool:
-    """Removes the order to stay stopped. Returns whether there was one. Raises MetaError if the store does not answer."""
+    """Removes the order to stay stopped. Returns whether there was such an order. Raises MetaError if the store does not answer."""
     return record_store(directory).remove(STOPPED_FILE)
 
 
 def requested(directory: Path, now: float | None = None) -> Order | None:
-    """Returns the order to do something once, or None if there is none or it is too old. Raises MetaError if the store does not answer."""
+    """Returns the order to do something once. Returns None if there is no such order, or if it is older than REQUEST_SECONDS_MAX. Raises
+    MetaError if the store does not answer.
+    """
     order = _parsed(record_store(directory).get(REQUESTED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.kind in {"restart", "release"} and abs(age) <= REQUEST_SECONDS_MAX else None
@@ -67,7 +72,7 @@ def ask(directory: Path, kind: OrderKind, by: str = "") -> Order:
 
 
 def done(directory: Path) -> None:
-    """Removes an order that is being executed. Raises MetaError if the store does not answer."""
+    """Removes the order to do something once, because it is being executed. Raises MetaError if the store does not answer."""
     record_store(directory).remove(REQUESTED_FILE)
 
 

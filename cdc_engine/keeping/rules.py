@@ -1,8 +1,8 @@
 """Decides by a table of rules whether one engine is started, restarted, stopped or released. Pure: `keeper` collects the facts, and carries
 out the decision.
 
-The first rule that matches decides. Decisions depend only on the present state, so after a crash between two acts, the next check does what
-remains.
+The first rule that matches decides. Decisions depend only on the present facts. So after a crash between two acts, the next decision
+continues with what remains to be done.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class KeeperAct(enum.StrEnum):
 class KeeperFacts:
     """The facts about one destination in one process, from which `decide` chooses.
 
-    - `conf`: digest of its settings in use, or empty if it has none.
+    - `conf`: digest of the destination's settings in use, or empty if the destination is not in conf/.
     - `running`: digest of the settings from which the destination's engine in this process was made, or empty if no engine runs or is being
       started here. `tried`: digest of the settings at the last attempt to start the engine.
-    - `stopped`: an operator has stopped it until somebody starts it. `requested`: an operator's order to do something once, or empty.
+    - `stopped`: an operator has ordered the engine to stay stopped. `requested`: an operator's order to do something once, or empty.
     - `elsewhere`: another process holds the lease.
-    - `ended`: the engine here has ended by itself, because another source is to be read or its lease is lost.
-    - `due`: nothing runs here, and the pause after the last attempt to start is over.
+    - `ended`: the engine in this process has ended by itself, because another source must be read or its lease is lost.
+    - `due`: no engine runs in this process, and the pause after the last attempt to start one is over.
     """
 
     conf: str = ""

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 
-ONLY = "SLUICE_DESTINATIONS"  # An environment variable with names, separated by commas. Empty means all.
+# The environment variable with the names of the destinations, separated by commas. Empty means all.
+ONLY = "SLUICE_DESTINATIONS"
 
 
 def why_not_served(name: str) -> str:
-    """Returns a sentence that tells why the engine of a destination or group is not started here, or "" if it may be started."""
+    """Returns why this process does not start the engine of a destination or group, or "" if it may start the engine."""
     only = {each.strip() for each in os.environ.get(ONLY, "").split(",") if each.strip()}
     if not only or name in only:
         return ""

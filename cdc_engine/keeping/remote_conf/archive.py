@@ -20,11 +20,11 @@ REVISION_DIGITS = 16
 
 
 def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetched | None:
-    """Downloads the archive. Returns None if the server answers that the archive still has the ETag `etag`. Raises RemoteAwayError if it
-    cannot be downloaded.
+    """Downloads the archive with conf/. Returns None if the server answers that the archive still has the ETag `etag`. Raises
+    RemoteAwayError if the archive cannot be downloaded.
     """
     request = urllib.request.Request(url)  # noqa: S310  the schemes are checked
-    if token:  # An unredirected header is not sent to the target of a redirect.
+    if token:  # An "unredirected" header is used, because it is not sent to the target of a redirect.
         basic = base64.b64encode(f"{remote.user}:{token}".encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {basic}" if remote.user else f"Bearer {token}")
     if etag:
@@ -45,7 +45,7 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         raise RemoteAwayError(f"{remote.shown} cannot be read: {said}") from None
     if len(content) > ARCHIVE_BYTES_MAX:
         raise RemoteAwayError(f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB")
-    # The download is incomplete: the connection ended too early, or somebody is writing the file.
+    # Another length means that the download is incomplete: the connection ended too early, or the file is being written.
     if length.isdecimal() and len(content) != int(length):
         raise RemoteAwayError(
             f"{remote.shown} cannot be read: the download ended after {len(content)} of {length} bytes"
@@ -54,9 +54,8 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
 
 
 def _content(remote: RemoteConfig, answer: Any) -> bytes:
-    """Reads the body of an answer, up to one byte more than the maximum. Raises RemoteAwayError after CONTENT_SECONDS_MAX. The
-    connection's timeout is not enough, because it applies to each read: a server that sends single bytes could block all pulls of this
-    host.
+    """Reads the body of an answer, up to one byte more than ARCHIVE_BYTES_MAX. Raises RemoteAwayError after CONTENT_SECONDS_MAX. This limit
+    is needed because the connection's timeout applies to each read: a server that sends single bytes could block all pulls of this host.
     """
     until, found = time.monotonic() + CONTENT_SECONDS_MAX, bytearray()
     while len(found) <= ARCHIVE_BYTES_MAX and (part := answer.read1(ARCHIVE_BYTES_MAX + 1 - len(found))):

@@ -20,12 +20,14 @@ _DESTINATION = re.compile(r"destinations/([^/]+)\.yaml")
 
 
 class RemoteAwayError(Exception):
-    """Raised if the source of conf/ cannot be read now. The message has no secret."""
+    """Raised if the git repository or archive with conf/ cannot be read now. The message contains no secret."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fetched:
-    """A fetched revision of conf/. `archive` has its files as a tar or zip file. `etag` is the archive's ETag, or empty for git."""
+    """A fetched revision of conf/. `archive` is a tar or zip file with the files. `etag` is the ETag of a downloaded archive, and empty for
+    git.
+    """
 
     revision: str
     archive: bytes
@@ -36,13 +38,14 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
     """Returns the text of sluice.yaml, and the texts of the destinations' files by name. Raises ConfigurationError if the archive is
     damaged or has no destination.
 
-    Archives of git servers have a single top folder. If `folder` has no files, it is searched in that top folder.
+    An archive that a git server makes has a single top folder. If the archive has no files in `folder`, looks for `folder` in the single
+    top folder.
     """
     try:
         files = dict(_files(archive))
     except ConfigurationError:
         raise
-    except Exception as error:  # For damaged files, tarfile and zipfile raise errors of several libraries.
+    except Exception as error:  # For a damaged file, tarfile and zipfile raise errors of several libraries.
         raise ConfigurationError(f"the archive is not a readable tar or zip file ({type(error).__name__})") from None
     found = _below(files, folder)
     tops = {name.partition("/")[0] for name in files}
@@ -58,15 +61,15 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
 
 
 def _below(files: dict[str, str], folder: str) -> dict[str, str]:
-    """Returns the texts of sluice.yaml and of the destinations' files of a folder, by their path in it."""
+    """Returns the texts of sluice.yaml and of the destinations' files in `folder`, by their path below `folder`."""
     prefix = f"{folder}/" if folder else ""
     own = {name.removeprefix(prefix): text for name, text in files.items() if name.startswith(prefix)}
     return {name: text for name, text in own.items() if name == MAIN or _DESTINATION.fullmatch(name)}
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each YAML file of an archive. For a link, the text is an error, which is reported when the file is
-    parsed.
+    """Yields the name and the text of each YAML file of an archive. For a link, yields an error as the text, which is reported when conf/
+    is parsed.
 
     Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and the errors of the libraries.
     """
@@ -83,7 +86,8 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
             if member.isdir() or not member.name.endswith(".yaml"):
                 continue
             file = opened.extractfile(member) if member.isfile() else None
-            if file is None:  # If the link were skipped, its destination would be missing, and its engine would stop.
+            # If this link were skipped, its destination would seem to be removed, and the engine would stop.
+            if file is None:
                 yield _named(member.name, f"{UNREADABLE}the path is a link: write a file instead".encode())
                 continue
             left = _left(left, member.size)
@@ -92,8 +96,8 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _require_end(opened: tarfile.TarFile) -> None:
-    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing. tarfile accepts such a file, although it may
-    be incomplete.
+    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing, because the file may be incomplete. tarfile
+    does not check this.
     """
     if opened.fileobj is not None:
         opened.fileobj.seek(opened.offset)

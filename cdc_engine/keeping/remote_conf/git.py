@@ -21,13 +21,14 @@ from sluice.secret_values.process_group import end_group
 GIT_SECONDS_MAX = 60.0
 REASON_CHARACTERS_MAX = 300
 ORIGIN = "sluice-conf"
-WHOLE = "* -export-ignore -export-subst\n"  # With these attributes, `git archive` leaves out no file and changes none.
+# With these attributes, `git archive` writes all files, and writes them unchanged.
+WHOLE = "* -export-ignore -export-subst\n"
 URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s']+", re.IGNORECASE)
 
 
 def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) -> Fetched:
-    """Fetches the newest revision of the branch or tag. If it is one of `known`, returns it without its files. Raises RemoteAwayError if
-    that fails.
+    """Fetches the newest revision of the branch or tag in conf/remote.yaml. If the revision is one of `known`, returns it without its
+    files. Raises RemoteAwayError if the revision cannot be fetched.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
@@ -64,7 +65,7 @@ def _newest(remote: RemoteConfig, command: _Git) -> tuple[str, str]:
 
 
 class _Git:
-    """Runs git commands for one repository. `folder` is an empty folder, so that git reads no settings of another repository."""
+    """Runs git commands for one repository. `folder` must be empty, so that git does not read the settings of another repository."""
 
     def __init__(self, remote: RemoteConfig, url: str, token: str, folder: Path) -> None:
         self._remote, self._folder = remote, folder
@@ -73,7 +74,9 @@ class _Git:
         self._environment = _environment(settings_of(url, login if token else ""))
 
     def run(self, *words: str) -> bytes:
-        """Runs a git command and returns its output. Raises RemoteAwayError with git's error, without secrets, if it fails."""
+        """Runs a git command and returns its output. If the command fails, raises RemoteAwayError with git's error message, without
+        secrets.
+        """
         try:
             process = subprocess.Popen(
                 ["git", *words],
@@ -102,8 +105,8 @@ class _Git:
 
 
 def settings_of(url: str, login: str) -> list[tuple[str, str]]:
-    """Returns git's settings for one repository. Only the server of the repository may get the login. git would send the header to the
-    target of a redirect too, so redirects are off.
+    """Returns git's settings for one repository. Only the repository's own server may get the login. Redirects are switched off, because
+    git would send the header with the login to the target of a redirect.
     """
     settings = [(f"remote.{ORIGIN}.url", url), ("http.followRedirects", "false")]
     if login:
@@ -124,7 +127,7 @@ def _environment(settings: Sequence[tuple[str, str]]) -> Mapping[str, str]:
 
 
 def without(text: str, secrets: Sequence[str]) -> str:
-    """Replaces each secret and each URL in a text by ***. All URLs are replaced, because git may write a URL in another form."""
+    """Replaces each secret and each URL in a text by ***. Replaces all URLs, because git may print the secret URL in another form."""
     text = URL.sub("***", text)
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")

@@ -4,8 +4,8 @@ then at intervals.
   fetch ─▶ texts ─▶ all of conf/ is valid ─▶ the record is replaced ─▶ `ConfWatch` finds changed texts
    └─▶ away         └─▶ refused: the earlier revision stays in use, and `status` says why
 
-The record in the data directory has the files of the revision in use, and is replaced as a whole. So after a crash, it has the earlier
-revision or the new one. A process that starts while the source cannot be read uses the record.
+The record in the data directory contains the files of the revision in use. The record is replaced as a whole, so after a crash it contains
+either the earlier revision or the new one. A process that starts while the repository or archive cannot be read uses the record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluice.cdc_engine.keeping.remote_conf.git import fetch_git
 
 LOCK_FILE = "remote-conf.lock"
 LOOK_SECONDS = 0.2
-# How long to wait for the pull of another process. Three commands of git wait for the server, each for at most a minute.
+# How long to wait until another process has pulled. A pull runs three git commands that wait for the server, each for at most a minute.
 PULL_SECONDS_MAX = 240.0
 FIRST_SECONDS = 1.0  # How often conf/remote.yaml is checked while it is missing or invalid.
 
@@ -38,11 +38,10 @@ log = structlog.get_logger()
 
 
 def pull(directory: Path, *, again: bool = True, wait_seconds: float = 0.0) -> RemoteRecord | None:
-    """Pulls the newest revision, and returns the record. Returns None if there is no conf/remote.yaml. With `again`, a revision that was
-    refused is checked again. Raises ConfigurationError if conf/remote.yaml is invalid.
-
-    If another process of this host is pulling, waits up to `wait_seconds` until it ends, and then pulls, because the other process may
-    have fetched an older revision. If `wait_seconds` is 0, returns the record as it is.
+    """Pulls the newest revision, and returns the record. Returns None if conf/remote.yaml does not exist. With `again`, checks a revision
+    that was refused again. Raises ConfigurationError if conf/remote.yaml is invalid.
+    If another process of this host is pulling, waits up to `wait_seconds` until that pull ends, and then pulls too, because the other
+    process may have fetched an older revision. If `wait_seconds` is 0, does not wait, and returns the record unchanged.
     """
     remote = read_remote(directory)
     if remote is None:
@@ -79,12 +78,14 @@ def _acquired(lock: FileLock, wait_seconds: float) -> bool:
 
 
 def pull_at_start(directory: Path) -> None:
-    """Pulls when a process starts. If that fails, the process uses the last valid revision. If there is none, raises what `pull` raises."""
+    """Pulls when a process starts. If the pull fails, logs why, and the process uses the last valid revision. If there is no such revision,
+    raises the errors of `pull`.
+    """
     try:
         record = remote_record(directory)
         pull(directory, wait_seconds=0.0 if record is not None and record.revision else PULL_SECONDS_MAX)
     except Exception as error:
-        # Errors of any kind are caught, because a damaged repository or a full disk must not prevent the process from starting.
+        # Catches all errors, because a damaged repository or a full disk must not prevent the process from starting.
         record = remote_record(directory)
         if record is None or not record.revision:
             raise
@@ -98,7 +99,7 @@ def poll(directory: Path, stopping: threading.Event) -> None:
         try:
             pull(directory, again=False)
             logged = ""
-        except Exception as error:  # The loop must go on, because nothing else polls.
+        except Exception as error:  # Catches all errors: if this loop ended, conf/ would not be pulled any more.
             if (why := f"{type(error).__name__}: {error}") != logged:
                 log.error("conf_not_pulled", reason=why)
             logged = why
@@ -113,7 +114,9 @@ def _interval(directory: Path) -> float:
 
 
 def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *, again: bool) -> RemoteRecord:
-    """Fetches and checks the newest revision once. Returns the record that results."""
+    """Fetches the newest revision and checks it. Returns the new record, which has either the new revision or the reason why it is not
+    used.
+    """
     last = before or RemoteRecord(identity=remote.identity, shown=remote.shown)
     same = last.identity == remote.identity
     known = [each for each in (last.revision, "" if again else last.newer) if each and same]
@@ -122,7 +125,7 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     except (RemoteAwayError, SecretUnavailableError) as error:
         since = last.since if last.away else time.time()
         return dataclasses.replace(last, away=str(error), since=since)
-    # The branch may be at this revision again because a refused revision was reverted.
+    # The branch is at the revision in use, possibly because a refused revision was reverted. So the record of the refusal is cleared.
     if found is not None and same and found.revision == last.revision:
         return dataclasses.replace(last, newer="", refused="", etag=found.etag, away="", since=0.0)
     if found is None or found.revision in known:
@@ -131,7 +134,8 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
         main, destinations = texts_of(found.archive, remote.folder)
         config_of(ConfFiles(directory, main, destinations))
     except ConfigurationError as error:
-        # The ETag is not stored, because an incomplete download may have the ETag of the whole archive.
+        # Does not store the ETag: if the download was incomplete, the server would answer "unchanged" at the next pull, and the whole
+        # archive would never be downloaded.
         why = str(error).removeprefix(f"{directory}: ")
         return dataclasses.replace(last, newer=found.revision, refused=why, etag="", away="", since=0.0)
     return RemoteRecord(
