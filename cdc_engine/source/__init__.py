@@ -1,3 +1,3 @@
-"""Describes the server to read from, and opens sessions on it. The parser dumps the binlog over a session, and snapshots read existing
-rows.
+"""Describes the MySQL or MariaDB server to read, and opens sessions on it. The parser reads the binlog over a session, and snapshots read
+existing rows.
 """

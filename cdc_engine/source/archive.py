@@ -1,8 +1,8 @@
 """Reads binlog files from an archive: a folder or an object store with files that were copied from a server, or exported by a managed
 database.
 
-The name of an archived file is that of the binlog file, followed by .gz, .tar, .tar.gz or .tgz if it is compressed. The credentials of an
-object store come from the environment.
+The name of an archived file is the name of the binlog file, followed by .gz, .tar, .tar.gz or .tgz if the file is packed. The credentials
+of an object store come from the environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sluice.cdc_engine.source.archive_fetch import POLL_SECONDS, ArchiveFetch
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"(?P<log>[^/]+\.\d{6,})(?P<packed>|\.gz|\.tar|\.tar\.gz|\.tgz)")
-# A name must not begin with a hyphen, because the command would read it as an option.
+# The names that the fetch command may get. A name must not begin with a hyphen, because the command would read it as an option.
 _FETCHED_NAME = re.compile(r"\w[\w.-]*\.\d{6,}")
 GZIPPED = (".gz", ".tgz")
 PART, FETCH_LOCK = ".sluice-part", ".sluice-fetch.lock"
@@ -36,8 +36,8 @@ PART, FETCH_LOCK = ".sluice-part", ".sluice-fetch.lock"
 
 class Archive:
     """An archive of binlog files. `location` is a folder, or a URL that pyarrow supports, for example
-    s3://bucket/prefix?region=eu-central-1. `fetch` is the command that fetches a file that the archive lacks; it requires that the archive
-    is a folder.
+    s3://bucket/prefix?region=eu-central-1. `fetch` is the command that fetches a file that the archive lacks. It may only be set if the
+    archive is a folder.
     """
 
     def __init__(self, location: str, fetch: ArchiveFetch | None = None) -> None:
@@ -50,15 +50,14 @@ class Archive:
         return self._fetch is not None
 
     def has(self, file: str) -> bool:
-        """Returns whether the archive has the file, as of the last call of `files` or `fetch`."""
+        """Returns whether the archive had the file at the last call of `files`, `sizes` or `fetch`."""
         return file in self._paths
 
     def fetch(self, file: str, check: Callable[[IO[bytes]], None], given_up: Callable[[], bool]) -> None:
-        """Fetches a file that the archive lacks, unless another process has fetched it meanwhile. `check` raises PositionLostError or
-        BinlogFormatError if the file must not be stored.
-
-        The command writes to a file with another name, which is renamed when it is complete. After a crash, the next fetch removes the
-        incomplete file. Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` returned True.
+        """Fetches a file that the archive lacks by the command in conf/. Does nothing if another process has fetched it in the meantime.
+        `check` raises PositionLostError or BinlogFormatError if the file must not be stored.
+        The command writes to a temporary file, which is renamed when it is complete. After a crash, the next fetch removes the incomplete
+        file. Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` returned True.
         """
         if self._fetch is None or not _FETCHED_NAME.fullmatch(file):
             raise SourceConnectionError(
@@ -114,8 +113,8 @@ class Archive:
         return tuple(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Returns the size in bytes of each binlog file in the archive, as stored (compressed or not). Raises the same
-        errors as `files`.
+        """Returns the stored size in bytes of each binlog file in the archive, which is the compressed size if the file is compressed.
+        Raises the same errors as `files`.
         """
         with self._translated():
             store, root = self._store()
@@ -126,8 +125,8 @@ class Archive:
 
     @contextlib.contextmanager
     def open(self, file: str) -> Iterator[IO[bytes]]:
-        """Yields a stream of the uncompressed bytes of a binlog file. Raises SourceConnectionError if it cannot be read, and
-        PositionLostError if a tar does not contain the file.
+        """Yields a stream of the uncompressed bytes of a binlog file. Raises SourceConnectionError if the file cannot be read, and
+        PositionLostError if the file's tar does not contain it.
         """
         path = self._paths[file]
         with self._translated():

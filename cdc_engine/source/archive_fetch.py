@@ -19,7 +19,9 @@ FILE, PATH = "{file}", "{path}"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArchiveFetch:
-    """The command that fetches a binlog file: a program and its arguments, which run without a shell, and how long they may take."""
+    """The command that fetches a binlog file: a program and its arguments, and the time limit in seconds. The program runs without a
+    shell.
+    """
 
     command: tuple[str, ...]
     seconds_max: float
@@ -57,7 +59,9 @@ class ArchiveFetch:
             )
 
     def _waited(self, process: subprocess.Popen[bytes], what: str, given_up: Callable[[], bool]) -> int:
-        """Waits for the command and returns its exit status. Raises InterruptedError or SourceConnectionError if it must be ended."""
+        """Waits for the command and returns its exit status. Raises InterruptedError if `given_up` returned True, and SourceConnectionError
+        after the time limit. The caller then ends the command.
+        """
         until = time.monotonic() + self.seconds_max
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -11,7 +11,9 @@ from sluice.cdc_engine.source.session import SourceSession, error_code, open_ses
 
 
 class Heartbeat:
-    """Checks whether one source is available. `sql` is any query that the account may run. Use it from one thread only."""
+    """Checks whether one source is available. `sql` is any query that the account may run. An instance must be used from one thread
+    only.
+    """
 
     def __init__(self, source: Source, sql: str) -> None:
         self._source, self._sql = source, sql
@@ -21,9 +23,9 @@ class Heartbeat:
         """Sends the query, and returns why the source did not answer, without secrets, or "" if it answered. After a failure, the next call
         reconnects.
 
-        Raises ConfigurationError if this host cannot query the source: a password, TLS file or package is missing, or the source refuses
-        the account. Such a refusal does not count as a failure, because the source answered, and a standby source would refuse the same
-        password.
+        Raises ConfigurationError if the source cannot be queried for another reason: a password, TLS file or package is missing on this
+        host, or the source refuses the account. This does not count as a failure of the source. A failover would not help, because a
+        standby source would refuse the same password.
         """
         try:
             self._session = self._session or open_session(self._source, SECONDS_MAX, SECONDS_MAX)
@@ -36,7 +38,7 @@ class Heartbeat:
                 self.close()
                 raise translated from error
             failure = str(translated)
-        # A wrong configuration of this host is not a failure of the source.
+        # This handler precedes that of SluiceError, because a wrong configuration of this host is not a failure of the source.
         except ConfigurationError:
             self.close()
             raise

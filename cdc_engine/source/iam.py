@@ -1,6 +1,6 @@
 """Creates the token with which an account of RDS or Aurora logs in without a password (`auth: aws-iam`). Only this module uses boto3.
 
-A token is valid for 15 minutes, but is needed only while a connection is opened. So each connection gets a new token.
+A token is valid for 15 minutes. It is needed only to open a connection, so each connection gets a new token.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Login(Protocol):
 
 
 def iam_token(login: Login) -> str:
-    """Returns a new token. Raises ConfigurationError if boto3 is missing, and SecretUnavailableError if it finds no credentials or region
-    of AWS.
+    """Returns a new token for a login. Raises ConfigurationError if boto3 is not installed, and SecretUnavailableError if boto3 finds no
+    credentials or region of AWS.
     """
     try:
         boto3: Any = importlib.import_module("boto3")

@@ -1,11 +1,9 @@
-"""Records in `source.json`, in the destination's folder, which of a destination's sources the engine reads. Processes that read conf/ use
+"""Records which of a destination's sources the engine reads, in `source.json` in the destination's folder. Processes that read conf/ use
 this record.
-
 If the file names another source than the one that a running engine reads, `instance.failover` ends the engine, and the next engine reads
-the named source. The file does not prove that the stream can continue on this source; the engine checks that at every connect.
-
-If several hosts share the ledger, the choice is stored in the ledger's record store. The file is then a copy for processes that read conf/,
-because reading conf/ must not require a connection. Each engine updates the copy when it checks the choice.
+the named source. At every connect, the engine checks whether the stream can continue on this source.
+If several hosts share the ledger, the chosen source is stored in the ledger's record store, and `source.json` is a copy. The copy exists
+because reading conf/ must not require a connection to the record store. Each engine updates the copy when it checks which source is chosen.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ SOURCE_FILE = "source.json"
 
 
 def address_in_use(directory: Path) -> str:
-    """Returns the address (host:port) of the chosen source, or "" if none was chosen and the first source in conf/ is read. Raises
-    ConfigurationError if the file cannot be parsed.
+    """Returns the address (host:port) of the chosen source. Returns "" if no source was chosen, which means that the first source in conf/
+    is read. Raises ConfigurationError if the file cannot be parsed.
     """
     path = directory / SOURCE_FILE
     try:
@@ -36,8 +34,8 @@ def address_in_use(directory: Path) -> str:
 
 
 def use(directory: Path, address: str, why: str) -> None:
-    """Chooses the source with this address, for all hosts and also after restarts. `why` is the reason, for operators. Raises MetaError if
-    the choice cannot be stored.
+    """Stores durably, for all hosts, that the source with this address must be read. `why` is the reason, for operators. Raises MetaError
+    if the choice cannot be stored.
     """
     text = json.dumps({"address": address, "why": why})
     record_store(directory).put(SOURCE_FILE, text)
@@ -46,8 +44,8 @@ def use(directory: Path, address: str, why: str) -> None:
 
 
 def address_chosen(directory: Path) -> str:
-    """Updates the local file with the choice that all hosts share, and returns the chosen address as `address_in_use` does. Raises
-    ConfigurationError if the file cannot be parsed, and MetaError if the ledger's store does not answer.
+    """Updates the local file from the record store that all hosts share, and returns the chosen address as `address_in_use` does. Raises
+    ConfigurationError if the file cannot be parsed, and MetaError if the record store does not answer.
     """
     if not as_location(directory).is_shared:  # Without a shared ledger, the file itself is the record.
         return address_in_use(directory)
@@ -60,6 +58,6 @@ def address_chosen(directory: Path) -> str:
 
 
 def _copy(path: Path, text: str) -> None:
-    """Writes the local file if it differs."""
+    """Writes the text to the local file if the file has another text."""
     if not path.is_file() or path.read_text() != text:
         keep_file(path, text)

@@ -1,9 +1,8 @@
-"""Decides by GTIDs which transactions a read on the replica `reader` shows, waits until the replica has executed missing transactions, and
-refuses a replica that cannot be used. The callers query the servers.
-
-A replica adds a GTID to its executed set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine has committed. So a
-read that begins after the set was queried shows all transactions of the set. If the end of the source's binlog is queried after the read,
-the read shows no transaction after this end.
+"""Decides by GTIDs which transactions a read on a replica (setting `reader`) shows, waits until the replica has executed missing
+transactions, and refuses a replica that cannot be used. The callers query the servers.
+A replica adds a GTID to its executed set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine has committed the
+transaction. So a read that begins after the set was queried shows all transactions of the set. If the end of the source's binlog is queried
+after the read, the read shows no transaction after this end.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from collections.abc import Callable, Mapping
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import has_executed
 
-WAIT_SECONDS_MAX = 60.0  # How long to wait at most until a replica has executed the needed transactions.
+WAIT_SECONDS_MAX = 60.0  # The longest wait until a replica has executed the needed transactions.
 POLL_SECONDS = 0.2
 pause = time.sleep  # Tests replace this function.
-# The queries by whether the server is a MariaDB: of the executed set, and of the server's identity.
+# The queries for a replica's executed set and for a server's identity: for MariaDB (True) and for MySQL (False).
 EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
 IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
 STATUS = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
@@ -26,7 +25,7 @@ NO_FILTERS = frozenset({"replicate_ignore_server_ids"})
 
 
 def one_line(gtid_set: object) -> str:
-    """Returns a GTID set in one line: servers send it with line breaks."""
+    """Returns a GTID set without the line breaks with which servers send it."""
     return str(gtid_set or "").replace("\n", "")
 
 
@@ -43,8 +42,8 @@ def shows(address: str, executed: str, wanted: str) -> bool:
 
 
 def still_behind(address: str, executed: Callable[[], str], wanted: str) -> str:
-    """Waits until a replica has executed all transactions of `wanted`. If it has not executed them after WAIT_SECONDS_MAX, returns a
-    sentence that says so, otherwise "". `executed` queries the replica's executed set. Raises the errors of `shows` and `executed`.
+    """Waits until a replica has executed all transactions of the GTID set `wanted`, and returns "". After WAIT_SECONDS_MAX, returns a
+    message that says what is missing. `executed` queries the replica's executed set. Raises the errors of `shows` and `executed`.
     """
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not shows(address, there := executed(), wanted):

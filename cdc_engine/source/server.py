@@ -1,4 +1,4 @@
-"""Describes a server to read from, and the identity with which the engine registers as a replica there."""
+"""Describes a server to read, and the identity with which the engine registers as a replica of the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TlsMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDEN
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "sluice:destination")
 INSTALLATION_CHARS = 8  # How many characters of the installation's id the host name of the replica contains.
 HOST_CHARS = 60  # Every server accepts host names of this length.
-# Derived server ids are at least this number and below 2³¹. So they are above the ids that people usually configure.
+# Server ids that Sluice derives are at least this number and below 2³¹, so they are above the ids that people usually configure.
 SERVER_ID_FIRST = 1 << 30
 
 
@@ -28,9 +28,9 @@ def no_password() -> str:
 class Source:
     """A server, and the identity with which the engine registers as its replica.
 
-    - `password`: called for each new connection. Its result is not stored.
-    - `installation`: the id of the installation. Empty for a reader that does not dump.
-    - `server_id`: 0 means that it is derived from installation and destination.
+    - `password`: returns the password. Called for each new connection, because the password may change.
+    - `installation`: the id of the installation. Empty for a session that does not read the binlog.
+    - `server_id`: the replica's server id. 0 means that it is derived from `installation` and `destination`.
     - `bastion`: the host through which the server is reached, or None.
     """
 
@@ -60,14 +60,14 @@ class Source:
     @property
     def replica_uuid(self) -> str:
         """The uuid with which the engine registers as a replica. MySQL ends an older dump that has the same uuid. If conf/ sets a server
-        id, the uuid depends on this server id, so that another server id resolves a clash.
+        id, the uuid depends on it, so that an operator can resolve a clash of uuids by setting another server id.
         """
         return str(uuid.uuid5(NAMESPACE, f"{self._identity}/{self.server_id}" if self.server_id else self._identity))
 
     @property
     def replica_host(self) -> str:
-        """The host name that SHOW REPLICAS shows for the engine. On MariaDB it identifies the engine, because replicas have no uuid
-        there.
+        """The host name that SHOW REPLICAS shows for the engine. On MariaDB, where replicas have no uuid, the host name identifies the
+        engine.
         """
         return "-".join(filter(None, ["sluice", self.installation[:INSTALLATION_CHARS], self.destination]))[:HOST_CHARS]
 
@@ -80,7 +80,7 @@ class Source:
         )
 
     def named(self, name: str) -> Source:
-        """Returns the same server with another identity, for a second dump of the same destination."""
+        """Returns the same server with the name `name` in the replica's identity, for a second dump of the same destination."""
         installation = f"{self.installation}/{self.server_id}" if self.server_id else self.installation
         return dataclasses.replace(self, destination=name, server_id=0, installation=installation)
 

@@ -1,7 +1,6 @@
-"""Opens a session on the source: PyMySQL's connection with more commands, TLS, and errors translated to Sluice's.
-
-`parser.connection` dumps the binlog over a session, and `snapshot.reader` selects rows. For large amounts of data, both read from the
-socket directly.
+"""Opens a session on the source: a connection of PyMySQL with additional commands and TLS. Translates the server's errors to Sluice's.
+`parser.connection` reads the binlog over a session, and `snapshot.reader` selects rows. Both read large amounts of data directly from the
+session's socket.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118}
 
 
 class SourceSession(pymysql.connections.Connection):
-    """PyMySQL's connection with more commands. The declarations are members of PyMySQL that its type stubs lack."""
+    """A connection of PyMySQL with additional commands. The attribute declarations are for members that PyMySQL's type stubs lack."""
 
     _execute_command: Callable[[int, bytes], None]
     _sock: Any
     _tunnel: Tunnel | None = None
 
     def connect_through(self, tunnel: Tunnel) -> None:
-        """Connects to the server through a tunnel. When the session is closed, the tunnel is closed too."""
+        """Connects to the server through a tunnel. Closing the session also closes the tunnel."""
         with explained(tunnel):
             self.connect(tunnel.socket)
         self._tunnel = tunnel
@@ -57,13 +56,13 @@ class SourceSession(pymysql.connections.Connection):
         return bytes(packet.get_all_data())
 
     def take_socket(self) -> Any:
-        """Returns the socket, from which the caller reads without PyMySQL. Between an answer and the next command, PyMySQL has no bytes in
-        its buffer.
+        """Returns the socket, so that the caller reads from it without PyMySQL. No bytes are lost, because PyMySQL's buffer is empty
+        between an answer and the next command.
         """
         return self._sock
 
     def silent_for(self, seconds: float) -> None:
-        """Sets how long the next read may wait for its first byte. TCP keep-alive detects a lost server earlier."""
+        """Sets how long the server may send nothing. Also enables TCP keepalive probes, which detect a lost server earlier."""
         self._sock.settimeout(seconds)
         if self._tunnel is not None:  # ssh itself checks whether the bastion still answers.
             return
@@ -80,10 +79,9 @@ def open_session(
     read_timeout: float = limits.READ_TIMEOUT_SECONDS,
     connect_timeout: float = limits.CONNECT_TIMEOUT_SECONDS,
 ) -> SourceSession:
-    """Connects and logs in, with autocommit and the charset utf8mb4.
-
-    Raises pymysql.err.MySQLError and OSError if the server refuses or does not answer, ConfigurationError for TLS files or keys that
-    cannot be used, and SourceConnectionError for a bastion that does not connect.
+    """Connects to the source and logs in, with autocommit and the charset utf8mb4.
+    Raises pymysql.err.MySQLError or OSError if the server refuses the login or does not answer, ConfigurationError if TLS files or keys
+    cannot be used, and SourceConnectionError if the bastion does not connect.
     """
     session = SourceSession(
         host=source.host,
@@ -111,8 +109,8 @@ def error_code(error: pymysql.err.MySQLError) -> int:
 
 
 def session_error(source: Source, code: int, text: str) -> SluiceError:
-    """Converts an error of the server to Sluice's error, by the error number. If the number has several meanings, the error's text decides.
-    The message never contains a password.
+    """Converts an error of the server to one of Sluice's errors, by the error number. For errors of TLS, the text decides, because their
+    numbers have several meanings. The message never contains a password.
     """
     where, words = f"{source.user}@{source.address}", text.lower()
     if code in ACCESS_DENIED:
@@ -123,8 +121,8 @@ def session_error(source: Source, code: int, text: str) -> SluiceError:
 
 
 def _tls(source: Source) -> dict[str, Any]:
-    """Returns PyMySQL's arguments for the source's TLS mode. With an SSLContext, PyMySQL refuses a server without TLS before it sends the
-    user name.
+    """Returns PyMySQL's arguments for the source's TLS mode. If they contain an SSLContext, PyMySQL refuses a server without TLS before it
+    sends the user name.
     """
     if source.tls_mode == "DISABLED":
         return {"ssl_disabled": True}
@@ -147,7 +145,8 @@ def _verified(source: Source) -> ssl.SSLContext:
     cannot be used.
     """
     context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
-    # Turns off strict verification, which requires a key usage: the certificates that MySQL generates do not state one.
+    # Turns off strict verification, because it requires that a certificate states its key usage, and the certificates that MySQL generates
+    # do not.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
     return context

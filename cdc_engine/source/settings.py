@@ -15,7 +15,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import time_us
 from sluice.secret_values import SecretLocation, is_reference
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses by which only this host can be reached.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only processes of the same host can reach.
 
 
 def root_of(info: ValidationInfo) -> Path | None:
@@ -28,7 +28,7 @@ LocalFile = Annotated[Path, AfterValidator(lambda word, info: config_paths.local
 
 
 def _time_text(word: Any) -> Any:
-    """Converts a date back to text, because YAML parses ISO dates."""
+    """Returns an ISO date as text, because YAML converts ISO dates to date objects."""
     return word.isoformat() if isinstance(word, dt.date) else word
 
 
@@ -44,8 +44,8 @@ TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readab
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown settings, and validates defaults too. `removed` has settings that were removed, each with what to do
-    instead.
+    """A model of settings that refuses unknown settings, and validates defaults too. `removed` has the settings of earlier versions that no
+    longer exist, each with what to write instead.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -60,7 +60,7 @@ class Strict(BaseModel):
 
 
 def moved_secret(setting: str) -> dict[str, str]:
-    """Returns entries of `removed` for the settings that named the location of a secret in earlier versions."""
+    """Returns the entries of `removed` for the settings that named the location of the secret `setting` in earlier versions."""
     return {
         f"{setting}_env": f"write `{setting}: $NAME`",
         f"{setting}_file": f"write `{setting}: {{file: PATH}}`",
@@ -101,8 +101,8 @@ class SecretConfig(Strict):
 
 
 def _reference(given: Any, info: ValidationInfo) -> Any:
-    """Converts `{file: …}`, `{command: […]}` or `{env: NAME}` to a text that names the same location. Refuses a text with `$` that is not
-    a valid location.
+    """Converts the location of a secret, such as `{file: …}`, `{command: […]}` or `{env: NAME}`, to a text that names the same location.
+    Raises ValueError for a text that begins like a location (`$`) but is invalid.
     """
     if isinstance(given, str) and is_reference(given):
         return SecretLocation.of(given).reference
@@ -228,7 +228,7 @@ class SourceConfig(Strict):
         return filled(self.password, f"the password of {self.user}@{self.address}")
 
 
-FIRST_OFFSET = 4  # The offset of the first event in a binlog file. A magic number of 4 bytes precedes it.
+FIRST_OFFSET = 4  # The offset of the first event in a binlog file, after a magic number of 4 bytes.
 
 
 class StartConfig(Strict):

@@ -1,8 +1,7 @@
-"""Connects to a server through a bastion. For each connection, a process of the system's `ssh` carries the bytes on its standard input and
-output.
-
-The system's ssh supports every kind of key, certificate and agent, and needs no Python package. `ssh -W` opens no local port, so nobody
-else on this host can use the tunnel, and no port conflict can occur. The ssh process ends when either side closes the connection.
+"""Connects to a server through a bastion. Each connection has its own process of the system's `ssh`, which carries the bytes over its
+standard input and output.
+The system's ssh supports every kind of key, certificate and agent, and needs no Python package. `ssh -W` opens no local port. So no other
+user of this host can use the tunnel, and no port conflict can occur. The ssh process ends when either side closes the connection.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ class Bastion:
 
 
 class Tunnel:
-    """One connection through a bastion. `socket` is the local end of the tunnel, which behaves like a socket that is connected to the
-    server.
+    """One connection to a server through a bastion. `socket` is the local end of the tunnel, and behaves like a socket that is connected to
+    the server.
     """
 
     def __init__(self, bastion: Bastion, host: str, port: int) -> None:
@@ -72,14 +71,14 @@ class Tunnel:
             theirs.close()
 
     def failure(self) -> SluiceError | None:
-        """Returns the error of ssh if it failed, or None if ssh is not the cause. Waits a moment for ssh to end."""
+        """Returns the error of ssh if ssh failed, otherwise None. Waits up to END_SECONDS_MAX for ssh to end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(END_SECONDS_MAX) == SSH_FAILED:
                 return failure_of(self._bastion, _text(self._stderr))
         return None
 
     def close(self) -> None:
-        """Ends ssh. Calling it again has no effect."""
+        """Closes the tunnel and ends ssh. A second call has no effect."""
         self.socket.close()
         if self._process.poll() is None:
             self._process.terminate()
@@ -93,7 +92,7 @@ class Tunnel:
 
 @contextlib.contextmanager
 def explained(tunnel: Tunnel | None) -> Iterator[None]:
-    """After an error in the block, closes the tunnel. If ssh caused the error, raises ssh's error instead."""
+    """After an error in the block, closes the tunnel, and raises the error of ssh if ssh caused it, otherwise the error of the block."""
     try:
         yield
     except BaseException as error:
@@ -127,7 +126,7 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
 
 
 def failure_of(bastion: Bastion, output: str) -> SluiceError:
-    """Converts the output that ssh wrote before it ended to Sluice's error."""
+    """Converts the error output of an ssh that ended to one of Sluice's errors."""
     words = output.lower()
     if any(each in words for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"
