@@ -1,7 +1,6 @@
-"""Determines which columns of a table are captured. Settings have the form `database.table:a/b,…`, like Canal's filter.field and
+"""Determines which columns of a table are captured. Settings have the form `database.table:a/b,…`, as Canal's filter.field and
 filter.black.field.
-
-Blocks contain the values of all columns; decoders apply this filter.
+The sink does not remove columns from blocks. The decoders of row images apply this filter.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from sluice.cdc_engine.contracts import Int32s, TableVersion
 
 
 class ColumnFilter:
-    """A column filter. `include` lists, per table, the only columns to capture, and `exclude` the columns to leave out. For a table in
-    both, only `include` is used.
+    """A filter of columns. `include` lists, per table, the columns to capture, and `exclude` the columns to leave out. If both name a
+    table, only `include` is used for this table.
 
-    Table names are not patterns, and their letter case does not matter. As in Canal, an item without exactly one colon and a column after
-    it has no effect; `ignored` has such items, so that a check of the configuration can report them. Unlike in Canal, key columns are
-    always captured, because a change without its key cannot be merged.
+    Table names are not patterns, and their letter case does not matter. As in Canal, an item has no effect if it does not have exactly one
+    colon, followed by a column. `ignored` has such items, so that a check of the configuration can report them. Unlike in Canal, key
+    columns are always captured, because a change without its key cannot be merged.
     """
 
     def __init__(self, include: str = "", exclude: str = "") -> None:
@@ -38,20 +37,20 @@ class ColumnFilter:
         return np.flatnonzero(keep).astype(np.int32)
 
     def names_of(self, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-        """Returns (included columns, excluded columns) of "database.table", in upper case. The first is None if `include` does not name
-        the table.
+        """Returns the columns of "database.table" that the settings include and exclude, in upper case. The included columns are None if
+        `include` does not name the table.
         """
         return self._include.get(name.upper()), self._exclude.get(name.upper(), frozenset())
 
     @property
     def tables(self) -> dict[str, frozenset[str]]:
-        """The columns in the settings, as "DATABASE.TABLE" → column names, in upper case. A table in both settings has
-        those of `include`.
+        """The columns that the settings name, as "DATABASE.TABLE" → column names, in upper case. If both settings name a table, the value
+        has the columns of `include`.
         """
         return {**self._exclude, **self._include}
 
     def _parse(self, text: str) -> dict[str, frozenset[str]]:
-        """Parses a setting to "DATABASE.TABLE" → column names, in upper case. If two items name the same table, the last one counts, as in
+        """Parses a setting to "DATABASE.TABLE" → column names, in upper case. If two items name the same table, the last item counts, as in
         Canal.
         """
         tables: dict[str, frozenset[str]] = {}

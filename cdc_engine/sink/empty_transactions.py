@@ -1,8 +1,6 @@
-"""Decides which empty transactions (without captured rows) go to the store, so that they move the cursor. The rules are those of Canal.
-Used by `event_sink`.
-
+"""Decides which empty transactions (those without captured rows) go to the store. The rules are those of Canal. Used by `event_sink`.
 If few tables of a server are captured, most transactions are empty and would flood the store. But if no empty transaction went to the
-store, the cursor would not move, and the source could purge the cursor's binlog file.
+store, the cursor would not move, and the source could purge the binlog file of the cursor.
 """
 
 from __future__ import annotations
@@ -11,14 +9,14 @@ import dataclasses
 
 # The shortest time between two empty transactions that go to the store, on the source's clock.
 EVENT_TIME_US_MAX = 5_000_000
-# After this number of skipped transactions, the next one goes to the store whatever its time is.
+# After this number of skipped transactions, the next empty transaction goes to the store, whatever its commit time is.
 SKIPPED_TRANSACTIONS_MAX = 8192
 
 
 @dataclasses.dataclass(frozen=True)
 class Thinning:
-    """The last empty transaction that went to the store: its commit time `last_time_us` (0 if there is none) and its binlog file.
-    `skipped` counts the empty transactions that were skipped since.
+    """The state of the decisions: the commit time `last_time_us` (0 if there is none) and the binlog file `file` of the last empty
+    transaction that went to the store, and how many empty transactions were skipped after it.
     """
 
     last_time_us: int = 0
@@ -26,12 +24,11 @@ class Thinning:
     file: str = ""
 
     def after(self, time_us: int, transaction_count: int, file: str) -> tuple[bool, Thinning]:
-        """Decides about the last transaction of a block of empty transactions, which was committed at `time_us`. Returns (whether it goes
-        to the store, the state after the block).
-
-        The transaction goes to the store if its commit time is far from that of the last empty transaction in the store. A much earlier
-        time counts as far too, because a source may replay old events. It also goes to the store if it is in another binlog file, because
-        the source may purge the earlier files.
+        """Decides whether the last transaction of a block of empty transactions goes to the store. `time_us` is its commit time. Returns
+        the decision, and the state after the block.
+        The transaction goes to the store if its commit time differs by more than EVENT_TIME_US_MAX from that of the last empty transaction
+        in the store. The time may also be earlier, because a source may replay old events. The transaction also goes to the store if it is
+        in another binlog file, because the source may purge the earlier file.
         """
         skipped = self.skipped + transaction_count
         far = abs(time_us - self.last_time_us) > EVENT_TIME_US_MAX or file != self.file

@@ -1,8 +1,8 @@
 """Filters blocks and puts them into the store (`ports.BlockSink`). Removes row events of tables that are not captured, and skips most
-transactions that are then empty.
+transactions that have no row events after this.
 
-The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`, so the parser reads nothing
-from the socket, and the server waits too. `interrupt` ends the wait.
+The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`. So the parser reads nothing
+from the socket, and the source stops sending. `interrupt` ends the wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HELD_UP_SECONDS = 1.0
 
 
 class CapturedTables:
-    """Determines which tables the filters keep. Evaluates the filters once per table, not per block."""
+    """Determines which tables the filters keep. Evaluates the filters once per table, not once per block."""
 
     def __init__(self, filters: Sequence[TableFilter]) -> None:
         self._filters = filters
@@ -40,10 +40,10 @@ class CapturedTables:
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns a mask of the tables of a block whose row events are kept. If rows of a table change other tables by foreign keys, the
-        table is always kept.
-
-        The parser always passes the same list, and only appends to it. So the mask is computed again only when the list is longer.
+        """Returns a mask of the tables whose row events are kept. Always keeps a table whose changes change other tables through foreign
+        keys.
+        All blocks of a parser have the same list `tables`, to which the parser only appends. So the mask is computed again only when the
+        list is longer than before.
         """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
@@ -53,14 +53,16 @@ class CapturedTables:
 
 
 class FollowedTables:
-    """Determines which tables are not stopped."""
+    """Determines which tables are not stopped for the lake."""
 
     def __init__(self) -> None:
         self._tables: Sequence[TableVersion] = ()
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns a mask of the tables of a block that are not stopped. Computes it again only when the list of tables is longer."""
+        """Returns a mask of the tables that are not stopped. As in `CapturedTables.mask`, computes it again only when the list is longer
+        than before.
+        """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
             self._mask = np.array([not each.stopped for each in tables], np.bool_)
@@ -74,12 +76,13 @@ def dropped_uncaptured(block: Block, tables: CapturedTables | FollowedTables) ->
         kept = mask[block.event_table]
         if not kept.all():
             block = keep_events(block, kept)
-    # The buffer also has control events and removed row events. If they are more than half of it, a copy without them saves memory.
+    # The buffer also has control events and removed row events. If they take more than half of the buffer, a copy without them saves
+    # memory.
     return compact(block) if 2 * block.byte_count < retained_bytes(block) else block
 
 
 class OtherReaders(Protocol):
-    """Gets every block, for consumers that do not read the store."""
+    """Gets every filtered block, for consumers that do not read the store."""
 
     def put(self, block: Block) -> None: ...
     def drop_open(self) -> None: ...
@@ -88,9 +91,10 @@ class OtherReaders(Protocol):
 class EventSink:
     """Filters blocks and puts them into a store. Blocks in the store are not filtered again.
 
-    `server_filter` is the destination's table filter. A client's filter (`narrow`) applies in addition, so it can only remove tables. (In
-    Canal, it replaces the server's filter.) `others` gets every block, with the rows of tables that are stopped for the lake. The store
-    gets these rows only with `keeps_stopped`, which is set if consumers read the store.
+    - `server_filter`: the destination's table filter. A client's filter (`narrow`) applies in addition, so it can only remove more tables.
+      (In Canal, a client's filter replaces the server's filter.)
+    - `others`: gets every filtered block, including the rows of tables that are stopped for the lake.
+    - `keeps_stopped`: the store gets the rows of stopped tables too, because consumers read the store.
     """
 
     def __init__(
@@ -106,9 +110,10 @@ class EventSink:
         self._server_filter = server_filter
         self._captured = CapturedTables([server_filter])
         self._thinning = Thinning()
-        self._open = False  # Whether the store has a part of a transaction whose end has not arrived.
-        self.accepting_since = 0.0  # When the current call of `accept` began (monotonic); 0 if there is none.
-        # The last empty transaction, if it was skipped and nothing went to the store after it.
+        self._open = False  # Whether the store has a part of a transaction whose end has not arrived yet.
+        # When the current call of `accept` began (monotonic seconds), or 0 if there is no call.
+        self.accepting_since = 0.0
+        # The last empty transaction, if it was skipped and no block went to the store after it.
         self._left_out: Block | None = None
 
     def narrow(self, client_filter: str) -> None:
@@ -117,7 +122,7 @@ class EventSink:
 
     def accept(self, block: Block) -> None:
         """Filters the next block of the stream, and puts it into the store. Waits while the store is full. Raises InterruptedError if
-        `interrupt` is called meanwhile.
+        `interrupt` is called during the wait.
         """
         kept = self._filtered(block)
         self.accepting_since = time.monotonic()
@@ -136,13 +141,15 @@ class EventSink:
 
     def _accept(self, kept: Block) -> None:
         if self._others is not None:
-            self._others.put(kept)  # Called first, because this `put` cannot wait, but the store's `put` can.
+            # Called first, because this `put` never waits, and the store's `put` waits while the store is full.
+            self._others.put(kept)
         if not self._keeps_stopped and not self._followed.mask(kept.tables).all():
             kept = dropped_uncaptured(kept, self._followed)
         if kept.event_count or kept.changes:
             self._put(kept)
         elif kept.transaction_count and self._open:
-            # The block has the end of a transaction whose events are in the store, so the store needs this end too.
+            # The block contains the end of a transaction whose events are in the store. Without this end, the store would never hand them
+            # out.
             self._put(without_events(kept))
         elif kept.transaction_count:
             self._accept_empty(kept)
@@ -154,7 +161,7 @@ class EventSink:
 
     def interrupt(self) -> None:
         """Ends a wait in `accept`, and drops the open transaction. Called when the parser stops, and before each new connection, because
-        the source sends the transaction again.
+        the source sends the open transaction again.
         """
         self._open, self._left_out = False, None
         if self._others is not None:

@@ -13,8 +13,8 @@ OPENING, CLOSING = "{[(", "}])"
 
 
 def split_patterns(text: str) -> list[str]:
-    """Returns the patterns in a comma-separated text, in order. A comma is part of a pattern within `{}`, `[]` and `()`, and after a
-    backslash. Blanks are part of a pattern too, as in Canal. Leaves out empty patterns, which would match no table.
+    """Returns the patterns in a comma-separated text, in order. A comma within `{}`, `[]` or `()`, or after a backslash, is part of a
+    pattern. Blanks are part of a pattern too, as in Canal. Leaves out empty patterns, which would match no table.
     """
     patterns, current, depth, escaped = [], "", 0, False
     for character in text:
@@ -31,10 +31,10 @@ def split_patterns(text: str) -> list[str]:
 
 
 def compile_patterns(text: str) -> re.Pattern[str] | None:
-    """Returns a regular expression that matches a name if a pattern matches the whole name, or None if there is no pattern.
-
-    Longer patterns come first. Letter case does not matter, and a dot also matches a newline. Raises ConfigurationError if a pattern is
-    not a regular expression.
+    """Returns a regular expression that matches a name if one of the patterns matches the whole name. Returns None if `text` has no
+    pattern.
+    Longer patterns come first. Letter case does not matter, and a dot also matches a newline. Raises ConfigurationError if a pattern is not
+    a regular expression.
     """
     patterns = sorted(split_patterns(text), key=len, reverse=True)
     for pattern in patterns:
@@ -51,8 +51,8 @@ def compile_patterns(text: str) -> re.Pattern[str] | None:
 
 
 class TableFilter:
-    r"""Keeps the tables that `include` matches and `exclude` does not. If `include` is empty, it matches every table. If `exclude` is
-    empty, it matches none.
+    r"""Keeps the tables that `include` matches and `exclude` does not match. An empty `include` matches every table, and an empty `exclude`
+    matches no table.
 
     A dot without a backslash matches any character: `test..*` also matches tables of the database `test1`, and `test\\..*` does not.
     """
@@ -63,7 +63,7 @@ class TableFilter:
         self._exclude = compile_patterns(exclude)
 
     def keeps(self, database: str, table: str) -> bool:
-        """Returns whether a table is captured. Names are empty for a statement without a table, which is always kept."""
+        """Returns whether a table is captured. Returns True if both names are empty, because statements without a table are always kept."""
         name = f"{database}.{table}".lower() if database or table else ""
         return _matches(self._include, name, if_empty=True) and not _matches(self._exclude, name, if_empty=False)
 
