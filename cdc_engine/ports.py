@@ -42,6 +42,7 @@ class BlockSink(Protocol):
 
 class EventStore(Protocol):
     """Stores the events between the stream and the batches. It has three positions, in this order: acked, handed out by `get`, and put.
+
     One thread calls `put`. If another thread calls `drop_open_transaction` or `clear`, `put` raises InterruptedError. Before the putting
     thread opens a new connection, it calls `drop_open_transaction` itself, and `put` works again. Otherwise the thread could append the
     rest of a transaction whose beginning was dropped.

@@ -1,5 +1,6 @@
 """Defines the settings that all kinds of brokers have, which correspond to Canal's canal.mq.*. Also finds the settings class for a kind of
 broker.
+
 A kind of broker is an entry point of the group `sluice.brokers`. The entry point names a settings class, which is a subclass of
 `BrokerConfig`. Plug-ins in other packages use `BrokerConfig` and `PartitionedConfig` (docs/guides/write-a-broker-plug-in.md).
 """

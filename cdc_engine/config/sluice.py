@@ -325,6 +325,7 @@ def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> l
 def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], str]:
     """Finds tables whose Delta path equals the path of another table, or is inside the folder of another table. Returns a message for each
     such table, by (destination, "database.table").
+
     `tables` has the known tables of each destination, as "database.table". Tables that conf/ names are added. Two tables with one path
     would lose changes, unless they are shards. VACUUM of the outer table would remove the files of a table inside its folder.
     """

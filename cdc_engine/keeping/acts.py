@@ -1,5 +1,6 @@
 """Executes an operator's command for one engine: start, stop, restart or release. Stores an order, and waits until the process that runs
 the engine has executed the order.
+
 `sluice instance` and a job in Dagster's UI use this module. A process that runs engines reads the order from the store, so this process may
 be on another host, or may start later.
 """

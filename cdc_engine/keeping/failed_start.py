@@ -1,5 +1,6 @@
 """Records in status.json why an engine could not be started. `sluice status`, `sluice check` and the check of the engine's asset read this
 file.
+
 Only a running engine writes its own status. Without this record, the file would still show the status of an earlier engine after a failed
 start.
 """

@@ -1,5 +1,6 @@
 """Chooses the configuration that all processes of a stack use: the current text of each file of conf/ that is valid, and the last valid
 text of each other file.
+
 In a process that runs engines or serves Dagster's definitions, `ConfWatch` chooses the configuration and writes it into the data directory.
 Child processes find this file through the environment variable `SLUICE_CONF_IN_USE`. A process without this variable reads conf/ itself,
 and chooses in the same way.
@@ -55,6 +56,7 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
     """Chooses which text of each file of conf/ is used. `found` are the current texts, and `before` those that were in use so far.
     `main_may_change` is True before any process of the stack runs, because sluice.yaml may change only then. Pure, except that it reads
     which sources the destinations read now.
+
     Raises ConfigurationError if no valid configuration results.
     """
     refused: dict[str, str] = {}
@@ -114,6 +116,7 @@ def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> Sluic
 
 def conf_in_use() -> InUse:
     """Returns the configuration that this process uses. Raises ConfigurationError if no valid configuration is known.
+
     If the environment variable is not set, because Dagster was not started by `sluice up`, reads conf/. A file that is invalid is replaced
     by the last valid text that an engine process of this host recorded.
     """

@@ -1,5 +1,6 @@
 """Starts, restarts and stops the engines of a process as conf/ and operators require: collects facts about each engine, lets `rules`
 decide, and carries out the decision.
+
 Each start, restart or stop runs in a separate thread, one at a time per destination. So an engine that is slow to start or stop does not
 delay other engines. The keeper tries again and again to start an engine that runs nowhere, without Dagster's ticks, so a standby host takes
 over by itself.

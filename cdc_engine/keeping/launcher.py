@@ -1,4 +1,5 @@
 """Starts, returns and stops the engines of this process, by destination. Importing this module starts no engine.
+
 Dagster does not reload this module, so a reload of definitions starts no second engine. If several processes may run an engine, the lease
 decides which of them does. An engine that has lost the lease is stopped, and the next call starts another engine, which needs the lease to
 start.

@@ -58,6 +58,7 @@ class GroupConsumer:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger:
     """The durable state of a destination.
+
     - `ledger_id`: set when the ledger is created. Run keys, tags and Delta's application ids contain it.
     - `epoch`: the highest epoch so far.
     - `cursor`: the end of the last acked batch, or None before the first start. `server_uuid`: the server to whose binlog the cursor
@@ -138,6 +139,7 @@ class Ledger:
 
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
         """Adds the batch after `start` up to `end` to the batches in flight, as `outstanding[-1]`.
+
         Raises NotContinuousError if the batch does not begin exactly at `resume_position`, or does not end after its start. Raises
         MetaError if the start is unknown.
         """
@@ -260,6 +262,7 @@ class Ledger:
     def redeliver(self, batch_id: int, delivery: int | None = None, *, without: Collection[str] = ()) -> Ledger:
         """Hands out all batches in flight again, from their staged files and under new delivery numbers. No batch is appendable any more,
         because it may be merged in part.
+
         `without` are tables ("database.table") that stopped since the batches were staged. Raises the errors of `ack`.
         """
         self._first(batch_id, "delivered again", delivery)
@@ -335,6 +338,7 @@ class Ledger:
     def set_cursor(self, position: Position, resumed: Collection[str] = ()) -> Ledger:
         """Sets the cursor at the first start or at an operator's request, so that the stream is read from `position`. No other transition
         can move the cursor backward.
+
         Removes the batches in flight. Also removes each stop at or after `position`, because the stream stops the table again. A stop that
         the stream does not repeat (`states.UNTIL_RESUMED`) is removed only if `resumed` contains its table ("database.table").
         """
@@ -352,6 +356,7 @@ class Ledger:
     def begin_epoch(self, epoch: int) -> Ledger:
         """Begins an epoch, because the names of binlog files start again (another server, RESET). Batches in flight stay valid in the
         earlier epoch.
+
         Raises MetaError if `epoch` is not above all earlier epochs, or if it is above EPOCH_MAX. The caller must check `unfinished` first.
         """
         if not self.epoch < epoch <= EPOCH_MAX:

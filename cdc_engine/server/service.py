@@ -32,6 +32,7 @@ FilterChanged = Callable[[str], None]
 class ServedDestination:
     """A started destination: its store, its ledger, and its locks. get and rollback hold the lock `taking`; ack and rollback hold the lock
     `settling`. So an ack never waits for a get.
+
     - `rewind`: empties the store, and restarts the parser and the store at a position. It is called if a rollback needs changes that the
       store no longer has, or if the store is not at the ledger's position.
     - `owed`: True if a call of `rewind` failed and must be repeated.
@@ -133,6 +134,7 @@ class CanalService:
     ) -> Batch:
         """Returns the next batch, which then waits for its ack. Several batches may wait. If no change arrives within `timeout_seconds`,
         the result's batch_id is -1.
+
         A batch without slices has no captured changes, but its ack moves the cursor. If the store is not at the ledger's position, which
         happens after a failed rewind, hands out nothing and restarts the reading at the ledger's position. Raises NotContinuousError if the
         next get finds the store at another position again.
@@ -162,6 +164,7 @@ class CanalService:
     ) -> Batch:
         """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If there are
         no further changes, the result's batch_id is -1.
+
         The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, it frees them, so that
         a batch can be larger than the ring. If such a batch is rolled back, the source is read again.
         """
@@ -242,6 +245,7 @@ class CanalService:
     def rollback(self, client: ClientIdentity, batch_id: int | None = None, delivery: int | None = None) -> None:
         """Rolls back all batches in flight. Their changes are handed out again under new ids, perhaps in batches of other sizes. Waits for
         a get that is in progress.
+
         If `batch_id` (and `delivery`) is given, it must be the first batch in flight. Otherwise raises BatchNotFoundError or
         BatchNotFirstError. If the store does not have the changes, for example after a restart, `rewind` restarts the reading at the
         cursor. If `rewind` is None, stops the destination and raises NotStartedError.

@@ -1,5 +1,6 @@
 """Determines which columns of a table are captured. Settings have the form `database.table:a/b,…`, as Canal's filter.field and
 filter.black.field.
+
 The sink does not remove columns from blocks. The decoders of row images apply this filter.
 """
 

@@ -42,6 +42,7 @@ class CapturedTables:
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
         """Returns a mask of the tables whose row events are kept. Always keeps a table whose changes change other tables through foreign
         keys.
+
         All blocks of a parser have the same list `tables`, to which the parser only appends. So the mask is computed again only when the
         list is longer than before.
         """

@@ -41,6 +41,7 @@ def chunks(
 ) -> Iterator[Chunk]:
     """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches the bound of a chunk only when the
     caller requests the chunk. A table without a key is one chunk without bounds.
+
     At the time of this search, the chunk has `rows_per_chunk` of the rows that `where` selects. Raises the errors of `RowReader`.
     """
     if after is not None and not after.up_to:

@@ -1,4 +1,5 @@
 """Reads the rows of one chunk into one Parquet file. Values have the same form as in the staged changes of the stream.
+
 With `Marks`, the file also has Sluice's own columns. Such a file can become part of a lake table unchanged, so the publication does not
 read and write the rows a second time.
 """
@@ -86,6 +87,7 @@ def read_chunk(
 ) -> ChunkFacts:
     """Reads a chunk's rows into a Parquet file, also if the chunk has no rows. The file is complete and on disk when this returns. The file
     has the table's captured columns in the table's order, and then the columns of `marks`.
+
     Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, or an OSError if the file cannot be written.
     After an error, the file does not exist, and the connection is closed if its SELECT had begun.
     """

@@ -146,6 +146,7 @@ class SnapshotRecord:
     ) -> SnapshotRecord:
         """Returns the record in the state READING. The caller must make sure that everything up to `position` is staged and that no run
         merges.
+
         The rows that are read will contain all changes up to `position`, so buffered changes before `position` are no longer used.
         """
         return self._to(

@@ -133,6 +133,7 @@ class SnapshotRecords:
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
         """Returns the number of buffered changes of parent tables. Raises MetaError.
+
         The number is in the names of the files that `spark_jobs/snapshot/buffered_cascades.py` writes.
         """
         if not record.is_open:

@@ -117,6 +117,7 @@ class SourceTable:
     def shows(self, position: Position) -> bool:
         """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
         AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
+
         From this call on, every connection must lead to the server of the position, and raises SourceConnectionError if it leads to another
         server.
         """

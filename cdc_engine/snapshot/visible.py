@@ -22,6 +22,7 @@ LOCK_WAIT_TIMEOUT = "(error 1205)"
 def view_contains(reader: RowReader, position: Position) -> bool:
     """Begins a consistent read of MariaDB, and returns whether the read shows every commit up to a position. After the call, the connection
     is still in this read.
+
     If the binlog offset of the read is before the position, the GTIDs decide: events without a commit can move the engine's position beyond
     the last commit.
     """
@@ -45,6 +46,7 @@ def waits_for_replicas(reader: RowReader) -> bool:
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
     """Returns whether all transactions that wrote to the table before this call are committed. Returns False also if the account may not
     lock tables.
+
     To find out, locks the table and releases the lock at once. The lock waits for active writers, because a writer keeps its own lock of
     the table until its commit is complete.
     """

@@ -94,6 +94,7 @@ class TableReader(Protocol):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotDependencies:
     """The functions and settings that `groups.advance` and `groups.run_all` need to advance a destination's snapshots.
+
     - `look`: returns the facts with which `steps` decides about a "database.table".
     - `table`: returns the table with its captured columns, or None if the table is not captured.
     - `spark_columns`: returns (name, Spark type) of a table's columns.

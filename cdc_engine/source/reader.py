@@ -1,5 +1,6 @@
 """Decides by GTIDs which transactions a read on a replica (setting `reader`) shows, waits until the replica has executed missing
 transactions, and refuses a replica that cannot be used. The callers query the servers.
+
 A replica adds a GTID to its executed set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine has committed the
 transaction. So a read that begins after the set was queried shows all transactions of the set. If the end of the source's binlog is queried
 after the read, the read shows no transaction after this end.

@@ -80,6 +80,7 @@ def open_session(
     connect_timeout: float = limits.CONNECT_TIMEOUT_SECONDS,
 ) -> SourceSession:
     """Connects to the source and logs in, with autocommit and the charset utf8mb4.
+
     Raises pymysql.err.MySQLError or OSError if the server refuses the login or does not answer, ConfigurationError if TLS files or keys
     cannot be used, and SourceConnectionError if the bastion does not connect.
     """

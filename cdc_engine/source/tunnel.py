@@ -1,5 +1,6 @@
 """Connects to a server through a bastion. Each connection has its own process of the system's `ssh`, which carries the bytes over its
 standard input and output.
+
 The system's ssh supports every kind of key, certificate and agent, and needs no Python package. `ssh -W` opens no local port. So no other
 user of this host can use the tunnel, and no port conflict can occur. The ssh process ends when either side closes the connection.
 """

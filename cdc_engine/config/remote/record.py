@@ -16,6 +16,7 @@ SHOWN_MAX = 12  # The number of characters of a revision in messages.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteRecord:
     """The record of a conf/ that is pulled from a git repository or an archive.
+
     - `identity`: identifies the repository or archive. `shown`: its name in messages.
     - `revision`: the commit (git) or digest (archive) in use, or empty before the first pull.
     - `etag`: the ETag of the archive in use. `main`, `destinations`: the texts of the files in use. `applied_at`: when they were pulled, in

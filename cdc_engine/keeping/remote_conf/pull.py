@@ -40,6 +40,7 @@ log = structlog.get_logger()
 def pull(directory: Path, *, again: bool = True, wait_seconds: float = 0.0) -> RemoteRecord | None:
     """Pulls the newest revision, and returns the record. Returns None if conf/remote.yaml does not exist. With `again`, checks a revision
     that was refused again. Raises ConfigurationError if conf/remote.yaml is invalid.
+
     If another process of this host is pulling, waits up to `wait_seconds` until that pull ends, and then pulls too, because the other
     process may have fetched an older revision. If `wait_seconds` is 0, does not wait, and returns the record unchanged.
     """

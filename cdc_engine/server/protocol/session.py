@@ -1,4 +1,5 @@
 """Answers the requests of one client of Canal's protocol: converts each packet to an answer. `listener` reads and writes the socket.
+
 A session begins with the handshake and the authentication. Then subscriptions, gets, acks and rollbacks may follow in any order. The answer
 to an invalid request is an error number and a message. After a failed authentication, or after bytes that are not a packet, the connection
 ends.
@@ -64,6 +65,7 @@ class Served(Protocol):
 class Access:
     """The user and password that clients need. If `user` is empty, any user may connect. If `password_hash` is empty, no password is
     needed.
+
     `password_hash` is the location of hex(SHA1(SHA1(password))), as `$NAME` or in another form of conf/. The hash is read at each login.
     """
 
