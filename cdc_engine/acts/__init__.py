@@ -1,3 +1,3 @@
-"""Executes an operator's requests about a destination. The console calls it, after it has asked the operator. Nothing
-here is interactive.
+"""Executes an operator's requests about a destination. The console calls these functions after it has asked the operator. The functions do
+not read from or write to a terminal.
 """

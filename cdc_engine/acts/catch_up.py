@@ -1,6 +1,7 @@
 """Waits until the lake has everything that the source had committed when the wait began, for `sluice catch-up` and its Dagster job.
 
-Reads only files of the destination: the engine's status, the ledger and the records of snapshots. `missing` decides when the wait ends.
+Reads only files and records of the destination: the engine's status, the ledger and the records of snapshots. `missing` decides when the
+wait ends.
 """
 
 from __future__ import annotations
@@ -26,20 +27,22 @@ if TYPE_CHECKING:  # Dagster's definitions import this module; importing the par
     from sluice.cdc_engine.parser.server_facts import ServerFacts
 
 LOOK_SECONDS = 0.5
-# How long an engine may be in a state in which it reads nothing. Some such states end by themselves, because each tick starts the engine
-# again.
+# How long an engine may be in a state in which it reads nothing before the wait fails. Some of these states end by themselves, because each
+# tick starts the engine again.
 ENDED_SECONDS_MAX = 60.0
 STATUS_SECONDS_MAX = 15.0  # A status that is older than this is ignored. An engine writes its status once per second.
-# How long an engine may write no new status. At its start, an engine compiles kernels, which takes less than this.
+# How long an engine may write no new status before the wait fails. At its start, an engine compiles kernels, which takes less time than
+# this.
 SILENT_SECONDS_MAX = 300.0
-# How long a table must be stopped before the wait ends without it. In this time, the engine may open a snapshot of the table by itself.
+# How long a table must be stopped before the wait ends without the table. During this time, the engine may open a snapshot of the table by
+# itself.
 STOPPED_SECONDS_MIN = 30.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatchUpEnd:
-    """The position that the lake must reach: the end of the source's binlog, a position at a time of day, or a GTID set (without a file).
-    `server_uuid` is the server that reported the position, or empty if it has none.
+    """The position that the lake must reach: the end of the source's binlog, a position that was found by a time, or a GTID set (without a
+    file). `server_uuid` is the server that reported the position, or empty if the server has no uuid.
     """
 
     end: SourceEnd
@@ -49,8 +52,8 @@ class CatchUpEnd:
         return f"{self.end.file}:{self.end.offset}" if self.end.file else self.end.executed
 
     def is_reached(self, cursor: Position) -> bool:
-        """Returns whether a cursor has reached this position. Compares GTID sets if both have one, otherwise files and offsets. Returns
-        False for files of two servers.
+        """Returns whether a cursor has reached this position. Compares the GTID sets if the cursor and this position have one, otherwise
+        files and offsets. Returns False if files of two different servers would be compared.
         """
         if self.end.executed and cursor.gtid_set:
             return has_executed(cursor.gtid_set, self.end.executed)
@@ -62,10 +65,10 @@ class CatchUpEnd:
 class Progress:
     """How far the engine and the lake of a destination have come.
 
-    - `state`, `reason`: from the engine's status, or empty if the engine has not written one recently. An engine on another host writes no
-      status here, and is RUNNING as long as it holds the lease.
-    - `cursor`: everything up to it is acked.
-    - `ticked`: whether the engine had a tick since the wait began. Ticks re-snapshot stopped tables.
+    - `state`, `reason`: from the engine's status, or empty if the engine has not written a status recently. An engine on another host
+      writes no status on this host. It counts as RUNNING as long as it holds the lease.
+    - `cursor`: the position up to which everything is acked.
+    - `ticked`: whether the engine had a tick since the wait began. A tick may re-snapshot stopped tables.
     - `snapshots`: the open snapshots. `stopped`: the names of stopped tables.
     """
 
@@ -78,10 +81,10 @@ class Progress:
 
 
 def missing(progress: Progress, wanted: CatchUpEnd) -> str:
-    """Returns a sentence that says what the lake still lacks, or "" if the lake has everything up to `wanted`. Pure."""
+    """Returns what the lake still lacks, as a sentence, or "" if the lake has everything up to `wanted`. Pure."""
     if not progress.state:
         return "the engine has written no status yet, or has stopped writing it"
-    if progress.state != EngineState.RUNNING:  # Until the engine runs, it may still request initial snapshots.
+    if progress.state != EngineState.RUNNING:  # An engine that does not run yet may still request initial snapshots.
         return (
             f"the engine is {progress.state}: {progress.reason}"
             if progress.reason
@@ -99,7 +102,9 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
 
 
 def blocked(progress: Progress, destination: str) -> str:
-    """Returns a sentence if an open snapshot needs an operator to continue, with the command for it. Otherwise returns "". Pure."""
+    """Returns why an open snapshot does not continue without an operator, with the command that continues it. Returns "" if no snapshot
+    waits for an operator. Pure.
+    """
     for each in progress.snapshots:
         if each.state == SnapshotState.FAILED:
             return f"the snapshot of {each.name} failed: {each.reason} (`sluice snapshot resume {destination} {shlex.quote(each.name)}`)"
@@ -122,14 +127,14 @@ def reached_sentence(wanted: CatchUpEnd, stopped: Sequence[str]) -> str:
 
 
 def end_of(facts: ServerFacts) -> CatchUpEnd:
-    """Dagster's definitions import this module, and importing the parser takes a second."""
+    """Returns the end of the source's binlog from the facts that the source reported."""
     end = SourceEnd(file=facts.file, offset=facts.offset, executed=facts.executed if facts.gtid_enabled else "")
     return CatchUpEnd(end=end, server_uuid=facts.server_uuid)
 
 
 def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
-    """Returns the position after a GTID set, or None if the text is not a GTID set of this kind of server. Raises ActRefusedError if the
-    source has no GTIDs.
+    """Returns the position that a cursor reaches when it has all transactions of a GTID set. Returns None if the text is not a GTID set in
+    the form of this kind of server. Raises ActRefusedError if the source has no GTIDs.
     """
     try:
         found = str(parse_executed(gtids, mariadb=facts.mariadb))
@@ -145,10 +150,10 @@ def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
 
 
 def read_progress(directory: Path, since: float) -> Progress:
-    """Reads how far a destination has come, from its files. A status from before `since` (seconds since 1970) is of an earlier engine and
-    is ignored. Raises MetaError if a file cannot be read.
+    """Reads the progress of a destination from its files and records. Ignores a status that was written before `since` (seconds since
+    1970), because an earlier engine wrote it. Raises MetaError if a record cannot be read.
     """
-    # The status is read before the ledger, so the ledger is never older than the status.
+    # Reads the status before the ledger, so that the ledger is never older than the status.
     status = engine_status(directory)
     holder = lease_holder(directory)
     ledger = read_ledger(directory)
@@ -167,10 +172,10 @@ def read_progress(directory: Path, since: float) -> Progress:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """The callbacks and the limit of a wait.
+    """The callbacks and the time limit of `wait_until_caught_up`.
 
-    - `look`: reads how far the destination has come. `pause`: waits until the next look.
-    - `say`: reports what the lake lacks, whenever that changes.
+    - `look`: reads the progress of the destination. `pause`: waits until `look` is called again.
+    - `say`: reports what the lake lacks. Called whenever this changes.
     - `seconds_max`: the wait fails after this many seconds. 0 means never.
     """
 
@@ -182,10 +187,11 @@ class Waiting:
 
 
 def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
-    """Waits until the lake has everything up to `wanted`. Returns the last progress. Tables that are stopped in this progress lack changes.
+    """Waits until the lake has everything up to `wanted`, except changes of stopped tables. Returns the last progress, which names these
+    tables.
 
-    Raises ActRefusedError if the engine stays in a state in which it reads nothing, writes no status, has a snapshot that cannot continue,
-    or after `seconds_max`.
+    Raises ActRefusedError if the engine stays in a state in which it reads nothing, if it writes no status, if a snapshot cannot continue
+    without an operator, or after `seconds_max`.
     """
     begun, said = time.monotonic(), ""
     ended, stopped, silent = _Since(), _Since(), _Since()
@@ -229,5 +235,5 @@ class _Since:
 
 
 def has_ended(state: str) -> bool:
-    """Returns whether an engine in this state reads nothing. True also for a state that this version of Sluice does not know."""
+    """Returns whether an engine in this state reads nothing. Returns True also for a state that this version of Sluice does not know."""
     return state not in EngineState.__members__ or ended(state) or state == EngineState.STOPPED

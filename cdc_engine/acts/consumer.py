@@ -12,7 +12,7 @@ from sluice.cdc_engine.meta.ledger import GroupConsumer
 
 
 def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
-    """Returns a consumer of a destination or group. Raises ActRefusedError if the ledger has none with this number."""
+    """Returns a consumer of a destination or group. Raises ActRefusedError if the ledger has no consumer with this number."""
     ledger = read_ledger(directory)
     consumer = ledger.consumer(client_id) or ledger.group_consumer(client_id)
     if consumer is None:
@@ -24,13 +24,15 @@ def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
 
 
 def forgotten_next(directory: Path) -> tuple[int, ...]:
-    """Returns the numbers of the consumers that the engine must still forget. Raises MetaError if the requests cannot be read."""
+    """Returns the numbers of the consumers that operators requested to forget and that the engine has not forgotten yet. Raises MetaError
+    if the requests cannot be read.
+    """
     return forgets_requested(directory)
 
 
 def forget(directory: Path, client_id: int) -> None:
-    """Requests that the engine forgets the consumer, now or when it runs. Raises ActRefusedError if there is no such consumer, and
-    MetaError if the request cannot be stored.
+    """Requests that the engine forgets a consumer, now or when the engine runs next. Raises ActRefusedError if the consumer does not exist,
+    and MetaError if the request cannot be stored.
     """
     consumer_of(directory, client_id)
     request_forget(directory, client_id)

@@ -1,8 +1,8 @@
 """Sets the position at which a destination continues: the rules of `sluice position set`, and their execution.
 
-If the source's file names or offsets can no longer be compared with those that were read, a new epoch begins. Otherwise a new change could
-get a lower order key than a merged change, and be skipped. A ledger that replaces a lost one begins with an epoch above all epochs in the
-lake.
+A new epoch begins if the source's file names or offsets can no longer be compared with those that were read. Otherwise a new change could
+get a lower order key than a change that is merged already, and the merge would skip it. A ledger that replaces a lost ledger begins with an
+epoch above all epochs in the lake.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class SetPosition:
     """The callbacks of `set_position`.
 
     - `confirm(question)`: asks the operator. If it returns False, nothing is changed.
-    - `ask`: returns the source's facts. `find`: returns the requested position in the source's binlog. `reachable`: adds to the facts the
-      purged files that an archive has.
-    - `forget_history`: removes the schema history, which is only valid for the old stream. It gets the token of the lease.
-    - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if it has none. `take_over`: makes the ledger with
-      this id the owner of these tables.
+    - `ask`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog. `reachable`: returns
+      the facts with the binlog files that the source has purged and an archive has.
+    - `forget_history`: removes the schema history, which is only valid for the old stream. Its argument is the token of the lease.
+    - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if the lake has no tables of the destination.
+      `take_over`: makes the ledger with the given id the owner of these tables.
     """
 
     directory: Path
@@ -62,20 +62,21 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # Runs first. Starts open snapshots again, because their buffered changes would have a gap.
+            # The first step, because the buffered changes of open snapshots would have a gap after the cursor has moved.
             steps.append(lambda: forget_buffered(act.directory, position))
-            # Prepared transactions are removed before the cursor moves. After a crash in between, the destination stops at the commit of
-            # such a transaction, or reads the transaction from the source again. No row becomes wrong.
+            # Removes prepared transactions before the cursor moves. After a crash between these two steps, the destination stops at the
+            # commit of such a transaction, or reads the transaction from the source again. No row becomes wrong.
             steps.append(lambda: forget_prepared(act.directory))
             steps.append(lambda: act.forget_history(stopped.lease.token))
-        # Stored events are also removed before the cursor moves, because they may lack rows that the operator wants to be read again.
+        # Removes stored events before the cursor moves too, because they may lack rows that the operator wants Sluice to read again.
         steps.append(lambda: forget_events(act.directory))
         if lake_epoch:
-            # The tables are taken over before the ledger changes. After a crash in between, their owner is a ledger that does not exist,
-            # and the next attempt takes them over.
+            # Takes the tables over before the ledger is stored. After a crash between these two steps, the owner of the tables is a ledger
+            # that does not exist, and the next attempt takes them over.
             steps.append(lambda: act.take_over(ledger.ledger_id))
         for step in steps:
-            stopped.lease.check()  # The operator may have taken hours to answer. Meanwhile, an engine may have started.
+            # The lease may be lost, and an engine may run, because the operator may have taken hours to answer.
+            stopped.lease.check()
             step()
         meta.update(lambda _: ledger.set_cursor(position))
         forget_folder(act.directory)
@@ -83,8 +84,8 @@ def set_position(act: SetPosition) -> Position | None:
 
 
 def forget_buffered(directory: Path, position: Position) -> None:
-    """Starts open snapshots again, because the changes between their last buffered change and the new position are not buffered. Raises
-    MetaError if a record cannot be written.
+    """Restarts all open snapshots. Their buffered changes are useless, because the changes between the last of them and the new position
+    are not buffered. Raises MetaError if a record cannot be written.
     """
     records = SnapshotRecords(directory)
     for record in records.all():
@@ -99,7 +100,7 @@ def forget_buffered(directory: Path, position: Position) -> None:
 
 
 def above(ledger: Ledger, lake_epoch: int) -> Ledger:
-    """Returns the ledger in an epoch above the lake's, so that its stream has higher order keys than everything in the lake."""
+    """Returns the ledger with an epoch above `lake_epoch`, so that all new changes have higher order keys than the changes in the lake."""
     return ledger if lake_epoch < ledger.epoch else ledger.begin_epoch(lake_epoch + 1)
 
 
@@ -109,8 +110,8 @@ def choose(
     facts: ServerFacts,
     reachable: Callable[[ServerFacts], ServerFacts] = lambda facts: facts,
 ) -> Position:
-    """Returns the requested position as the ledger stores it. Raises PositionLostError, with the reason and the safe options, if the
-    source does not have it.
+    """Returns the requested position as the ledger stores it. Raises PositionLostError, with the reason and the safe options, if the source
+    does not have the position.
     """
     start = decide_start(None, choice, facts)
     archived = reachable(facts) if isinstance(start, Lost) and start.purged else facts
@@ -125,15 +126,15 @@ def choose(
             "the source does not list its binlog files; enable log_bin on the source and grant REPLICATION "
             "CLIENT, then try again"
         )
-    # With a GTID set, the server itself finds where to begin. The file need only be the right one or an earlier one, so the oldest fits.
+    # With a GTID set, the server finds the first event itself. The position's file must only not be later than this event, so the oldest
+    # file is correct.
     return dataclasses.replace(position, file=facts.logs[0].file)
 
 
 def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
-    """Returns the epoch for the new position: the ledger's epoch, or the next epoch if the cursor's file is not in the binlog of this
-    server, because of another server, a reset or a purge.
-
-    `archived` are the facts with the files of an archive. A cursor in an archived file keeps its epoch.
+    """Returns the epoch for the new position: the ledger's epoch if the cursor's file is in the binlog of this server or in the archive,
+    otherwise the next epoch. The file may be missing because the server is another one, or because the binlog was reset or purged.
+    `archived` are the facts with the files of an archive.
     """
     if ledger.cursor is None:
         return ledger.epoch
@@ -148,19 +149,19 @@ def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None 
 
 
 def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
-    """Returns whether the position is in the part of the stream that was read without a gap. If so, buffered changes, prepared transactions
-    and the schema history stay valid.
+    """Returns whether the new position is in the part of the stream that was read already. In this case, the prepared transactions, the
+    schema history and the buffered changes of open snapshots stay valid.
     """
     resume = ledger.resume_position
-    # A GTID set is not a position in a file, because it may leave out transactions.
+    # The order key of a position that is given as a GTID set says nothing, because the set may lack transactions before the position.
     if resume is None or choice.gtid_set:
         return False
     return position.epoch == resume.epoch and position.order_key <= resume.order_key
 
 
 def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = False, takes_over: bool = False) -> str:
-    """Returns the question for the operator, which describes the consequences. `by_gtid` tells that the operator gave a GTID set, which is
-    not a position in a file. `takes_over` tells that a new ledger takes over the tables in the lake.
+    """Returns the question for the operator, which describes the consequences. `by_gtid`: the operator gave a GTID set, so the position may
+    not be compared with the cursor. `takes_over`: a new ledger takes over the destination's tables in the lake.
     """
     if takes_over:
         return (

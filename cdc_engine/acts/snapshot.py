@@ -1,6 +1,6 @@
 """Starts, pauses, continues and cancels snapshots of tables, when an operator requests it.
 
-Each request is stored in the record of the snapshot, or as a request that the running engine finds. Runs read the rows.
+A request changes the record of the snapshot, or is stored as a record that the engine executes and removes. Runs read the rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def captured(directory: Path) -> tuple[str, ...]:
 
 
 def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
-    """Returns the named tables, or all captured tables if none is named. A stopped table may be named although it was dropped: its stop
-    then ends. Raises ActRefusedError if any other named table is not captured, and MetaError if the list of tables cannot be read.
+    """Returns the tables that the operator named, or all captured tables if the operator named none. Accepts a stopped table that no longer
+    exists on the source, so that its stop can be ended. Raises ActRefusedError if another named table is not captured, and MetaError if the
+    list of tables cannot be read.
     """
     known = captured(directory)
     unknown = sorted(set(tables) - set(known) - {stop.name for stop in read_ledger(directory).stopped_tables})
@@ -43,15 +44,16 @@ def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
 
 
 def start_where_lost(directory: Path) -> None:
-    """If a destination's position is lost, requests a new start at the source's current position with a re-snapshot of all tables."""
+    """Requests that a destination whose position is lost starts at the source's current position and re-snapshots all tables."""
     request_new_start(directory)
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. Repeating the request has no effect.
+    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call has no further effect.
 
-    Writes the snapshot records first, because the engine buffers changes of tables with an open record, and then requests the resume of
-    stopped tables. Raises ActRefusedError if a snapshot with another condition is open, and MetaError if a record cannot be written.
+    First writes the snapshot records, and then requests that the stopped tables resume. In this order, no change is lost, because the
+    engine buffers the changes of a table that has an open record. Raises ActRefusedError if a snapshot with another condition is open, and
+    MetaError if a record cannot be written.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
@@ -88,15 +90,15 @@ def _wanted(
 
 
 def pause(directory: Path, name: str) -> SnapshotRecord:
-    """Pauses a snapshot. No further chunk is read, but changes are still buffered. Raises ActRefusedError if no snapshot of the table is
-    open.
+    """Pauses the snapshot of a table. No further chunk is read, but changes of the table are still buffered. Raises ActRefusedError if the
+    table has no open snapshot.
     """
     return SnapshotRecords(directory).update(name, lambda now: _open(now).with_pause(paused=True))
 
 
 def go_on(directory: Path, name: str) -> SnapshotRecord:
-    """Continues a paused snapshot after its complete chunks, or starts a failed snapshot again. If the table has stopped, requests its
-    resume. Raises ActRefusedError if no snapshot of the table is open, and MetaError if a record cannot be written.
+    """Continues a paused snapshot after its complete chunks, or starts a failed snapshot again. If the table has stopped, also requests
+    that the table resumes. Raises ActRefusedError if the table has no open snapshot, and MetaError if a record cannot be written.
     """
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
     if _stop_of(read_ledger(directory), name) is not None:
@@ -105,8 +107,8 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
 
 
 def cancel(directory: Path, name: str) -> SnapshotRecord:
-    """Requests that the engine cancels a snapshot and stops the table at its position before the snapshot. Raises ActRefusedError if no
-    snapshot of the table is open, and MetaError if the request cannot be stored.
+    """Requests that the engine cancels the snapshot of a table and stops the table at the position before the snapshot. Raises
+    ActRefusedError if the table has no open snapshot, and MetaError if the request cannot be stored.
     """
     record = SnapshotRecords(directory).get(name)
     if record is None:

@@ -1,5 +1,5 @@
-"""Takes the lease and the run lock of a destination, so that other modules of this package can change the ledger while no engine runs and
-no run merges.
+"""Takes the lease and the run lock of a destination, so that no engine runs and no run merges while other modules of this package change
+the ledger.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class StoppedDestination:
 
 @contextlib.contextmanager
 def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
-    """Holds the lease and the run lock of a destination in a block, and yields the ledger and the lease. Raises LeaseLostError while an
-    engine or a run is active, and MetaError if the ledger cannot be read.
+    """Holds the lease and the run lock of a destination during the block, and yields the ledger and the lease. Raises LeaseLostError if an
+    engine runs or a run merges, and MetaError if the ledger cannot be read.
     """
     name, lease = directory.name, open_lease(directory)
     try:
@@ -51,16 +51,16 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
 
 
 def _watch_seconds(directory: Path) -> float:
-    """Returns how many seconds to try to take the lease. With `kind: sql`, this is the length of a session, because the lease of a dead
-    holder can be taken only after nobody has renewed it for that long.
+    """Returns for how many seconds to try to take the lease. With `meta.kind: sql`, this is a little more than `meta.session_seconds`,
+    because the lease of a dead process becomes free only after this time without a renewal. Otherwise it is 0.
     """
     location = as_location(directory)
     return location.session_seconds + POLL_SECONDS if location.kind == "sql" else 0.0
 
 
 def _once_killed(directory: Path) -> str:
-    """Returns a sentence that says when the lease of a killed engine becomes free, or "" for leases in files, which the kernel releases at
-    once.
+    """Returns the end of a sentence that says when the lease of a killed engine becomes free. Returns "" for a lease in files, which the
+    kernel releases at once.
     """
     location = as_location(directory)
     if not location.is_shared:
@@ -70,7 +70,7 @@ def _once_killed(directory: Path) -> str:
 
 @contextlib.contextmanager
 def no_run(directory: Path) -> Iterator[None]:
-    """Holds the run lock in a block, so that no run merges meanwhile. Raises LeaseLostError if a run is merging."""
+    """Holds the run lock of a destination during the block, so that no run merges. Raises LeaseLostError if a run merges now."""
     if run_lock_held(directory):
         raise LeaseLostError(
             f"a run still merges a batch of {directory.name}; wait until the run has ended, then try again"

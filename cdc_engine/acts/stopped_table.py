@@ -1,6 +1,5 @@
-"""Approves the schema change for which a table is stopped, sets the table's schema, or resumes it, when an operator requests it.
-
-Each function stores the operator's decision and requests that the running engine resumes the table. `states.acts_on` defines which acts a
+"""Executes an operator's decision about a stopped table: approves a pending schema change, sets the table's schema, or resumes the table.
+Each function stores the decision, and requests that the running engine resumes the table. `states.acts_on` defines which of these acts a
 table's state allows.
 """
 
@@ -27,8 +26,8 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingSchemaChange:
-    """A table in the state DDL_HELD. `record` is the record of the schema change that waits for approval, or None if the record is missing.
-    `approved` is the plan that was approved but that the engine has not read yet, or empty.
+    """A table in the state DDL_HELD. `record` describes the schema change that waits for approval, or is None if this record is missing.
+    `approved` is the plan that an operator has approved and that the engine has not read yet, or empty.
     """
 
     stop: StoppedTable
@@ -51,9 +50,10 @@ def _pending(files: ReviewFiles, stop: StoppedTable) -> PendingSchemaChange:
 
 
 def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
-    """Returns the stop of a "database.table". `position` is the position of the stop that the operator has seen, or empty.
+    """Returns the stop of a "database.table". `position` is the position of the stop that the operator has seen, or empty if it must not be
+    compared.
 
-    Raises ActRefusedError if the table has not stopped, has stopped at another position, or is read by a snapshot.
+    Raises ActRefusedError if the table has not stopped, also while a snapshot reads it, or if it has stopped at another position.
     """
     for stop in read_ledger(directory).stopped_tables:
         if f"{stop.database}.{stop.table}" == table:
@@ -77,8 +77,8 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 
 def resumed_next(directory: Path) -> frozenset[str]:
-    """Returns the tables, as "database.table", whose resume is requested but not done yet. Raises MetaError if the requests cannot be
-    read.
+    """Returns the tables, as "database.table", that operators requested to resume and that the engine has not resumed yet. Raises MetaError
+    if the requests cannot be read.
     """
     return frozenset(each.name for each in requests(directory) if each.kind is ResumeKind.RESUME)
 
@@ -92,11 +92,11 @@ def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 def approve(directory: Path, table: str, plan: str, *, position: str = "", replaces: bool = True) -> PendingRecord:
     """Stores the plan that an operator approves for a pending schema change, and requests that the table resumes. `position` is the
-    position of the statement that the operator has seen, or empty. `replaces` tells whether the plan may replace another approved one that
-    the engine has not read yet.
+    position of the statement that the operator has seen, or empty if it must not be compared. `replaces`: the plan may replace another plan
+    that was approved and that the engine has not read yet.
 
-    Raises ActRefusedError if no change is pending, if the pending statement is at another position, if the plan is not possible for it, or
-    if another plan is approved and `replaces` is False.
+    Raises ActRefusedError if no change is pending, if the pending statement is at another position, if the plan is not possible for the
+    statement, or if another plan is approved already and `replaces` is False.
     """
     files = ReviewFiles(directory)
     if (record := _ahead(directory, files, table)) is None:
@@ -130,10 +130,11 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
 
 
 def _ahead(directory: Path, files: ReviewFiles, table: str) -> PendingRecord | None:
-    """Returns the pending schema change of a table that is not stopped now but will stop again at this change, or None.
+    """Returns the pending schema change of a table that is not stopped now but will stop again at this change. Returns None if there is no
+    such change.
 
-    If another table was resumed, the cursor has moved back, and this table continues until the stream reaches the statement again. If an
-    approval is stored before that, the table does not stop.
+    When another table is resumed, the cursor moves back, and this table continues until the stream reaches the statement of the change
+    again. If an approval is stored before this happens, the table does not stop.
     """
     ledger = read_ledger(directory)
     if ledger.cursor is None or any(stop.name == table for stop in ledger.stopped_tables):
@@ -142,8 +143,8 @@ def _ahead(directory: Path, files: ReviewFiles, table: str) -> PendingRecord | N
 
 
 def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
-    """Stores the CREATE TABLE as the table's schema from its stop on, and requests that the table resumes. Raises ActRefusedError, and
-    stores nothing, if the statement cannot be used.
+    """Stores the schema of a CREATE TABLE as the schema that the table has from its stop on, and requests that the table resumes. Raises
+    ActRefusedError, and stores nothing, if the statement cannot be used.
     """
     stop = _stop_for(OperatorAct.RESOLVE, directory, table)
     Resolutions(directory).keep(schema_of(statement, stop.database, stop.table), stop.reason)
@@ -162,8 +163,8 @@ def _stop_for(act: OperatorAct, directory: Path, table: str) -> StoppedTable:
 
 
 def schema_of(statement: str, database: str, table: str) -> TableSchema:
-    """Returns the schema that a CREATE TABLE, as SHOW CREATE TABLE prints it, gives this table. Raises ActRefusedError if the statement
-    cannot be used.
+    """Returns the schema that a CREATE TABLE defines for this table. The statement must have the form that SHOW CREATE TABLE prints. Raises
+    ActRefusedError if it cannot be used.
     """
     read = read_statement(statement, MARIADB if "/*M!" in statement else MYSQL)
     if isinstance(read, Unread):

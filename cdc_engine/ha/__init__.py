@@ -1,1 +1,1 @@
-"""Implements the leases and locks that ensure that a destination has only one engine and one merging run, over all processes and hosts."""
+"""Implements the leases and locks with which a destination has at most one engine and one merging run, over all processes and hosts."""

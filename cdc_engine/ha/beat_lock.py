@@ -1,9 +1,10 @@
-"""Implements a lock as a record of a shared record store, for installations without ZooKeeper. The holder writes a new version of the
-record at short intervals, by compare-and-set.
+"""Implements a lock as a record of a shared record store, for installations without ZooKeeper. The holder of the lock writes a new version
+of the record at short intervals, by compare-and-set.
 
-A process that wants the lock watches the record. If the record's version does not change for the length of a session by the watcher's own
-clock, the holder counts as dead, and the watcher replaces the record. Clocks of two machines are never compared. If two processes replace
-the record, the store refuses one of them. A holder that cannot write new versions stops well before the end of its session.
+A process that wants the lock watches the record. If the record's version does not change for `seconds`, the length of a session, the
+process considers the holder dead and replaces the record. It measures this time by its own clock: clocks of two machines are never
+compared. If two processes replace the record at the same time, the store refuses one of the two writes. A holder that cannot write new
+versions gives up the lock well before the session ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LockClaim:
-    """The content of a lock's record. `claim_id` identifies the attempt that took the lock. `held` is False after it was released."""
+    """The content of a lock's record. `claim_id` identifies the object that took the lock. `held` is False after the lock was released."""
 
     claim_id: str
     pid: int
@@ -39,7 +40,7 @@ class LockClaim:
 
 
 class LockWatcher:
-    """Watches the record of a lock: remembers the version that this process saw last, and when it saw it first. Thread-safe."""
+    """Watches the record of a lock: remembers the version that this process saw last, and when it saw this version first. Thread-safe."""
 
     def __init__(self, store: RecordStore, name: str, seconds: float) -> None:
         self._store, self._name, self._seconds = store, name, seconds
@@ -47,8 +48,8 @@ class LockWatcher:
         self._seen: tuple[int, float] = (NOT_THERE, 0.0)
 
     def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
-        """Reads the record of the lock. Returns the record, its content, and whether somebody holds the lock as far as this process can
-        know. Raises MetaError if the store does not answer.
+        """Reads the record of the lock. Returns the record, the parsed content, and whether a process holds the lock: False if the record's
+        version has not changed for `seconds`. Raises MetaError if the store does not answer.
         """
         requested_at = now()
         kept = self._store.read(self._name)
@@ -61,12 +62,14 @@ class LockWatcher:
 
 
 class BeatLock:
-    """A lock with one holder over all hosts. `token` is higher than that of every earlier holder, or 0 while the lock is not held.
-    `seconds` is the length of a session.
+    """A lock with one holder over all hosts. While the lock is held, `token` is a number above those of all earlier holders, otherwise 0.
+    `seconds` is the length of a session: after this time without a new version of the record, another process may take the lock.
     """
 
     def __init__(self, store: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:
-        """`watcher` is an existing watcher of this lock, which recognizes a dead holder sooner than a new watcher."""
+        """Prepares the lock without taking it. `watcher` is an existing watcher of the lock's record, or None. An existing watcher finds
+        out sooner that a holder is dead, because it has watched the record for longer.
+        """
         self._store, self._name = store, name
         self._watcher = watcher or LockWatcher(store, name, seconds)
         self._session = LeaseSession(seconds)
@@ -75,7 +78,7 @@ class BeatLock:
         self._version = NOT_THERE
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        # Ensures that the lock's thread and a caller of `confirm` do not write at the same time.
+        # Held during each write, so that the thread of this lock and a caller of `confirm` do not write at the same time.
         self._beating = threading.Lock()
 
     @property
@@ -88,14 +91,14 @@ class BeatLock:
         return self._claim is not None and self._session.trusted
 
     def try_acquire(self) -> bool:
-        """Takes the lock if nobody holds it, without waiting. After a holder has died, a later call takes the lock. Raises MetaError if the
-        store does not answer.
+        """Takes the lock if it is free or its holder counts as dead, without waiting. Returns whether this object holds the lock. Raises
+        MetaError if the store does not answer.
         """
         if self.held:
             return True
         self._forget()
         kept, there, is_held = self._watcher.look()
-        # If the claim id is our own, an earlier attempt of this object took the lock and the store's answer was lost.
+        # With this object's own claim id, an earlier attempt took the lock, but the answer of the store was lost.
         if is_held and there is not None and there.claim_id != self._claim_id:
             return False
         claim = LockClaim(
@@ -120,14 +123,14 @@ class BeatLock:
         return True
 
     def confirm(self) -> bool:
-        """Writes a new version of the record, and returns whether this object still holds the lock. If another holder has written a
-        version, returns False, whatever this machine's clock says. Raises MetaError if the store does not answer.
+        """Writes a new version of the record, and returns whether this object still holds the lock. Returns False if another process has
+        replaced the record. Raises MetaError if the store does not answer.
         """
         claim = self._claim
         return claim is not None and self._beat_once(claim) and self.held
 
     def release(self) -> None:
-        """Releases the lock, if it is held. If the store does not answer, the lock is free after a session."""
+        """Releases the lock, if it is held. If the store does not answer, the lock becomes free when the session ends."""
         claim, version = self._claim, self._version
         self._forget()
         if claim is not None:
@@ -143,7 +146,8 @@ class BeatLock:
 
     def _beat(self, claim: LockClaim, ending: threading.Event) -> None:
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            with contextlib.suppress(MetaError):  # If the store does not answer, the lock expires by itself.
+            # If the store does not answer, the lock expires at the end of the session.
+            with contextlib.suppress(MetaError):
                 if not self._beat_once(claim):
                     return
 
@@ -152,7 +156,8 @@ class BeatLock:
         answer.
         """
         with self._beating:
-            if self._claim is not claim:  # The lock was released meanwhile. A new version would take it again.
+            # The lock was released during the wait. A new version would take the lock again.
+            if self._claim is not claim:
                 return False
             requested_at = now()
             try:
@@ -165,7 +170,7 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether this process wrote the stored version of the record, in a write whose answer was lost."""
+        """Returns whether this object wrote the stored version of the record, by a write whose answer was lost."""
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
             if (

@@ -1,8 +1,8 @@
 """Implements the lease of a destination for the processes of one machine. The holder of the lease may read the destination's binlog and
 write its ledger.
 
-Only the lock on lease.lock decides which process holds the lease. lease.json records the holder, and counts the holders so far. `instance`
-tries repeatedly to acquire the lease, and starts the engine when it has the lease. The ledger calls `check` before each write.
+The process that holds the lock on lease.lock holds the lease. lease.json records this process for messages, and the number of the
+acquisition (`token`). `instance` acquires the lease before it starts the engine. The ledger calls `check` before each write.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ LOCK_NAME, RECORD_NAME = "lease.lock", "lease.json"
 
 
 def read_holder(destination_dir: Path) -> Holder | None:
-    """Returns the current or last holder of a destination's lease, or None if there never was one or the record cannot be read."""
+    """Returns the current or last holder of a destination's lease. Returns None if there never was a holder, or if the record cannot be
+    read.
+    """
     record = _read_record(destination_dir / RECORD_NAME)
     return dataclasses.replace(record, held=is_locked(destination_dir / LOCK_NAME)) if record else None
 
 
 class FileLease:
-    """A lease for the processes of one machine (implements `ports.Lease`). Use it from one thread, except `check` and `holder`."""
+    """A lease for the processes of one machine (implements `ports.Lease`). Only `check` and `holder` may be called from several threads."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._directory = destination_dir
@@ -37,16 +39,16 @@ class FileLease:
         self.token = 0
 
     def try_acquire(self) -> bool:
-        """Takes the lease if nobody holds it or its holder has died, without waiting. Returns whether this process holds it. `token` is
-        then higher than that of every earlier holder.
+        """Takes the lease if no living process holds it, without waiting. Returns whether this process holds the lease. If so, `token` is
+        higher than the tokens of all earlier holders.
         """
         if self.token and self._lock.held:
             return True
         if not self._lock.try_acquire():
             return False
         previous = _read_record(self._directory / RECORD_NAME)
-        # If the record cannot be read, because somebody edited it or the disk was full, the token must still be higher than every earlier
-        # one. The time in seconds is higher than any number of holders.
+        # The token must be higher than all earlier ones, also if the record cannot be read because somebody edited it or the disk was full.
+        # In this case, the token is the time in seconds, which is higher than any number of acquisitions.
         floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
         holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
         try:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes
 
 LEASE, RUN_LOCK, RUN_WAITING, DRAIN_LOCK, READING = "lease", "run-lock", "run-waiting", "drain-lock", "reading"
-# The locks of runs, with their files in the destination's folder. READING is held by the only run that reads rows of tables, RUN_WAITING by
-# one of the processes that wait for the run lock, and DRAIN_LOCK by the run that drains, while it is attached.
+# The locks of a destination's runs, with their files in the destination's folder. RUN_LOCK is held by the run that merges, RUN_WAITING by
+# one of the processes that wait for RUN_LOCK, DRAIN_LOCK by the run that drains, and READING by the run that reads rows for snapshots.
 FILES = {
     RUN_LOCK: RUN_LOCK_FILE,
     RUN_WAITING: "run.waiting",
@@ -51,9 +51,7 @@ class Lock(Protocol):
         """
 
     def confirm(self) -> bool:
-        """Asks the store whether this object still holds the lock, and returns the answer. Raises MetaError if the
-        store does not answer.
-        """
+        """Queries the store, and returns whether this object still holds the lock. Raises MetaError if the store does not answer."""
 
     def release(self) -> None:
         """Releases the lock, if it is held."""
@@ -64,7 +62,7 @@ class SharedLock(Lock, Protocol):
 
     @property
     def token(self) -> int:
-        """A number above that of every earlier holder while the lock is held, otherwise 0."""
+        """While the lock is held, a number above those of all earlier holders, otherwise 0."""
 
 
 class SharedLease:
@@ -92,10 +90,9 @@ class SharedLease:
 
 
 def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
-    """Tries to take a lock for up to `seconds`. Returns False if another process holds it all the time. Raises MetaError if the store does
-    not answer.
+    """Tries for up to `seconds` to take a lock. Returns whether the lock was taken. Raises MetaError if the store does not answer.
 
-    If the holder was killed on another host, the lock is free after a session, as the process that watches the lock measures it.
+    If the holder was killed on another host, the lock becomes free when this process has watched it without a change for `session_seconds`.
     """
     deadline = time.monotonic() + seconds
     while not lock.try_acquire():
@@ -119,8 +116,8 @@ def open_lock(location: Location, name: str) -> Lock:
 
 
 def lock_held(location: Location, name: str) -> bool:
-    """Returns whether a process on some host holds a lock in FILES, as far as this process can know. Raises MetaError if the store does
-    not answer.
+    """Returns whether a process on any host holds the lock `name` of FILES. For a while after the holder's death, a shared lock still
+    counts as held. Raises MetaError if the store does not answer.
     """
     where = as_location(location)
     if not where.is_shared:
@@ -139,22 +136,24 @@ def tables_location(location: Location) -> LedgerLocation:
 
 
 def open_table_lock(location: Location, name: str) -> Lock:
-    """Opens a lock at `tables_location`. `name` has letters and digits. Raises ConfigurationError if a library is missing, and MetaError
-    if the store does not answer.
+    """Opens the lock of a Delta table that several destinations write. `name` identifies the table and consists of letters and digits.
+    Raises ConfigurationError if a library is missing, and MetaError if the store does not answer.
     """
     return _lock(tables_location(location), f"table-{name}", f"{name}.lock")
 
 
 def read_holder(location: Location) -> Holder | None:
-    """Returns the current or last holder of a destination's lease, or None if there never was one. Raises MetaError if the store does not
-    answer.
+    """Returns the current or last holder of a destination's lease, or None if there never was a holder. Raises MetaError if the store does
+    not answer.
     """
     location = as_location(location)
     return _holder(location, LEASE) if location.is_shared else file_lease.read_holder(location.directory)
 
 
 def _lock(location: LedgerLocation, name: str, file: str) -> Lock:
-    """Opens a lock: `file` in the destination's folder or, if several hosts share the ledger, `name` in the ledger's store."""
+    """Opens a lock. The lock is `name` in the ledger's store if several hosts share the ledger, otherwise `file` in the destination's
+    folder.
+    """
     return _shared_lock(location, name) if location.is_shared else FileLock(location.directory / file)
 
 
@@ -177,17 +176,17 @@ def _holder(location: LedgerLocation, name: str) -> Holder | None:
     return claim.holder(held=held) if claim else None
 
 
-# The process has one watcher per lock, because a new watcher would have to watch a dead holder for the length of a session again.
+# Cached, because a new watcher would have to watch the record of a dead holder for the length of a session again.
 @functools.cache
 def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
-    """Returns the watcher of a lock. Only a watcher that has seen earlier versions of the lock's record can distinguish a living holder
-    from a dead one.
+    """Returns the process's watcher of a lock. A watcher needs some time to find out whether the holder is alive, because it must see
+    whether the version of the lock's record changes.
     """
     return LockWatcher(record_store(location), name, location.session_seconds)
 
 
 def _nodes(location: LedgerLocation, name: str) -> Nodes:
-    """Returns the ZooKeeper nodes of a lock. The lease uses Canal's nodes, because clients look for them."""
+    """Returns the ZooKeeper nodes of a lock. The lease uses Canal's nodes, because Canal's clients read them to find the running engine."""
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes  # noqa: PLC0415
     from sluice.cdc_engine.records.zookeeper_client import CLUSTER, OWN, destination_path  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""Implements a lock in ZooKeeper by an ephemeral node, like Canal's running node, and a counter that rises with each holder.
+"""Implements a lock in ZooKeeper by an ephemeral node, as Canal's running node, and a counter that rises with each holder.
 
-The node and the counter are written in one transaction, so no token is used twice. The lock has a separate client, whose session ends with
-the lock. If kazoo reports a lost connection (SUSPENDED, LOST), the claim ends at once. A holder that was suspended for longer than its
-session notices from its clock that it may not continue, before a server reports it.
+The node and the counter are written in one transaction, so no token is used twice. The lock has a ZooKeeper session of its own, which ends
+when the lock is released. When kazoo reports a lost connection (SUSPENDED, LOST), the holder gives up the lock at once. A holder that was
+suspended for longer than its session notices this from its clock, before a server reports the end of the session.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sluice.cdc_engine.records.zookeeper_client import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """The nodes of a lock in ZooKeeper. `held` is the path of the ephemeral node with the text `payload`. `counter` is a node whose
-    version is the token. `present` are ephemeral nodes by which a host shows that it is a candidate.
+    """The paths of a lock's nodes in ZooKeeper. `held` is the ephemeral node that exists while the lock is held, with the text `payload`.
+    `counter` is a node whose version is the token. `present` are ephemeral nodes with which a host shows that it wants the lock.
     """
 
     servers: ZooKeeperServers
@@ -47,7 +47,9 @@ class Nodes:
 
 
 class ZooKeeperLock:
-    """A lock with one holder over all hosts. `token` is higher than that of every earlier holder, or 0 while the lock is not held."""
+    """A lock with one holder over all hosts. While the lock is held, `token` is a number above those of all earlier holders, otherwise
+    0.
+    """
 
     def __init__(self, nodes: Nodes, seconds: float) -> None:
         self._nodes = nodes
@@ -63,7 +65,9 @@ class ZooKeeperLock:
         return bool(self.token) and self._session.trusted
 
     def try_acquire(self) -> bool:
-        """Takes the lock if nobody holds it, without waiting. Raises MetaError if no server answers."""
+        """Takes the lock if it is free, without waiting. Returns whether this object holds the lock. Raises MetaError if no server
+        answers.
+        """
         if self.held:
             return True
         self._forget()
@@ -85,7 +89,7 @@ class ZooKeeperLock:
         return True
 
     def release(self) -> None:
-        """Releases the lock, if it is held, and ends the session."""
+        """Releases the lock, if it is held, and ends the ZooKeeper session."""
         client, self._client = self._client, None
         was_held = bool(self.token)
         self._forget()
@@ -98,7 +102,7 @@ class ZooKeeperLock:
         end(client)
 
     def confirm(self) -> bool:
-        """Asks ZooKeeper whether the lock is still held, and returns the answer. Raises MetaError if no server answers."""
+        """Queries ZooKeeper, and returns whether this object still holds the lock. Raises MetaError if no server answers."""
         client = self._client
         if client is None or not self.token:
             return False
@@ -129,7 +133,7 @@ class ZooKeeperLock:
         return self._client
 
     def _appear(self, client: Any) -> None:
-        """Registers this host as a candidate for the lock."""
+        """Creates the nodes `present`, with which this host shows that it wants the lock, and the parents of all nodes."""
         for path in (*self._nodes.present, self._nodes.held, self._nodes.counter):
             answer(client.ensure_path_async(path.rpartition("/")[0]))
         for path in self._nodes.present:
@@ -137,14 +141,14 @@ class ZooKeeperLock:
                 answer(client.create_async(path, b"", ephemeral=True))
 
     def _create(self, client: Any) -> int:
-        """Creates the node of the lock. Returns the token, or 0 if another process has the lock."""
+        """Takes the lock by creating its node. Returns the token, or 0 if another process holds the lock."""
         answer(client.ensure_path_async(self._nodes.counter))
         stat = answer(client.exists_async(self._nodes.counter))
         step = client.transaction()
         step.create(self._nodes.held, self._nodes.payload.encode(), ephemeral=True)
         step.set_data(self._nodes.counter, self._record(stat.version + 1), version=stat.version)
         created, counted = answer(step.commit_async())
-        # The lock's node is our own, because the answer to an earlier attempt was lost.
+        # An earlier attempt of this object created the node, but its answer was lost. So the node is removed and created again.
         if isinstance(created, NodeExistsError) and self._is_ours(client):
             answer(client.delete_async(self._nodes.held))
             return self._create(client)
@@ -160,23 +164,23 @@ class ZooKeeperLock:
             data, stat = answer(client.get_async(self._nodes.held))
         except NoNodeError:
             return False
-        session = client.client_id  # None between the end of a session and the next one.
+        session = client.client_id  # None while kazoo has no session.
         return session is not None and bool(stat.ephemeralOwner == session[0]) and data == self._nodes.payload.encode()
 
     def _confirm(self, client: Any, ending: threading.Event) -> None:
-        """Confirms the claim at intervals as long as this process owns the lock's node. If another program changed the node's content, the
-        lock is lost; Canal's administrators move a destination in this way.
+        """Confirms at intervals that this object holds the lock, until the lock is lost or released. The lock counts as lost if another
+        program changed the content of its node, which is how Canal's administrators move a destination.
         """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            # If no server answers, the lock expires by itself.
+            # If no server answers, the lock expires at the end of the session.
             with contextlib.suppress(KazooException, KazooTimeoutError):
                 if not self._confirm_once(client):
                     return
 
     def _confirm_once(self, client: Any) -> bool:
-        """Returns whether the node is still ours."""
+        """Returns whether this object still owns the lock's node, and records the result in the session."""
         requested_at = now()
-        # A server without contact to the other servers may have old data.
+        # Synchronizes with the leader first, because a server that has lost contact to the others returns old data.
         answer(client.sync_async(self._nodes.held))
         if not self._is_ours(client):
             self._session.end()
@@ -203,7 +207,7 @@ class ZooKeeperLock:
 
 
 def read_lock(nodes: Nodes, seconds: float) -> Holder | None:
-    """Returns the current or last holder of a lock, or None if there never was one. Raises MetaError if no server answers."""
+    """Returns the current or last holder of a lock, or None if there never was a holder. Raises MetaError if no server answers."""
     with as_not_shared_error(f"the lock {nodes.held} in ZooKeeper {nodes.servers} cannot be read"):
         client = shared_client(nodes.servers, seconds)
         try:

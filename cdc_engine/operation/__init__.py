@@ -1,3 +1,1 @@
-"""Reports the state of engines in two further ways besides `sluice status`: metrics for Prometheus, and alarms for people. The engine's
-process starts both.
-"""
+"""Reports the state of engines as metrics for Prometheus, and as alarms by email, webhook or log. Runs in the process of the engines."""

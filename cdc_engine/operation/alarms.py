@@ -1,7 +1,7 @@
-"""Decides which alarms to report: the problems of an engine that began or ended since the last status. Pure.
+"""Decides which alarms to report: one when a problem of an engine begins, and one when the problem ends. Pure.
 
-A problem has a key that stays the same while the problem lasts, even if the numbers in its sentence change. The problem is reported once
-when it begins, and once when it ends. If it begins again within `QUIET_SECONDS` after its end, neither is reported.
+A problem has a key that stays the same while the problem lasts, even if the numbers in its message change. If a problem begins again within
+`QUIET_SECONDS` after its end, neither its end nor its new beginning is reported.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.states import ENDED
 
 QUIET_SECONDS = 60.0  # If a problem begins again within this time after its end, it counts as the same problem.
-# A number, or an age with its unit, which may change while a problem lasts.
+# A number, or a duration with its unit. These may change in the message of a problem while the problem lasts.
 FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")
 ENGINE = "engine"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """A report about one problem. `state` is as in docs/reference/states.md, or TROUBLE. `over` is True if the problem was reported before
-    and has now ended.
+    """A report about one problem. `state` is a state of docs/reference/states.md, or TROUBLE. `over` is True if the report says that the
+    problem has ended.
     """
 
     destination: str
@@ -55,9 +55,7 @@ def failed(destination: str, error: SluiceError) -> Alarm:
 
 
 class AlarmWatcher:
-    """Finds the problems of one destination that are new or have ended, and passes them to `tell`, which must not wait. Use it from one
-    thread at a time.
-    """
+    """Finds the problems of one destination that are new or have ended, and passes them to `tell`, which must not wait. Not thread-safe."""
 
     def __init__(self, tell: Callable[[Alarm], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._clock = tell, clock
@@ -65,13 +63,15 @@ class AlarmWatcher:
         self._gone_at: dict[str, float] = {}
 
     def see_failed(self, alarm: Alarm) -> None:
-        """Records the alarm of an engine that could not be started. Alarms about tables and consumers stay, because no engine has checked
-        them since.
+        """Records the alarm of an engine that could not be started. Earlier alarms about tables and consumers do not end, because no engine
+        has checked since whether their problems still exist.
         """
         self.see([alarm, *(sent for key, sent in self._reported.items() if key != alarm.key)])
 
     def see(self, now: list[Alarm]) -> None:
-        """Records the current problems. An earlier problem that is not among them ends after `QUIET_SECONDS`."""
+        """Compares the current problems with the earlier ones, and reports those that are new. An earlier problem that is no longer there
+        counts as ended after `QUIET_SECONDS`.
+        """
         there = {alarm.key: alarm for alarm in now}
         for key, alarm in there.items():
             self._gone_at.pop(key, None)

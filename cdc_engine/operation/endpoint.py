@@ -1,6 +1,6 @@
-"""Serves metrics to Prometheus over HTTP: one endpoint per process, for all its engines. `launcher` starts it if conf/ names a port.
+"""Serves metrics to Prometheus over HTTP. A process has one endpoint for all its engines. `launcher` starts it if conf/ names a port.
 
-The endpoint returns the last status of each engine, without waiting for an engine. If another process has the port, Sluice tries again.
+The endpoint returns the last status of each engine, without waiting for an engine. If another process uses the port, Sluice tries again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Statuses = Callable[[], Mapping[str, EngineStatus | None]]
 
 
 class EngineCollector(Collector):
-    """Collects the metrics. `statuses` returns the status of every destination of this process, or None for one whose
-    engine does not run.
+    """Collects the metrics for a request of Prometheus. `statuses` returns the status of every destination of this process. The status is
+    None if the destination's engine does not run.
     """
 
     def __init__(self, statuses: Statuses) -> None:
@@ -43,10 +43,12 @@ class EngineCollector(Collector):
 
 
 class Endpoint:
-    """The endpoint, which listens until `close` is called. With port 0, it chooses a free port, which is then in `port`."""
+    """An HTTP server for Prometheus, which listens until `close` is called. If the given port is 0, it chooses a free port. `port` is the
+    port on which it listens.
+    """
 
     def __init__(self, host: str, port: int, statuses: Statuses) -> None:
-        """Raises OSError if the endpoint cannot listen on the port."""
+        """Starts the server in a thread. Raises OSError if it cannot listen on the port."""
         registry = CollectorRegistry()
         registry.register(EngineCollector(statuses))
         self._server, self._thread = start_http_server(port, addr=host, registry=registry)
@@ -59,7 +61,7 @@ class Endpoint:
 
 
 class _OpenEndpoint:
-    """The endpoint of this process, or the thread that tries to open it."""
+    """Whether this process has begun to open its endpoint, with the lock that protects this flag."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

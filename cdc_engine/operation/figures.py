@@ -1,6 +1,7 @@
-"""Converts the state of engines to Prometheus metrics: with Canal's name if the meaning is the same, Debezium's, and Sluice's own. Pure.
+"""Converts the status of engines to Prometheus metrics. Pure.
 
-docs/reference/metrics.md lists the metrics. Sluice has a metric with Canal's name only if it measures the same value.
+docs/reference/metrics.md lists the metrics. A metric has the name of Canal's or Debezium's metric if it measures the same value, otherwise
+a name of Sluice's own.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.server.protocol.traffic import LATENCY_MS, TrafficCounters
 from sluice.cdc_engine.states import EngineState
 
-DOWN = "NOT_STARTED"  # The state of a destination that this process has no engine for.
+DOWN = "NOT_STARTED"  # The state of a destination whose engine does not run in this process.
 DEBEZIUM = {"plugin": "mysql", "context": "streaming"}
 
 
 @dataclasses.dataclass(frozen=True)
 class StatusSample:
-    """The state of a destination in this process. `status` is None if its engine does not run."""
+    """The values of a destination from which the metrics are computed. `status` is None if the destination's engine does not run in this
+    process. `now` is in seconds since 1970.
+    """
 
     destination: str
     status: EngineStatus | None

@@ -1,8 +1,8 @@
-"""Sends alarms to the log, to a webhook, or by email. Each of these handlers has its own thread, so it delays neither the other handlers
-nor an engine.
+"""Sends alarms to the log, to a webhook, or by email. Each of these handlers has its own thread, so a slow handler delays neither the other
+handlers nor an engine.
 
-An alarm that the receiver does not accept is sent again a few times, and is then dropped with a line in the log. `sluice status` shows the
-problem as long as it lasts.
+If the receiver does not accept an alarm, the handler sends it again, TRIES times in all. Then it drops the alarm and writes a line to the
+log. `sluice status` shows the problem as long as the problem lasts.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def to_webhook(url: str, headers: dict[str, str]) -> Handler:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error. If it were followed, the alarm would become a GET without a body, and another server would get the
-    secrets in the headers.
+    """Treats a redirect as an error. If urllib followed the redirect, the POST would become a GET without the alarm, and another server
+    would get the secrets in the headers.
     """
 
     def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
@@ -79,7 +79,7 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def handler_of(config: AlarmConfig) -> Handler:
-    """Returns the handler that conf/ describes. Raises ConfigurationError if a secret cannot be read."""
+    """Returns the handler for an entry of `alarms` in conf/. Raises ConfigurationError if a secret cannot be read."""
     if config.kind == "log":
         return to_log
     if config.kind == "email":
@@ -90,7 +90,7 @@ def handler_of(config: AlarmConfig) -> Handler:
 
 
 class Teller:
-    """Sends alarms to all handlers. `pause` waits between two attempts for an alarm."""
+    """Sends alarms to all handlers. `pause` waits between two attempts to send an alarm."""
 
     def __init__(self, handlers: Sequence[Handler], pause: Callable[[float], object] = time.sleep) -> None:
         self._each = [_HandlerQueue(handler, pause) for handler in handlers]
@@ -139,7 +139,7 @@ class _HandlerQueue:
         for attempt in range(1, TRIES + 1):
             try:
                 self._handler(alarm)
-            except Exception as error:  # An error of the handler must not end the thread.
+            except Exception as error:  # Catches all errors, because an error of the handler must not end the thread.
                 log.warning("alarm_not_taken", about=alarm.key, attempt=attempt, reason=_why(error))
                 if attempt < TRIES:
                     self._pause(PAUSE_SECONDS * 2 ** (attempt - 1))

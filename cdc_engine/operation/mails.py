@@ -16,15 +16,17 @@ from sluice.cdc_engine.operation.alarms import Alarm
 
 ANSWER_SECONDS = 10.0
 SUBJECT_MAX = 120
-# How this client introduces itself to the server. The host's own name would need a name server, which may take longer than everything
-# else.
+# The name with which this client introduces itself to the mail server. smtplib would use the host's own name, for which it queries a name
+# server, and this may take long.
 OUR_NAME = "sluice"
 
 log = structlog.get_logger()
 
 
 def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """Returns the mail for an alarm. The subjects of a destination's alarms begin with the same words, so that they can be sorted."""
+    """Returns the mail for an alarm. The subjects of all alarms of a destination begin with the same words, so that mail programs can sort
+    them.
+    """
     found = EmailMessage()
     subject = f"Sluice {alarm.destination}: {alarm.state}{' is over' if alarm.over else ''}, {alarm.key}"
     found["Subject"] = " ".join(subject.split())[:SUBJECT_MAX]
@@ -36,8 +38,8 @@ def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
 
 
 def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None]:
-    """Returns a handler that sends mails. It opens a connection for each alarm, because alarms are rare and an open connection would time
-    out. Raises ConfigurationError if the file with the certificate authorities cannot be read.
+    """Returns a handler that sends alarms by email. The handler opens a connection for each alarm, because alarms are rare and an open
+    connection would time out. Raises ConfigurationError if the file with the certificate authorities cannot be read.
     """
     context = _trusted(config)
 
@@ -47,8 +49,8 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
                 server.login(config.user, password)
             refused = server.send_message(mail(alarm, config.sender, config.to))
         for address, (code, _) in refused.items():
-            # If the server refuses only some addresses, this raises no error, because another attempt would send the mail to the other
-            # addresses again.
+            # Logs addresses that the server refused, and raises no error: after an error, the mail would be sent again, also to the
+            # addresses that have got it.
             log.error(
                 "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
             )

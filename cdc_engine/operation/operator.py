@@ -1,4 +1,4 @@
-"""Watches all engines of a process, and reports problems as alarms. `launcher` creates it with the first engine."""
+"""Watches all engines of a process, and reports their problems as alarms. `launcher` creates one `Operator` with the first engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from sluice.cdc_engine.operation.handlers import Teller, handler_of
 
 
 class Operator:
-    """Reports problems of engines without waiting. Raises ConfigurationError if a handler cannot be created."""
+    """Reports problems of engines as alarms, without waiting until the alarms are sent. Raises ConfigurationError if a handler cannot be
+    created.
+    """
 
     def __init__(self, alarms: Sequence[AlarmConfig]) -> None:
         self._teller = Teller([handler_of(each) for each in alarms]) if alarms else None
@@ -21,13 +23,15 @@ class Operator:
         self._lock = threading.Lock()
 
     def see(self, destination: str, status: EngineStatus) -> None:
-        """Reports what has changed in the status of a running engine."""
+        """Reports the problems that have begun or ended in the status of a running engine."""
         if self._teller is not None:
             with self._lock:
                 self._watcher(destination).see([*matters(destination, status)])
 
     def tell_failed(self, destination: str, error: SluiceError) -> None:
-        """Reports an engine that could not be started, once until it runs or fails with another state. Earlier alarms stay meanwhile."""
+        """Reports that an engine could not be started. Repeated failures with the same state are reported once. Earlier alarms about tables
+        and consumers do not end.
+        """
         if self._teller is not None:
             with self._lock:
                 self._watcher(destination).see_failed(failed(destination, error))

@@ -1,1 +1,3 @@
-"""Stores small records that several hosts share: in files, a SQL database, ZooKeeper or memory. Writers use compare-and-set."""
+"""Stores small records in files, a SQL database, ZooKeeper or memory. Several hosts can share the records, because writes are
+compare-and-set.
+"""

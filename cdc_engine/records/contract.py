@@ -1,8 +1,8 @@
-"""Defines the record store: records by name, each of which is replaced as a whole by compare-and-set. The ledger, leases, notes and
-requests are records.
+"""Defines the interface of a record store. A record has a name and a text, and is replaced as a whole by compare-and-set. The ledger,
+leases, snapshots and operators' requests are records.
 
-A record has a version. A writer passes the version that it has read, and nothing is written if the stored version is another one. So two
-writers can never both replace the same version.
+A record has a version. A writer passes the version that it has read, and the store refuses the write if the stored version is another one.
+So two writers can never replace the same version.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TRIES_MAX = 100
 
 @dataclasses.dataclass(frozen=True)
 class StoredRecord:
-    """A record that was read from a store. `version` changes with each write of another text. `token` is the token of the lease under which
-    the record was written; it is 0 without a lease, and always 0 in files.
+    """A record that was read from a store. `version` changes with each write of another text. `token` is the token of the lease that the
+    writer held, or 0 if the writer held no lease. In files, it is always 0.
     """
 
     text: str
@@ -32,45 +32,45 @@ class StoredRecord:
 
 
 def in_folder(name: str, prefix: str) -> bool:
-    """Returns whether a name is `prefix` and further characters without a slash."""
+    """Returns whether a name consists of `prefix` and further characters without a slash."""
     return name.startswith(prefix) and "/" not in name[len(prefix) :]
 
 
 class RecordStore(abc.ABC):
-    """The records of one destination. Any thread may use them. Every method raises MetaError if the store does not answer.
+    """The records of one destination. Any thread may call the methods. Every method raises MetaError if the store does not answer.
 
-    A name has at most 128 ASCII characters and at most one folder, for example "filters.json" or "forget-requests/7.json". No two names
-    differ only in case, because some databases ignore it.
+    A record's name has at most 128 ASCII characters and at most one folder, for example "filters.json" or "forget-requests/7.json". Two
+    names must not differ only in letter case, because some databases ignore it.
     """
 
     @abc.abstractmethod
     def read(self, name: str) -> StoredRecord | None:
-        """Returns the newest version, or None if the record does not exist."""
+        """Returns the record, or None if it does not exist."""
 
     @abc.abstractmethod
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Returns the newest version of each record whose name is `prefix` and further characters without a slash.
+        """Returns all records whose names consist of `prefix` and further characters without a slash, by name.
 
         The caller must not change the result, because a store may return the same object again if no record has changed.
         """
 
     @abc.abstractmethod
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
-        """Replaces the record if its stored version is `version` (0: the record does not exist yet), and returns the new version. The
-        record is durable when this returns.
+        """Replaces the record if its stored version is `version`, and returns the new version. NOT_THERE means that the record must not
+        exist yet. When the call returns, the record is durable.
 
-        `also` has values for readers other than Sluice, by their paths in ZooKeeper, which are written in the same step without a version.
-        Raises StaleWriteError and changes nothing if the stored version is another one, or was written with a higher token. After any other
-        MetaError, it is unknown whether the record was written.
-
-        A store of files needs no tokens: the kernel releases the lease of a process only when the process ends, so an earlier holder of the
-        lease cannot write later.
+        `also` has values for programs other than Sluice, by their paths in ZooKeeper. They are written in the same step, and without a
+        version. Raises StaleWriteError and changes nothing if the stored version is another one, or was written with a higher token. After
+        any other MetaError, it is unknown whether the record was written.
+        A store of files ignores tokens: the kernel releases the lease of a process only when the process ends, so an earlier holder of the
+        lease cannot write any more.
         """
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Creates or replaces many records durably, whatever they contained. A record that already has its text is not written.
+        """Creates or replaces many records durably, whatever their stored versions are. Does not write a record that has the right text
+        already.
 
-        The records are not written in one step: after a crash or an error, only some of them may be written. Raises StaleWriteError if a
+        Each record is a separate write: after a crash or an error, only some of the records may be written. Raises StaleWriteError if a
         stored record has a higher token.
         """
         for name, text in texts.items():
@@ -85,7 +85,7 @@ class RecordStore(abc.ABC):
         """Returns the location of the store, without secrets."""
 
     def where(self, name: str) -> str:
-        """Returns the location at which an operator finds the record, for messages."""
+        """Returns where an operator finds the record, for messages."""
         return f"{name} in {self}"
 
     def get(self, name: str) -> str | None:
@@ -98,14 +98,14 @@ class RecordStore(abc.ABC):
         return {name: each.text for name, each in sorted(self.read_all(f"{folder}/").items())}
 
     def put(self, name: str, text: str, token: int | None = None) -> None:
-        """Creates or replaces the record, whatever it contained. The record is durable when this returns. With the `token` of a lease,
-        raises StaleWriteError if a later holder of the lease has written the record.
+        """Creates or replaces the record durably, whatever its stored version is. If `token` is given, raises StaleWriteError if a later
+        holder of the lease has written the record.
         """
         self._change(name, lambda _: text, token)
 
     def claim(self, name: str, token: int) -> StoredRecord | None:
-        """Writes an existing record again, unchanged but under the token of a lease, so that an earlier holder of the lease cannot write it
-        any more. Returns the record, or None if it does not exist. Raises StaleWriteError if a later holder has written the record.
+        """Writes an existing record with the same text and the token of a lease, so that earlier holders of the lease cannot write the
+        record any more. Returns the record, or None if it does not exist. Raises StaleWriteError if a later holder has written the record.
         """
         for _ in range(TRIES_MAX):
             there = self.read(name)
@@ -113,23 +113,24 @@ class RecordStore(abc.ABC):
                 return None
             if there.token > token:
                 break
-            # The previous holder of the lease may still write, but only a few times.
+            # If the previous holder of the lease writes between `read` and `write`, the loop tries again. It writes only a few times more.
             with contextlib.suppress(StaleWriteError):
                 version = self.write(name, there.text, version=there.version, token=token)
                 return StoredRecord(there.text, version, token)
         raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
 
     def change(self, name: str, change: Callable[[str | None], str]) -> str:
-        """Replaces the record's text by `change(text)`, and returns the new text. `change` gets None if the record does not exist. An
-        unchanged text is not written.
+        """Replaces the record's text by `change(text)`, and returns the new text. `change` gets None if the record does not exist. Does not
+        write an unchanged text.
 
-        `change` is called again if another process writes meanwhile. Its exceptions are passed on.
+        If another process writes the record between the read and the write, calls `change` again with the newer text. Passes exceptions of
+        `change` on.
         """
         return self._change(name, change)
 
     def _change(self, name: str, change: Callable[[str | None], str], token: int | None = None) -> str:
-        """Implements `change` and `put`: replaces the record's text by `change(text)`, in as many attempts as other writers make
-        necessary.
+        """Implements `change` and `put`: replaces the record's text by `change(text)`, and tries again when another process has written the
+        record.
         """
         for _ in range(TRIES_MAX):
             before = self.read(name)

@@ -1,7 +1,8 @@
-"""Stores records in a folder. The file NAME has the text of the record NAME and nothing else, so a person can read and restore it. Other
+"""Stores records in a folder. The file NAME has the text of the record NAME and nothing else, so an operator can read and restore it. Other
 files, such as copies and temporary files of editors, are not records.
 
-The version of a record is a digest of its text. A lock on `records.lock` makes compare-and-set one step for the processes of this host.
+The version of a record is a digest of its text. A writer holds the lock of `records.lock` from the comparison of the version to the write,
+so compare-and-set is one step for the processes of this host.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LOCK_FILE = "records.lock"
-# The names of records' files. The pattern matches neither Sluice's `.tmp` and `.lock` files, nor files that editors and people leave:
-# `NAME.json.bak`, `NAME.json~`, `.NAME.json.swp`.
+# The names of the files that are records. The pattern does not match Sluice's `.tmp` and `.lock` files, or files that editors and people
+# leave, such as `NAME.json.bak`, `NAME.json~` and `.NAME.json.swp`.
 FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
-LOCKED_MAX = 100  # `write_all` writes this many records before it releases the lock for a moment.
+# How many records `write_all` writes before it releases the lock for a moment, so that others can write.
+LOCKED_MAX = 100
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
 
 
@@ -33,7 +35,7 @@ class FileRecordStore(RecordStore):
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
-        # By prefix, the last result of `read_all`: the stamps of the files, and the records.
+        # The last result of `read_all` for each prefix: the stamps of the files, and the records.
         self._seen: dict[str, tuple[dict[str, FileStamp | None], dict[str, StoredRecord]]] = {}
 
     def read(self, name: str) -> StoredRecord | None:
@@ -44,12 +46,12 @@ class FileRecordStore(RecordStore):
             return None
         except OSError as error:
             raise MetaError(f"{path} cannot be read ({error.strerror}): permit reading this file") from error
-        # Accepts bytes that are not UTF-8: the caller, who knows what the record should contain, refuses them.
+        # Accepts bytes that are not UTF-8, because only the caller knows what the record should contain, and reports a damaged record.
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Reads all records whose names begin with a prefix, as `RecordStore.read_all` describes. Reads a file again only if it was
-        replaced, because most records stay unchanged. If no file was replaced, returns the same object as before.
+        """Implements `RecordStore.read_all`. Reads a file again only if it was replaced since the last call, because most records stay
+        unchanged. If no file was replaced, returns the same object as the last call.
         """
         stamps = self._stamps(prefix)
         seen_stamps, seen = self._seen.get(prefix, ({}, {}))
@@ -65,14 +67,17 @@ class FileRecordStore(RecordStore):
         return found
 
     def _stamps(self, prefix: str) -> dict[str, FileStamp | None]:
-        """Returns the stamp of each record's file. Call it before the records are read, so that no record is older than its stamp."""
+        """Returns the stamp of each record's file. Must be called before the records are read. Otherwise a write between the two steps
+        would get the stamp of the new file for the old text.
+        """
         folder, slash, begin = prefix.rpartition("/")
         where, stamps = self._folder / folder, dict[str, FileStamp | None]()
         try:
             with os.scandir(where) as entries:
                 for each in entries:
                     if each.name.startswith(begin) and FILE_NAME.fullmatch(each.name) and each.is_file():
-                        with contextlib.suppress(FileNotFoundError):  # The file was removed meanwhile.
+                        # The file was removed since the folder was listed.
+                        with contextlib.suppress(FileNotFoundError):
                             stamps[f"{folder}{slash}{each.name}"] = stamp_in(each.stat())
         except FileNotFoundError:
             return {}
@@ -91,8 +96,8 @@ class FileRecordStore(RecordStore):
         return _version(content)
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:  # noqa: ARG002  of the contract
-        """Writes many records, as `RecordStore.write_all` describes. Syncs each folder once for many records. Releases the lock from time
-        to time, so that the ledger can be written.
+        """Implements `RecordStore.write_all`. Syncs a folder once for up to LOCKED_MAX records. Releases the lock after as many records, so
+        that the ledger can be written in between.
         """
         names = list(texts)
         for begin in range(0, len(names), LOCKED_MAX):
@@ -128,11 +133,11 @@ class FileRecordStore(RecordStore):
 
     @contextlib.contextmanager
     def _changing(self, name: str) -> Iterator[Path]:
-        """Holds the lock of the store within the block. Converts an OSError to a MetaError that says what to do."""
+        """Holds the lock of the store during the block. Converts an OSError of the block to a MetaError that says what to do."""
         path, lock = self._folder / name, FileLock(self._folder / LOCK_FILE)
         deadline = time.monotonic() + LOCK_SECONDS_MAX
         try:
-            # Creates the folder durably. The lock below would create it too, but not durably.
+            # Creates the folder durably, which `try_acquire` does not do.
             make_folder(self._folder)
             while not lock.try_acquire():
                 if time.monotonic() >= deadline:

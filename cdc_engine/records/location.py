@@ -14,8 +14,8 @@ from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.records.memory import MemoryRecordStore
 from sluice.extras import Extra, require
 
-# Where the records of a destination are. A `contracts.DestinationDir` has the location of the ledger; a plain path is a folder that
-# contains the ledger.
+# Where the records of a destination are. A `contracts.DestinationDir` is a path that also has the location of the ledger. With any other
+# path, the records are files in this folder.
 Location = Path | LedgerLocation
 
 _in_memory: dict[str, MemoryRecordStore] = {}
@@ -23,7 +23,7 @@ _lock = threading.Lock()
 
 
 def as_location(location: Location) -> LedgerLocation:
-    """Converts a location to a `LedgerLocation`. A plain path means that the ledger is in files in that folder."""
+    """Converts a location to a `LedgerLocation`. A path that is not a `DestinationDir` means that the ledger is in files in this folder."""
     if isinstance(location, LedgerLocation):
         return location
     known = location.location if isinstance(location, DestinationDir) else None

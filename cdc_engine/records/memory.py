@@ -15,7 +15,7 @@ class MemoryRecordStore(RecordStore):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: dict[str, StoredRecord] = {}
-        self.also: dict[str, str] = {}  # Values that were written for readers other than Sluice.
+        self.also: dict[str, str] = {}  # Values for programs other than Sluice, which tests check.
 
     def read(self, name: str) -> StoredRecord | None:
         return self._records.get(name)

@@ -23,7 +23,8 @@ from sluice.extras import Extra, require
 from sluice.secret_values import is_reference
 
 TABLE = "sluice_meta"
-# How long to wait for the database. A database that does not answer must not delay the holder of a lease for long.
+# How long to wait for an answer of the database. The limit is short, because the holder of a lease must notice in time that it cannot renew
+# the lease.
 ANSWER_SECONDS_MAX = 10
 SETTING = "meta.url"
 OPENED = "opened"
@@ -55,17 +56,17 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 
 class SqlRecordStore(RecordStore):
-    """A record store in a SQL database. `url` is in SQLAlchemy's form. `password`, or the password in `url`, is not the password itself but
-    its location, from which it is read at each connect.
+    """A record store in a SQL database. `url` is in SQLAlchemy's form. `password`, or the password part of `url`, may be the location of
+    the password, which is then read at each connect.
     """
 
     def __init__(self, url: str, destination: str, password: str = "") -> None:
-        """Opens the database and creates the table if it is missing. Raises ConfigurationError for an invalid URL, and MetaError if the
-        database does not answer.
+        """Connects to the database, and creates the table of records if it is missing. Raises ConfigurationError if the URL is invalid, and
+        MetaError if the database does not answer.
         """
         self._destination = destination
         full_url, secret = database_url(url, password)
-        # Options in the URL's query may contain a password.
+        # The name for messages, without the URL's query, because options in it may contain a password.
         self._name = f"{full_url.set(query={}).render_as_string(hide_password=True)} ({TABLE}, {destination})"
         if full_url.get_backend_name() == "postgresql":
             require(Extra.POSTGRES, ConfigurationError)
@@ -91,12 +92,12 @@ class SqlRecordStore(RecordStore):
         )
         with self._translated("read"), self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        # SQLite's LIKE ignores case, so the names are compared again.
+        # Compares the names again, because LIKE ignores letter case in SQLite.
         found = (row for row in rows if in_folder(row.name, prefix))
         return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
-        """Writes a record, as `RecordStore.write` describes. Ignores `also`, which is for readers of ZooKeeper."""
+        """Implements `RecordStore.write`. Ignores `also`, which is for programs that read ZooKeeper."""
         values = {"record": text, "version": version + 1, "token": token}
         try:
             with self._translated("written"), self._engine.begin() as connection:
@@ -114,7 +115,7 @@ class SqlRecordStore(RecordStore):
         )
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Writes many records, as `RecordStore.write_all` describes. Creates many new records with one statement."""
+        """Implements `RecordStore.write_all`. Creates up to CREATED_MAX new records with one statement."""
         names = list(texts)
         for begin in range(0, len(names), CREATED_MAX):
             some = names[begin : begin + CREATED_MAX]
@@ -123,7 +124,7 @@ class SqlRecordStore(RecordStore):
             )
             new = {"version": NOT_THERE + 1, "token": token, "destination": self._destination}
             created = set[str]()
-            # If another process creates one of the records first, all of them are written one by one.
+            # If another process creates one of the records first, the statement fails, and all records are written one by one.
             with contextlib.suppress(IntegrityError), self._translated("written"), self._engine.begin() as connection:
                 there = set(connection.execute(query).scalars())
                 rows = [{**new, "name": name, "record": texts[name]} for name in some if name not in there]
@@ -159,8 +160,8 @@ class SqlRecordStore(RecordStore):
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
-    """Returns the URL without its password, and the location of the password. A URL that contains the password itself is returned
-    unchanged. Raises ConfigurationError, which never contains a secret, if the URL is invalid.
+    """Returns the URL without its password, and the location of the password. If the URL contains the password itself, returns it
+    unchanged, and "" as the location. Raises ConfigurationError, whose message never contains a secret, if the URL is invalid.
     """
     try:
         parsed = sqlalchemy.make_url(url)
@@ -179,8 +180,8 @@ def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
 @functools.lru_cache(maxsize=16)
 def _engine_of(url: sqlalchemy.URL, secret: str, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
     arguments = TIMEOUTS.get(url.get_backend_name(), {})
-    # Each write is one statement that commits by itself. With a separate COMMIT, a process that is suspended before the COMMIT would keep
-    # the row locked for all others.
+    # With AUTOCOMMIT, each write is one statement that commits by itself. Otherwise a process that is suspended before its COMMIT would
+    # keep the row locked for all other processes.
     engine = sqlalchemy.create_engine(
         url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments)
     )

@@ -1,8 +1,8 @@
 """Stores records in ZooKeeper under <destination>/sluice/<name>, next to Canal's own nodes. The version of a record is the node's version
 plus one.
 
-A node has a line with the token, and then the record's text. Reads are synchronized with the leader, so that a run never decides by an
-outdated ledger.
+The content of a node is a line with the token, and then the record's text. Before a read, the server synchronizes with the leader, so that
+a run never reads an outdated ledger.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 class ZooKeeperRecordStore(RecordStore):
-    """A record store in ZooKeeper. The names in `also` are paths under the destination's node."""
+    """A record store in ZooKeeper. The keys of `also` (see `write`) are paths under the destination's node."""
 
     def __init__(self, servers: ZooKeeperServers, destination: str, session_seconds: float) -> None:
         self._servers, self._destination, self._session_seconds = servers, destination, session_seconds
@@ -55,7 +55,7 @@ class ZooKeeperRecordStore(RecordStore):
             requested = {name: client.get_async(self._path(name)) for name in names}
             found = {}
             for name, each in requested.items():
-                with contextlib.suppress(NoNodeError):  # Another process removed the record meanwhile.
+                with contextlib.suppress(NoNodeError):  # The record was removed since the names were read.
                     data, stat = answer(each)
                     if data:  # A node without data is a folder.
                         found[name] = _kept(data, stat.version, f"{name} in {self}")
@@ -76,8 +76,8 @@ class ZooKeeperRecordStore(RecordStore):
         return version + 1
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Writes many records, as `RecordStore.write_all` describes. Creates many new records at the same time, and replaces existing
-        records one by one.
+        """Implements `RecordStore.write_all`. Creates up to CREATED_MAX new records at the same time, and replaces existing records one by
+        one.
         """
         names = list(texts)
         for begin in range(0, len(names), CREATED_MAX):
@@ -87,7 +87,7 @@ class ZooKeeperRecordStore(RecordStore):
             super().write_all({name: texts[name] for name in some if name not in created}, token=token)
 
     def _created(self, texts: Mapping[str, str], token: int) -> set[str]:
-        """Creates the nodes of records that do not exist yet. Returns the names of these records."""
+        """Creates the nodes of those records that do not exist yet. Returns the names of the records that were created."""
         client = self._client()
         for parent in {self._path(name).rpartition("/")[0] for name in texts}:
             answer(client.ensure_path_async(parent))
@@ -101,15 +101,15 @@ class ZooKeeperRecordStore(RecordStore):
         return created
 
     def _content(self, name: str, text: str, token: int) -> bytes:
-        """Returns the content of a record's node. Raises MetaError if it is larger than a node may be."""
+        """Returns the content of a record's node. Raises MetaError if the content is larger than a node may be."""
         data = f"{json.dumps({'token': token})}\n{text}".encode()
         if len(data) > zookeeper_client.NODE_BYTES_MAX:
             raise MetaError(f"{name} of {self} has {len(data)} bytes, more than a node may have: use `meta.kind: sql`")
         return data
 
     def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:
-        """Writes the record and the values for other readers in one transaction. Returns the results of the operations; the first is that
-        of the record.
+        """Writes the record, and the values for other programs, in one transaction. Returns the results of the operations. The first result
+        is that of the record.
         """
         client, path = self._client(), self._path(name)
         others = {destination_path(self._destination, inside): text.encode() for inside, text in also.items()}
@@ -138,8 +138,8 @@ class ZooKeeperRecordStore(RecordStore):
         return True
 
     def tell(self, also: Mapping[str, str]) -> None:
-        """Writes values for readers other than Sluice, by path under the destination's node, whatever they were before. Raises MetaError
-        if ZooKeeper does not answer.
+        """Writes values for programs other than Sluice, by path under the destination's node. Replaces existing values. Raises MetaError if
+        ZooKeeper does not answer.
         """
         with as_not_shared_error(f"the nodes for clients in {self} cannot be written"):
             client = self._client()
@@ -149,7 +149,7 @@ class ZooKeeperRecordStore(RecordStore):
                 answer(client.set_async(path, text.encode()))
 
     def canal(self, inside: str) -> str | None:
-        """Returns the text of a node of Canal's own under the destination, or None if there is none."""
+        """Returns the text of a node that Canal created under the destination's node, or None if the node does not exist."""
         with as_not_shared_error(f"{inside} in {self} cannot be read"):
             try:
                 data, _ = answer(self._client().get_async(destination_path(self._destination, inside)))

@@ -1,7 +1,7 @@
 """Connects to ZooKeeper, and defines the paths of Sluice's nodes. Only this module and the lease in ZooKeeper use kazoo.
 
-A connection belongs to one process, so a forked run opens its own connection. Each request has a time-out, because kazoo itself waits until
-a server answers.
+A connection belongs to one process, so a forked run opens its own connection. Each request has a time-out, because kazoo would wait without
+a limit until a server answers.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from sluice.extras import Extra, require
 
 DESTINATIONS = "/otter/canal/destinations"  # The same path as in Canal, so that Canal's tools find the nodes.
 CLUSTER = "/otter/canal/cluster"
-OWN = "sluice"  # The node under a destination with the values for which Canal has no node.
+OWN = "sluice"  # The node under a destination's node that contains everything for which Canal has no node.
 ANSWER_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 KERBEROS = "kerberos"  # pure-sasl imports this module for GSSAPI.
-NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, which is 1 MiB by default.
+NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses nodes that are larger than jute.maxbuffer, which is 1 MiB by default.
 
 _ADVICE = (
     (AuthFailedError, " (the login was refused: correct meta.user, meta.password and meta.sasl in conf/)"),
     (NoAuthError, " (another user owns this node: log in as that user, or change the ACL of the node)"),
 )
 
-logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # The caller reports kazoo's errors.
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # kazoo need not log its errors, because callers report them.
 
 
 @dataclasses.dataclass
@@ -52,7 +52,7 @@ class _Shared:
     client: Any = None
 
 
-# Clients by servers and process. An entry is never removed, because a thread may be waiting for it.
+# The shared clients by servers and process. An entry is never removed, because a thread may be waiting for the entry's lock.
 _shared: dict[tuple[ZooKeeperServers, int], _Shared] = {}
 _lock = threading.Lock()
 
@@ -87,7 +87,7 @@ def new_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
 
 
 def _login(servers: ZooKeeperServers) -> dict[str, Any]:
-    """Returns kazoo's arguments for the login. With a login, new nodes are accessible to the same user only."""
+    """Returns kazoo's arguments for the login. If there is a login, only the same user can access the nodes that Sluice creates."""
     if not servers.user and not servers.sasl:
         return {}
     password = filled(servers.password, "meta.password")
@@ -103,8 +103,8 @@ def _login(servers: ZooKeeperServers) -> dict[str, Any]:
 
 
 def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
-    """Returns kazoo's arguments for TLS. The certificate and the name of the server are always verified. Raises ConfigurationError for a
-    file that cannot be read, because kazoo would give no reason.
+    """Returns kazoo's arguments for TLS. The certificate and the name of the server are always verified. Raises ConfigurationError if a
+    file cannot be read, because kazoo would not report the reason.
     """
     if not servers.tls:
         return {}
@@ -124,12 +124,12 @@ def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
 
 
 def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
-    """Returns the client that all threads of this process share, for requests that need no separate session. If the client can never
-    connect again, replaces it.
+    """Returns the client that all threads of this process share, for requests that need no separate session. Replaces the client if it can
+    never connect again.
     """
     with _lock:
         shared = _shared.setdefault((servers, os.getpid()), _Shared())
-    # Each client has its own lock, so that servers that do not answer do not delay requests to other servers.
+    # Holds a lock of this client only, so that servers that do not answer do not delay requests to other servers.
     with shared.lock:
         if is_over(shared.client):
             over, shared.client = shared.client, None
@@ -140,14 +140,14 @@ def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
 
 
 def is_over(client: Any) -> bool:
-    """Returns whether a client can never connect again, because its login was refused or the client was closed. A new client reads the
-    password again.
+    """Returns whether a client can never connect again, because its login was refused or because it was closed. A client that replaces it
+    reads the password again.
     """
     return client is not None and client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 
 
 def end_shared_clients() -> None:
-    """Closes the shared clients of this process. The next request opens a new one."""
+    """Closes the shared clients of this process. The next request opens a new client."""
     with _lock:
         mine = [shared for key, shared in _shared.items() if key[1] == os.getpid()]
     for shared in mine:
