@@ -1,5 +1,5 @@
-"""Reads and writes the files of a destination in processes other than its engine: reads the ledger and the lease, takes the run lock, and
-records the lake tables after a run. Runs and the console use it.
+"""Gives runs and the console access to the files and records of a destination: the ledger, the lease, the run lock, and the record of the
+lake tables.
 """
 
 from sluice.cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable

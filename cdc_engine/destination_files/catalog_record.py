@@ -1,5 +1,5 @@
-"""Reads and writes `catalog.json` of a destination, which records the tables that are registered in the catalog of conf/. Runs write it,
-and ticks read it.
+"""Reads and writes `catalog.json` of a destination, which records the tables that are registered in the catalog of conf/. Runs write this
+record, and the engine sensor's ticks read it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Identifier = tuple[str, str, str]  # (catalog, schema, name)
 
 
 class CatalogEntry(NamedTuple):
-    """The record of one name in the catalog. The name stands for the Delta table at `path` of the source table `of` ("database.table"), or
-    for a view of this Delta table.
+    """The record of one name in the catalog. The name belongs to the Delta table at `path` of the source table `of` ("database.table"), or
+    to a view of this Delta table.
 
-    Only a view has the other fields. `over` is the name of the table that the view reads. `shape` and `comments` are digests of the columns
-    and comments with which the view was created. `shape` is empty if the columns have changed since. Digests are stored because the columns
-    and comments of all tables of a destination could exceed the megabyte that a record may have in ZooKeeper.
+    The other fields are set only for a view. `over` is the name of the table that the view reads. `shape` and `comments` are digests of the
+    columns and comments with which the view was created. `shape` is empty if the columns have changed since then. Digests are stored
+    instead of the columns and comments, because those of all tables could exceed the megabyte that a record may have in ZooKeeper.
     """
 
     of: str
@@ -35,9 +35,11 @@ class CatalogEntry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Registered:
-    """The content of `catalog.json`. `tables` has what each name in the catalog stands for. `failed` has, by name, why a table is not
-    registered. `error` tells why nothing could be registered, for example because Spark has no such catalog, or is empty. `tried_at` is in
-    seconds since 1970.
+    """The content of `catalog.json`.
+    - `tables`: the entry of each name in the catalog.
+    - `failed`: why a table is not registered, by the name that it should have.
+    - `error`: why no table could be registered, for example because Spark has no such catalog. Otherwise empty.
+    - `tried_at`: when a run last tried to register tables, in seconds since 1970.
     """
 
     tables: Mapping[Identifier, CatalogEntry] = dataclasses.field(default_factory=dict)
@@ -66,7 +68,7 @@ class Registered:
 
     @property
     def troubles(self) -> list[str]:
-        """Returns a sentence for each table that is not registered."""
+        """Returns a message for each table that is not registered, and one if no table could be registered."""
         each = [
             f"{'.'.join(name)} is not registered in the catalog: {why}; {AGAIN}"
             for name, why in sorted(self.failed.items())
@@ -75,8 +77,8 @@ class Registered:
 
 
 def catalog_troubles(directory: Location) -> tuple[str, ...]:
-    """Returns sentences for the engine's status about tables that could not be registered. Raises MetaError if the
-    record cannot be read.
+    """Returns messages about tables that could not be registered, at most SHOWN_MAX and one with the number of the others. Raises MetaError
+    if the record cannot be read.
     """
     troubles = read_registered(directory).troubles
     rest = len(troubles) - SHOWN_MAX
@@ -84,12 +86,12 @@ def catalog_troubles(directory: Location) -> tuple[str, ...]:
 
 
 def read_registered(directory: Location) -> Registered:
-    """Returns the record, which is empty if no run has written it. Raises MetaError if it cannot be read."""
+    """Returns the content of `catalog.json`, which is empty if no run has written it. Raises MetaError if it cannot be read."""
     return Registered.of(record_store(directory).get(RECORD))
 
 
 def write_registered(directory: Location, registered: Registered) -> None:
-    """Replaces the record. Raises MetaError if it cannot be written."""
+    """Replaces the content of `catalog.json`. Raises MetaError if it cannot be written."""
     record_store(directory).put(RECORD, registered.to_text())
 
 

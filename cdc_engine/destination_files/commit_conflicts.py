@@ -14,8 +14,8 @@ RECORD = "commit-conflicts.json"
 
 
 def read_commit_conflicts(directory: Location) -> int:
-    """Returns the number of conflicts since the destination was created, or 0 if there is no record. Raises MetaError if the record cannot
-    be read.
+    """Returns the number of commit conflicts since the destination was created, or 0 if there is no record. Raises MetaError if the record
+    cannot be read.
     """
     text = record_store(directory).get(RECORD)
     try:
@@ -28,19 +28,21 @@ def read_commit_conflicts(directory: Location) -> int:
 
 
 def add_commit_conflicts(directory: Location, count: int) -> None:
-    """Adds the conflicts of a run, which holds the run lock. Raises MetaError if the record cannot be read or written."""
+    """Adds the conflicts of a run to the record. The caller must hold the run lock, so that no other run changes the record. Raises
+    MetaError if the record cannot be read or written.
+    """
     record_store(directory).put(RECORD, json.dumps({"count": read_commit_conflicts(directory) + count}) + "\n")
 
 
 class ConflictCount:
-    """The number of conflicts that an engine shows. It is read when the engine starts and after each settled batch, because only runs
-    change it.
+    """The number of commit conflicts that an engine's status shows. The engine reads it when it starts and after each settled batch,
+    because only runs change the record.
     """
 
     def __init__(self, directory: Location) -> None:
         self._directory, self.count = directory, 0
 
     def look(self) -> None:
-        """Reads the number. If it cannot be read, keeps the earlier number, because an error here must not delay a batch."""
+        """Reads the record. If it cannot be read, keeps the earlier number, because this error must not delay a batch."""
         with contextlib.suppress(MetaError):
             self.count = read_commit_conflicts(self._directory)

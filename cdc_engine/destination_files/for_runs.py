@@ -1,7 +1,8 @@
-"""Provides runs with two files of the engine's folder: the list of tables, and the source in use. Runs on hosts without this folder get
-copies from an object store.
+"""Gives runs access to two files of the engine's folder: the list of tables, and the source in use. Runs may be on hosts that do not have
+this folder. They get copies from the object store of the staged batches.
 
-The engine uploads a file whenever it writes it, and a run downloads what it reads. Runs on the engine's host use the copies too.
+The engine uploads a file whenever it writes the file, and a run downloads the files that it reads. If there is an object store, runs on the
+engine's host use the copies too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DOWNLOADED = "downloaded"  # The folder for downloaded files, in the destination
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
-    """Uploads a file for runs on other hosts, if there may be any. Raises NotSharedError if that fails."""
+    """Uploads a file for runs, if runs may be on other hosts. Raises NotSharedError if the upload fails."""
     location = as_location(destination_dir)
     if location.is_apart:
         with _translated(name):
@@ -30,8 +31,8 @@ def share(destination_dir: Path, name: str, content: bytes) -> None:
 
 
 def local_copy(destination_dir: Path, name: str) -> Path:
-    """Returns a path at which a run finds the current content of the file. If the file does not exist, there is nothing at the path.
-    Raises NotSharedError if the download fails.
+    """Returns the path of a local file with the current content of the file `name`, for a run. If the engine has not written the file, no
+    file exists at the path. Raises NotSharedError if the download fails.
     """
     location = as_location(destination_dir)
     if not location.is_apart:

@@ -1,9 +1,9 @@
-"""Reads the id of the installation, which is a data directory or a shared ledger with all its destinations. The first process that needs
-the id creates it.
+"""Reads the id of the installation, and creates it if it does not exist. An installation is a data directory, or a shared ledger, with all
+its destinations.
 
 Engines identify themselves by this id as replicas of the source. Hosts that share a ledger have the same id, and two installations have
-different ids. Runs store the id in each Delta table that several destinations write, because two runs of different installations do not see
-each other's locks of the table.
+different ids. Runs store the id in each Delta table that several destinations write. A run of another installation refuses the table,
+because runs of two installations do not see each other's locks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ POLL_SECONDS = 0.1
 
 
 def installation_id(location: Location) -> str:
-    """Returns the id, and creates it if there is none. `location` is that of any destination. Raises MetaError if it cannot be read or
-    written.
+    """Returns the id of the installation, and creates it if it does not exist. `location` is the location of any destination of the
+    installation. Raises MetaError if the id cannot be read or written.
     """
     if known := known_installation_id(location):
         return known
@@ -50,7 +50,7 @@ def installation_id(location: Location) -> str:
 
 
 def known_installation_id(location: Location) -> str:
-    """Returns the id, or "" if no engine and no run has created it yet. Raises MetaError if it cannot be read."""
+    """Returns the id of the installation, or "" if no process has created it yet. Raises MetaError if the id cannot be read."""
     return _records(location).get(FILE) or ""
 
 

@@ -1,14 +1,15 @@
 """Records the id and the version that each Delta table of a destination had after the last run, in `lake-tables/NN.json`.
 
-A run writes a table's entry after the table's commit, while it holds the run lock. The next run compares the entry with the table. If a run
-is killed, an entry may be older than its table, but never newer. `sluice lake accept` changes entries while no run merges.
+A run writes the entry of a Delta table after the table's commit, while it holds the run lock. The next run compares the entry with the
+table, to find out whether another writer changed the table. If a run is killed between the two steps, the entry is older than the table,
+but an entry is never newer than its table. `sluice lake accept` changes entries while no run merges.
 
-The entries are divided among RECORDS records, by a digest of the tables' names. So a merge of one table rewrites few entries, and no record
-comes near the megabyte that ZooKeeper allows. With a record per table, each table of a batch would need a write. A record is read only when
-one of its tables is needed.
+The entries are divided among RECORDS records, by a digest of the tables' names. So the merge of one table rewrites few entries, and no
+record comes near the megabyte that ZooKeeper allows. With one record per table, a batch would need one write per table. A record is read
+only when one of its tables is needed.
 
-Earlier versions of Sluice stored all entries in `lake-tables.json`. As long as this record exists, it is read instead of the others. The
-first writer divides its entries among the others, and then removes it.
+Earlier versions of Sluice stored all entries in `lake-tables.json`. As long as this record exists, it is read instead of the other records.
+The first writer divides its entries among the other records, and then removes it.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ MAIN = ""
 
 
 class LakeTables:
-    """The recorded id and version of each current-state table, change log and history. Thread-safe in the process that holds the run lock.
-    A table may have a change log or a history without a current-state table.
+    """The recorded id and version of each Delta table of a destination: current-state tables, change logs and histories. Thread-safe. Only
+    the process that holds the run lock may change the records.
 
-    Methods raise MetaError if a record that they need cannot be read or written.
+    A source table may have a change log or a history without a current-state table. Methods raise MetaError if a record cannot be read or
+    written.
     """
 
     def __init__(self, destination_dir: Location) -> None:
@@ -46,7 +48,7 @@ class LakeTables:
         self._lock = threading.RLock()
         self._versions: dict[str, int] = {}
         self._tables: Kept = {}
-        self._names: dict[str, set[str]] = {}  # Record → names of its tables. Only for records that were read.
+        self._names: dict[str, set[str]] = {}  # Record → names of its tables. Has only the records that were read.
         undivided = self._records.read(UNDIVIDED)
         self._undivided = undivided is not None
         if undivided is not None:
@@ -68,8 +70,8 @@ class LakeTables:
         return sorted(self._all())
 
     def kept(self, name: str) -> Mapping[str, tuple[str, int]]:
-        """Returns the id and version of the current-state table, change log and history of a table, by kind. Reads the record if it was
-        not read before.
+        """Returns the id and version of a source table's current-state table, change log and history, by kind. Reads the record that has
+        the table if it was not read before.
         """
         with self._lock:
             record = _record_of(name)
@@ -82,8 +84,8 @@ class LakeTables:
         return {kind: kept for kind, kept in self.kept(name).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
-        """Records the id and version of current-state tables, by name. They are durable when this returns. After a crash, some records may
-        be unchanged.
+        """Records the id and version of current-state tables, by name, durably. The tables may be in several records, so after a crash,
+        some of them may be unchanged.
         """
         with self._lock:
             self._store({name: {**self.kept(name), MAIN: kept} for name, kept in tables.items()})
@@ -94,18 +96,18 @@ class LakeTables:
             self._store({name: {**self.kept(name), kind: kept}})
 
     def forget(self, name: str, *, whole: bool = True) -> None:
-        """Removes a table from the records. Its change log and history are removed too if `whole` is True."""
+        """Removes a current-state table from the records. With `whole`, removes the table's change log and history too."""
         with self._lock:
             kept = self.kept(name)
             self._store({name: {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN}})
 
     def forget_side_table(self, name: str, kind: str) -> None:
-        """Forgets the change log or the history of a table."""
+        """Removes the change log or the history of a table from the records."""
         with self._lock:
             self._store({name: {other: each for other, each in self.kept(name).items() if other != kind}})
 
     def _all(self) -> Kept:
-        """Returns all tables. Reads the records that were not read before."""
+        """Returns the entries of all tables. Reads the records that were not read before."""
         with self._lock:
             if len(self._names) < RECORDS:
                 there = self._records.read_all(f"{FOLDER}/")
@@ -122,7 +124,7 @@ class LakeTables:
         self._names.setdefault(record, set())
 
     def _store(self, changed: Kept) -> None:
-        """Writes the records of the tables that have changed."""
+        """Writes the records that contain tables of `changed` whose entry differs from the recorded one."""
         new = {name: kept for name, kept in changed.items() if kept != self.kept(name)}
         if not new:
             return
@@ -146,8 +148,8 @@ class LakeTables:
         self._versions[record] = self._records.write(record, text, version=self._versions.get(record, NOT_THERE))
 
     def _divide(self) -> None:
-        """Divides the record that an earlier version of Sluice stored, and removes it at the end. Until then, also after a crash, readers
-        read only this record.
+        """Divides the entries of the record that an earlier version of Sluice stored among the other records, and then removes it. Until it
+        is removed, readers read only this record. So a crash in between loses nothing.
         """
         if not self._undivided:
             return
@@ -170,7 +172,9 @@ def _record_of(name: str) -> str:
 
 
 def _refuse_records_of_others(record: str, tables: Collection[str], where: str) -> None:
-    """Raises MetaError for a record that was copied to another name. It would be read but never updated."""
+    """Raises MetaError if a record has tables that belong to other records, because it is a copy of another record. It would be read but
+    never updated.
+    """
     if others := sorted(name for name in tables if _record_of(name) != record):
         raise MetaError(
             f"{where} has {', '.join(others[:3])}, which belong to other records, so this record is a copy of "

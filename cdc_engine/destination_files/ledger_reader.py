@@ -1,6 +1,6 @@
 """Reads from the ledger of a destination, in any kind of store, which batch may be merged next and who holds the lease. Takes no lock.
 
-The ledger is replaced as a whole at each change, so a reader never sees a half-written state.
+The engine replaces the ledger as a whole at each change, so a reader never gets a part of a change.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
 def head_of_line(location: Location) -> OutstandingBatch | None:
-    """Returns the oldest batch in flight, the only batch that may be merged now, or None if none is in flight. Directly before it writes, a
-    run compares (epoch, end, delivery) of its batch with the result: after a rollback, the batch has another delivery number.
+    """Returns the oldest batch in flight, which is the only batch that may be merged now, or None if no batch is in flight. Directly before
+    a run writes, it compares epoch, end and delivery number of its own batch with the result. They differ if the run's batch was rolled
+    back in the meantime.
 
-    Raises RunLockLostError in a process that has lost its run lock, and MetaError if the ledger cannot be read.
+    Raises RunLockLostError if this process took the run lock and has lost it, and MetaError if the ledger cannot be read.
     """
     refuse_if_lost(location)
     return read_ledger(location).head
 
 
 def lease_holder(location: Location) -> Holder | None:
-    """Returns the process that holds the lease or held it last (see `Holder.held`), or None if there never was one."""
+    """Returns the process that holds the lease or held it last (see `Holder.held`), or None if no process ever held it."""
     return read_holder(location)

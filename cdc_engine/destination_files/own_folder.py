@@ -1,5 +1,5 @@
-"""Finds out whether the last engine of a destination used this host's folder, if several hosts share the ledger. `instance` asks when an
-engine starts.
+"""Finds out, when an engine starts, whether the last engine of the destination used the same folder. The folders may differ if several
+hosts share the ledger.
 
 Each folder has an id (`folder.json`), and the ledger's record store has the id of the folder that was used last. Some files exist only in a
 folder: stored events and, unless `staging` is in an object store, staged batches, open snapshots and prepared transactions. An engine with
@@ -21,20 +21,22 @@ FILE, LAST = "folder.json", "read-with-folder.json"
 
 
 class OwnFolder:
-    """Compares this host's folder with the one that was used last. An engine that holds the lease creates it once, when it starts."""
+    """The result of comparing this host's folder with the folder that was used last. An engine creates it when it starts and holds the
+    lease.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Raises MetaError if the ids cannot be read."""
+        """Reads and compares the ids of the two folders. Raises MetaError if an id cannot be read."""
         self._directory, self._location = directory, as_location(directory)
         self._noted = not self._location.is_shared
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
         self._last_host = str(last.get("host", ""))
-        #: Whether no other folder was used since this one.
+        #: Whether this folder is the one that was used last.
         self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:
-        """Raises ConfigurationError if another folder was used last, and files that exist only in that folder are needed."""
+        """Raises ConfigurationError if another folder was used last, and that folder may have files that this engine needs."""
         if self._location.is_apart or self.is_last:
             return
         name = self._directory.name
@@ -48,14 +50,18 @@ class OwnFolder:
         )
 
     def note(self) -> None:
-        """Records that this folder is used from now on. Writes only at the first call. Raises MetaError if that fails."""
+        """Records that this folder is the one that was used last. Only the first call writes. Raises MetaError if the record cannot be
+        written.
+        """
         if not self._noted:
             record_store(self._directory).put(LAST, json.dumps({"id": self._own, "host": platform.node()}))
             self._noted = True
 
 
 def forget_folder(directory: Path) -> None:
-    """Lets the next engine continue with any folder. Raises MetaError if the record cannot be removed."""
+    """Removes the record of the folder that was used last, so that the next engine may use any folder. Raises MetaError if the record
+    cannot be removed.
+    """
     record_store(directory).remove(LAST)
 
 

@@ -1,13 +1,13 @@
 """Implements the run lock, which allows only one run of a destination to write at a time. Runs take the lock, and the sensor and the
 console check it.
 
-Delta on a local disk does not protect a table against two writers. So a run waits for the lock while a process of an abandoned run still
-exists.
+Delta on a local disk does not protect a table against two writers. So a run must wait as long as the process of another run still exists,
+even if Dagster has given up that run.
 
-A draining run holds the drain lock as long as it is attached to the engine. It holds the run lock only while it merges, so that
-publications and backfills can run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`), so that a
-draining run releases the run lock for this process. If the ledger is shared, the three locks are stored with the ledger, and are valid on
-all hosts.
+A run with `runs: drain` holds the drain lock as long as it takes batches. It holds the run lock only while it merges, so that publications
+and backfills can run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`). A draining run that
+sees this lock lets the waiting process go first. If the ledger is shared, the three locks are stored with the ledger, and are valid on all
+hosts.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sluice.cdc_engine.ha.leases import DRAIN_LOCK, RUN_LOCK, RUN_WAITING, Lock,
 from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
-# For how many seconds to try to take a lock. A process that only checks a lock in a file takes the lock for a moment, so one failed attempt
-# does not prove that a run holds it.
+# For how many seconds to try to take a lock. A process that only checks a lock in a file takes the lock for a moment. So one failed attempt
+# does not prove that another run holds the lock.
 CHECK_SECONDS_MAX = 1.0
 POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that hosts share.
 _taken: dict[str, Lock] = {}  # The run locks that this process holds, by the destination's folder.
 
 
 class RunLockTimeoutError(CanalServiceError):
-    """Raised if another run of the destination is still writing."""
+    """Raised if another run of the destination still holds the run lock."""
 
     code = "RUN_LOCK_TIMEOUT"
 
 
 class RunLockLostError(CanalServiceError):
-    """Raised if this run has lost the run lock, or another process may have it."""
+    """Raised if this run has lost the run lock, so that another process may hold it."""
 
     code = "RUN_LOCK_LOST"
 
@@ -48,8 +48,8 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
     """Holds the destination's run lock during the block. Waits for the lock up to `timeout_seconds`, then raises RunLockTimeoutError. The
     lock ends with the process, so a killed run does not block other runs.
 
-    Yields the fence: a function that asks the lock's store and returns why this run may not write any more, or "". Raises RunLockLostError
-    at the end of a successful block if the lock was lost.
+    Yields the fence: a function that queries the lock's store and returns why this run may not write any more, or "" if it may write. At
+    the end of a successful block, raises RunLockLostError if the lock was lost.
     """
     lock = open_lock(location, RUN_LOCK)
     where = as_location(location)
@@ -62,7 +62,8 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
                     f"another run of {where.destination} still holds the run lock after {timeout_seconds:g} "
                     "s: wait until that run ends, or end that run; Sluice hands this batch out again"
                 )
-            # The folder or store may not support locks, or not answer. Then a draining run does not know that this process waits.
+            # Ignores errors of a folder without locks, or of a store that does not answer. Their only effect is that a draining run does
+            # not notice this process.
             with contextlib.suppress(OSError, MetaError):
                 waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
@@ -80,8 +81,8 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
 
 
 def refuse_if_lost(location: Location) -> None:
-    """Raises RunLockLostError if this process took the run lock and has lost it, so that another run may be writing. Asks the lock's
-    store. Raises MetaError if it does not answer.
+    """Raises RunLockLostError if this process took the run lock and has lost it, so that another run may be writing. Queries the lock's
+    store, and raises MetaError if the store does not answer.
     """
     where = as_location(location)
     lock = _taken.get(str(where.directory))
@@ -120,7 +121,7 @@ def run_lock_held(location: Location) -> bool:
 
 
 def run_lock_wanted(location: Location) -> bool:
-    """Returns whether a process is waiting for the run lock. False if the locks' store does not answer."""
+    """Returns whether a process is waiting for the run lock. Returns False if the store of the locks does not answer."""
     with contextlib.suppress(MetaError):
         return lock_held(location, RUN_WAITING)
     return False
@@ -128,12 +129,11 @@ def run_lock_wanted(location: Location) -> bool:
 
 @contextlib.contextmanager
 def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], str]]:
-    """Tries to hold the drain lock in a block. Yields a function that returns "" if this run has the lock. Otherwise it returns why this
-    run may not drain: another run has the lock, or the lock's store does not answer.
+    """Tries to hold the drain lock during the block. Yields a function that tries to take the lock and returns "" if this run has it.
+    Otherwise the function returns why this run may not drain: another run has the lock, or the lock's store does not answer.
 
-    If another run has the lock, the function waits for `timeout_seconds`. With a shared ledger, it also waits for the length of a session,
-    because the lock of a killed run becomes free after this time. A process knows only the renewals that it has seen itself, so each run
-    waits for a whole session.
+    If another run has the lock, the function waits for `timeout_seconds`. With a shared ledger, it waits `session_seconds` longer, because
+    the lock of a killed run becomes free after this time. Each waiting process measures this time itself, from when it first saw the lock.
     """
     where = as_location(location)
     lock = open_lock(where, DRAIN_LOCK)
@@ -152,7 +152,7 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
     try:
         with contextlib.suppress(MetaError):
-            # If another run holds the lock, this process begins to watch whether that run renews it.
+            # If another run holds the lock, this attempt begins to watch whether that run renews the lock.
             lock.try_acquire()
         yield why_not
     finally:
@@ -160,5 +160,5 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
 
 def drain_lock_held(location: Location) -> bool:
-    """Returns whether a draining run of the destination is attached."""
+    """Returns whether a run of the destination drains now."""
     return lock_held(location, DRAIN_LOCK)

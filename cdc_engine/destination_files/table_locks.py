@@ -1,8 +1,8 @@
 """Implements locks for Delta tables that several destinations write, one lock per table. A run takes the lock of each such table in
 addition to the run lock of its destination.
 
-The locks are in a folder next to the destinations' folders, or in a shared store. Each lock has a record of who writes the table now, and
-of processes that a dead holder may have left running.
+The locks are in a folder next to the destinations' folders, or in the shared record store. With each lock, a record says who writes the
+table now. If the holder dies, the next holder finds in this record which processes may still be running.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 
 class StoredTableLock:
-    """The lock of one table. Use it from one thread. Methods raise MetaError if the store does not answer."""
+    """The lock of one Delta table. Not thread-safe. Methods raise MetaError if the store does not answer."""
 
     def __init__(self, location: Location, table: str) -> None:
         """`table` is the path of the table in the lake."""
@@ -35,33 +35,34 @@ class StoredTableLock:
         return self._lock.held
 
     def confirm(self) -> bool:
-        """Asks the lock's store whether this object still holds the lock, and returns the answer."""
+        """Queries the lock's store, and returns whether this object still holds the lock."""
         return self._lock.confirm()
 
     def try_take(self) -> bool:
-        """Takes the lock if it is free, without waiting. Returns whether this object holds it."""
+        """Takes the lock if it is free, without waiting. Returns whether this object holds the lock."""
         taken = self._lock.try_acquire()
         if taken:
             self._waiting.release()
         return taken
 
     def register_waiting(self) -> bool:
-        """Registers this process as waiting, until it takes the lock or gives up. Returns False if another process of this host is waiting
-        already.
+        """Registers this process as waiting for the lock, until it takes the lock or gives up. Returns False if another process of this
+        host is waiting already.
 
-        A process that has just released the table lets a waiting process go first. Otherwise a draining run would always be faster.
+        A process that has just released the lock does not take it again while another process waits. Otherwise a draining run would always
+        be the first to take it again.
         """
-        # The folder may not support locks. Then no holder knows that this process waits.
+        # Ignores that the folder may not support locks. The only effect is that no holder notices this process.
         with contextlib.suppress(OSError):
             return self._waiting.try_acquire()
         return True
 
     def writer(self) -> str:
-        """Returns the record that the last holder has written and not removed, or "" if there is none."""
+        """Returns the record that the last holder has written and not removed, or "" if there is no record."""
         return self._records.get(self._name) or ""
 
     def write(self, text: str) -> None:
-        """Writes a record that the next holder reads if this holder dies. Call it while holding the lock. An empty text removes the
+        """Writes a record that the next holder reads if this holder dies. The caller must hold the lock. An empty text removes the
         record.
         """
         if text:

@@ -1,6 +1,6 @@
-"""Calls a destination's handlers before and after its batches. A crash loses no call.
+"""Calls the handlers of a destination before and after each batch. No call is lost in a crash.
 
-For an ack or a rollback, Sluice first records the intended call (`handlers.json`), then writes the ledger, and then calls the handlers.
+For an ack or a rollback, Sluice first records the intended call in `handlers.json`, then writes the ledger, and then calls the handlers.
 After a crash, the next process compares this record with the ledger to find out whether the handlers must still be called.
 """
 
@@ -27,7 +27,9 @@ Kind = Literal["after", "retry"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that the handlers get when the ledger has the ack (`kind` "after") or the rollback (`kind` "retry") of the batch."""
+    """A call of a handler's method (`kind`) for a batch: `after` when the ledger has the batch's ack, `retry` when the batch is rolled
+    back.
+    """
 
     kind: Kind
     batch: OutstandingBatch
@@ -36,7 +38,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerExtract:
-    """What `due` needs from a ledger. `outstanding` are the batches in flight."""
+    """The values of a ledger from which `due` decides. `outstanding` are the batches in flight."""
 
     ledger_id: str
     cursor: Position | None
@@ -50,7 +52,7 @@ class Due(enum.Enum):
 
 
 def due(call: Call, line: LedgerExtract) -> Due:
-    """Returns whether, by the ledger, the handlers must be called now, later or never."""
+    """Returns whether the handlers must be called now, later or never, by the ledger's values `line`."""
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
     if any(each.delivery == call.batch.delivery for each in line.outstanding):
@@ -60,10 +62,9 @@ def due(call: Call, line: LedgerExtract) -> Due:
 
 
 class Calls:
-    """Calls the handlers of one destination, in the order of `handlers` (name, handler). Does nothing if there are none.
-
-    `fence` raises an error if another process has taken over the destination. The constructor raises MetaError if `handlers.json` cannot
-    be parsed.
+    """Calls the handlers of one destination, in the order of `handlers` (name, handler). Does nothing if the destination has no handlers.
+    `fence` raises an error if another process has taken over the destination. The constructor raises MetaError if `handlers.json` cannot be
+    parsed.
     """
 
     def __init__(
@@ -87,14 +88,15 @@ class Calls:
         return bool(self._handlers)
 
     def before(self, batch: OutstandingBatch) -> None:
-        """Calls `before` of each handler for a staged batch. Raises HandlerError if one fails."""
+        """Calls `before` of each handler for a staged batch. Raises HandlerError if a handler fails."""
         for name, handler in self._handlers:
             with self._named(name, "before", batch):
                 handler.before(self._handled(batch))
 
     def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerExtract, reason: str = "") -> None:
-        """Records a call that follows when the caller has written the ledger. If this raises MetaError, the caller must not write the
-        ledger. Records nothing if the batch is not in flight, because the ledger will refuse its ack or rollback.
+        """Records the call that must follow after the caller has written the ack or rollback to the ledger. If this raises MetaError, the
+        caller must not write the ledger. Records nothing if the batch is not in flight, because the ledger refuses an ack or rollback of
+        such a batch.
         """
         if not self._handlers or all(each.delivery != batch.delivery for each in line.outstanding):
             return
@@ -105,12 +107,12 @@ class Calls:
             self._call, self._called = call, set()
 
     def owed(self, line: LedgerExtract) -> bool:
-        """Returns whether `tell` must be called before the next batch is handed out."""
+        """Returns whether a recorded call is due, so that `tell` must be called before the next batch is handed out."""
         call = self._call
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def tell(self, line: LedgerExtract) -> None:
-        """Makes the recorded call if it is due. Handlers whose call has already returned are not called again. Raises HandlerError if a
+        """Calls the handlers if the recorded call is due. Does not call a handler again whose call has returned. Raises HandlerError if a
         handler fails.
         """
         with self._lock:

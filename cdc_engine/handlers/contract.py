@@ -1,5 +1,5 @@
-"""Defines the protocol of a handler, and the values that it gets. Packages outside Sluice depend on this file, so its names must neither
-change nor be removed.
+"""Defines the methods of a handler, and the values that they get. Packages outside Sluice import these names, so the names must not be
+changed or removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HandledBatch:
-    """One delivery of a batch. (ledger_id, delivery) is unique, so a handler can recognize a repeated call by it.
+    """One delivery of a batch. `ledger_id` and `delivery` together identify it, so a handler can recognize a repeated call.
 
     - `start`, `end`: the batch has the changes after `start` up to `end` in the source's binlog.
     - `rows`: number of row images. `size_bytes`: bytes of the staged files. `tables`: names as "database.table".
@@ -40,14 +40,14 @@ class BatchHandler(Protocol):
     """
 
     def before(self, batch: HandledBatch) -> None:
-        """Called after the batch is staged, before a run gets it. If it raises an error, the batch is staged again with another delivery
-        number.
+        """Called after the batch is staged, and before a run gets the batch. If the method raises an error, the batch is staged again with
+        another delivery number.
         """
 
     def after(self, batch: HandledBatch) -> None:
-        """Called after the batch is merged and acked, before the next one is handed out."""
+        """Called after the batch is merged and acked, and before the next batch is handed out."""
 
     def retry(self, batch: HandledBatch, reason: str) -> None:
-        """Called after the batch is rolled back, before the same changes are handed out again. `reason` tells why the batch was not
-        merged.
+        """Called after the batch is rolled back, and before the same changes are handed out again. `reason` says why the batch was rolled
+        back.
         """

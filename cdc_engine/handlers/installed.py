@@ -27,14 +27,14 @@ class Named(Protocol):
 
 
 def handlers_of(destination: str, wanted: Iterable[Named]) -> tuple[tuple[str, BatchHandler], ...]:
-    """Returns the handlers of a destination as (name, handler), in the order of conf/. Raises ConfigurationError, which names the handler,
-    if one cannot be created.
+    """Returns the handlers of a destination as (name, handler), in the order of conf/. If a handler cannot be created, raises
+    ConfigurationError, whose message names the handler.
     """
     return tuple((each.name, _made(each.name, destination, each.options)) for each in wanted)
 
 
 def problem_of(name: str) -> str:
-    """Returns a sentence with the existing names if no installed handler is named `name`, otherwise ""."""
+    """Returns "" if a handler of this name is installed, otherwise a message with the names of the installed handlers."""
     return HANDLERS.problem_of(name)
 
 
@@ -45,7 +45,7 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
     given = {key: _given(name, key, value) for key, value in options.items()}
     try:
         handler: BatchHandler = entry.load()(destination, given)
-    except Exception as error:  # Errors of any kind are caught, because the handler's package is not part of Sluice.
+    except Exception as error:  # Catches all errors, because the handler's package is not part of Sluice.
         raise ConfigurationError(
             f"handlers: {name} ({described(entry)}) cannot be made: {type(error).__name__}: {error}"
         ) from error

@@ -1,6 +1,6 @@
-"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP. The SDK is imported only if its environment variables name a collector.
-
-The SDK has a queue of limited length, and a thread that sends. If the collector does not answer, the SDK drops spans and logs a line.
+"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP. Imports OpenTelemetry's SDK only if environment variables name a collector.
+The SDK has a queue of limited length, and a thread that sends the spans. If the collector does not answer, the SDK drops spans and logs a
+line.
 """
 
 from __future__ import annotations

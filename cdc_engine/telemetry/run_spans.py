@@ -1,6 +1,6 @@
-"""Records the spans of a run in a file next to the staged files. The engine sends them when it settles the batch.
+"""Records the spans of a run in a file in the folder of the staged batch. The engine sends the spans when it settles the batch.
 
-A run does not send its spans itself, because a collector that does not answer would delay the end of the run and the ack of the batch.
+The run does not send its spans itself, because a collector that does not answer would delay the end of the run and the ack of the batch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PATTERN = "spans-{delivery}-*.json"
 
 
 class RunSpans:
-    """The spans of one run for one delivery. `folder` is the staged batch's folder if the run is on the engine's host. If it is None,
-    nothing is recorded.
+    """Collects the spans of one run for one delivery. `folder` is the folder of the staged batch, or None if the run is not on the engine's
+    host. In this case, nothing is recorded.
     """
 
     def __init__(self, folder: Path | None, delivery: int, run: str) -> None:
@@ -29,7 +29,7 @@ class RunSpans:
         self._begun, self._merged, self._path = time.time_ns(), list[Span](), (BATCH, f"{RUN} {run}")
 
     def merged(self, table: str, milliseconds: int, rows: int, way: str) -> None:
-        """Records the merge of a table, which has just ended. `way` tells how it was merged."""
+        """Records the span of the merge of a table, which has just ended and took `milliseconds`. `way` is how the table was merged."""
         if self._folder is not None:
             now = time.time_ns()
             attributes: dict[str, Value] = {"sluice.table": table, "sluice.rows": rows, "sluice.way": way}
@@ -45,8 +45,8 @@ class RunSpans:
             )
 
     def ended(self, error: str = "") -> None:
-        """Writes the file, when the run has finished its work on the delivery. Raises nothing, because a missing trace must not fail a
-        batch.
+        """Writes the file with all spans when the run has ended its work on the delivery. `error` is why the run failed, or empty. Raises
+        nothing, because a batch must not fail because of its trace.
         """
         if self._folder is None:
             return
@@ -68,7 +68,7 @@ class RunSpans:
 
 
 def spans_of_runs(folder: Path, delivery: int) -> list[Span]:
-    """Returns the spans that runs have recorded for a delivery. Files that cannot be read are skipped, with a line in the log for each."""
+    """Returns the spans that runs have recorded for a delivery. Skips files that cannot be read, and logs a line for each."""
     found: list[Span] = []
     for file in sorted(folder.glob(PATTERN.format(delivery=delivery))):
         try:

@@ -1,10 +1,10 @@
-"""Defines the trace of a batch, and its spans. The trace's id is computed from the ledger's id and the delivery number, so processes need
-not pass it to each other.
+"""Defines the trace of a batch, and the spans of a trace. The trace's id is computed from the ledger's id and the delivery number, so
+processes need not pass it to each other.
 
   batch                  from the get of the batch until its ack or rollback; one trace per delivery
-  ├── stage              until its files can be merged
-  ├── append             staging of changes that arrived before its run took it
-  ├── run                in the run's process; one per try of this delivery
+  ├── stage              until the batch's files can be merged
+  ├── append             staging of changes that arrived before the run took the batch
+  ├── run                the work of a run on the delivery; one span per run
   │   └── merge TABLE
   └── ack · rollback     the write of the ledger
 """
@@ -39,8 +39,8 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """A span. `path` has the keys of its parents, then its own key. Times are in ns since 1970. `error` tells why the step failed, or is
-    empty.
+    """A step of a trace. `path` has the keys of the span's parents, and then the span's own key. Times are in ns since 1970. `error` says
+    why the step failed, or is empty.
     """
 
     path: tuple[str, ...]
@@ -71,6 +71,6 @@ def _value(value: Any) -> Value:
 
 
 def _hashed(size: int, *words: object) -> int:
-    """Returns a hash of the words for use as an id. It is never 0, because 0 is not a valid id."""
+    """Returns an id of `size` bytes that is computed from the words. The id is never 0, because 0 is not valid in OpenTelemetry."""
     text = "\0".join(str(word) for word in words).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=size).digest()) or 1

@@ -1,4 +1,4 @@
-"""Traces the batches of an engine. Does nothing without a collector. Never waits, and never raises an exception."""
+"""Records the traces of an engine's batches. Does nothing if no collector is configured. Never waits, and never raises an error."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class TraceSender(Protocol):
 
 
 class Traces:
-    """The traces of one destination. `sender` is None if there is no collector."""
+    """Records the traces of one destination's batches. `sender` is None if no collector is configured."""
 
     def __init__(self, destination: str, directory: Path, sender: TraceSender | None = None) -> None:
         self._destination, self._directory, self._sender = destination, directory, sender
-        self._taken: dict[int, int] = {}  # Delivery → when its batch was taken from the store, in ns since 1970.
+        self._taken: dict[int, int] = {}  # Delivery number → when the batch was taken from the store, in ns since 1970.
         self._lock = threading.Lock()
 
     def staged(self, batch: OutstandingBatch, taken_ns: int) -> None:
-        """Records the span of staging, which began at `taken_ns`, when the batch was taken from the store."""
+        """Records the span of staging, which ends now. It began at `taken_ns`, when the batch was taken from the store."""
         if self._sender is not None:
             with self._lock:
                 self._taken = {batch.delivery: taken_ns}  # A destination has only one batch in flight.
@@ -43,12 +43,13 @@ class Traces:
             self._send(batch, [stage])
 
     def appended(self, batch: OutstandingBatch, begun_ns: int) -> None:
-        """Records the span in which changes were appended to the batch. It began at `begun_ns`."""
+        """Records the span in which changes were appended to the batch. The span began at `begun_ns` and ends now."""
         self._send(batch, [Span(path=(BATCH, APPEND), name=APPEND, start_ns=begun_ns, end_ns=time.time_ns())])
 
     def settled(self, batch: OutstandingBatch, word: str, begun_ns: int, error: str = "") -> None:
-        """Records the span of an ack or a rollback (`word`), and that of the whole batch. `begun_ns` is when the write of the ledger
-        began. `error` tells why the batch is handed out again. Call it before the batch's files are removed.
+        """Records the span of an ack or a rollback (`word`), the spans of the batch's runs, and the span of the whole batch. `begun_ns` is
+        when the write of the ledger began. `error` is why the batch is handed out again, or empty. Must be called before the batch's files
+        are removed.
         """
         if self._sender is None:
             return
@@ -65,7 +66,9 @@ class Traces:
             self._sender.flush()
 
     def _begun(self, batch: OutstandingBatch, otherwise: int) -> int:
-        """Returns when the batch was taken from the store. If another process took it, returns when it was staged."""
+        """Returns when the batch was taken from the store. If another process did this, returns when the staging ended, or `otherwise` if
+        the staged files are gone.
+        """
         with self._lock:
             taken = self._taken.pop(batch.delivery, 0)
         try:
@@ -89,5 +92,5 @@ class Traces:
         if self._sender is not None:
             try:
                 self._sender.send(Trace(ledger_id=batch.ledger_id, delivery=batch.delivery), spans)
-            except Exception as error:  # Errors of any kind are caught, because a missing trace must not fail a batch.
+            except Exception as error:  # Catches all errors, because a batch must not fail because of its trace.
                 log.warning("spans_not_sent", destination=self._destination, reason=type(error).__name__)
