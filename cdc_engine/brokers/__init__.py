@@ -1,7 +1,7 @@
-"""Sends a consumer's changes to message brokers, with Canal's topics, partitions and messages. The broker gets each message at least once,
-or exactly once if it also commits positions.
+"""Sends changes to message brokers, with the topics, partitions and messages that Canal uses. A broker gets each message at least once. If
+the broker also commits positions (`CommittingPublisher`), it gets each message exactly once.
 
-Plug-ins for other brokers import their protocol from here (docs/guides/write-a-broker-plug-in.md).
+Plug-ins for other brokers import the names in `__all__` (docs/guides/write-a-broker-plug-in.md).
 """
 
 from sluice.cdc_engine.brokers.publisher import (

@@ -1,4 +1,4 @@
-"""Makes the TLS context, and the client of the schema registry, from conf/, for all kinds of brokers."""
+"""Makes the TLS context and the client of the schema registry from the settings in conf/, for all kinds of brokers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def tls_context(config: TlsFilesConfig, setting: str = "brokers.tls") -> ssl.SSL
 
 
 def registry_of(config: RegistryConfig, schema_type: str = AVRO_TYPE) -> HttpRegistry:
-    """Returns a client of the registry in conf/ for schemas of one type. It connects when the first schema is looked up."""
+    """Returns a client of the schema registry for schemas of one type. The client connects when the first schema is looked up."""
     context = functools.partial(tls_context, config.tls or TlsFilesConfig(), "registry.tls")
     return HttpRegistry(config, context, schema_type)

@@ -16,16 +16,16 @@ from sluice.cdc_engine.brokers.publisher import CommittingPublisher, Message, Pu
 from sluice.cdc_engine.errors import PublishError
 
 LARGE_BYTES = 3 << 20
-RETURN_SECONDS_MAX = 90.0  # How long a broker may take after its start until it accepts messages.
-LOOKS = 8  # After this many calls, the `given_up` of a test returns True.
+RETURN_SECONDS_MAX = 90.0  # How long a broker may take to accept messages after it was started again.
+LOOKS = 8  # The `given_up` of a test returns True after this many calls.
 
 
 class BrokerUnderTest(Protocol):
-    """A broker for one test. It must refuse a message of LARGE_BYTES, and a topic that was not created.
+    """A broker for one test. The broker must refuse a message of LARGE_BYTES, and a message for a topic that was not created.
 
     - `partitions`: how many partitions the topics of `topic` have. 1 for a broker without partitions.
     - `where`: how errors name the broker, for example "Kafka at 127.0.0.1:9092".
-    - `secret`: the password or token, which no error may contain. Empty without a login.
+    - `secret`: the password or token, which no error may contain. Empty if the broker needs no login.
     """
 
     partitions: int
@@ -42,7 +42,7 @@ class BrokerUnderTest(Protocol):
         """Waits until a partition has `count` messages, and returns all of its messages."""
 
     def stall(self) -> None:
-        """Makes the broker hang (SIGSTOP): its connections stay open, and it answers nothing."""
+        """Makes the broker hang (SIGSTOP): its connections stay open, and it does not answer."""
 
     def kill(self) -> None:
         """Ends the broker as in a crash (SIGKILL)."""
@@ -153,7 +153,9 @@ def _committing(broker: BrokerUnderTest) -> CommittingPublisher:
 
 
 def _said(call: Callable[[], None], publisher: Publisher) -> str:
-    """Returns the message of the PublishError that a call raises, and closes the publisher. Raises AssertionError if it raises none."""
+    """Returns the message of the PublishError that `call` raises, and closes the publisher. Raises AssertionError if `call` raises no
+    error.
+    """
     try:
         call()
     except PublishError as error:
@@ -169,13 +171,15 @@ def refusal(
     given_up: Callable[[], bool] = never,
     publisher: Publisher | None = None,
 ) -> str:
-    """Returns the error with which a publisher refuses messages, and closes the publisher. Raises AssertionError if it accepts them."""
+    """Returns the message of the error with which a publisher refuses messages, and closes the publisher. Raises AssertionError if the
+    publisher accepts the messages.
+    """
     used = publisher or broker.publisher()
     return _said(lambda: used.send(messages, given_up), used)
 
 
 def _send_until_accepted(broker: BrokerUnderTest, messages: Sequence[Message]) -> None:
-    """Sends messages as the sender does: after an error, all of them again over a new connection."""
+    """Sends messages as `BrokerSender` does: after an error, sends all of them again over a new connection."""
     end, pause = time.monotonic() + RETURN_SECONDS_MAX, threading.Event().wait
     while True:
         publisher = broker.publisher()

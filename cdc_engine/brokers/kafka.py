@@ -1,7 +1,9 @@
-"""Sends to Kafka (a `Publisher`) with confluent-kafka: an idempotent producer that waits for all replicas. The only file that knows Kafka.
+"""Implements `Publisher` for Kafka with confluent-kafka: an idempotent producer that waits for all replicas. The only file that uses
+Kafka's client.
 
-For `delivery.timeout.ms`, librdkafka itself sends a message again, in order and without duplicates. After that, the message has failed. A
-producer with a failed batch is discarded with its unsent messages, so that none of these messages arrives after the batch is sent again.
+For the duration `delivery.timeout.ms`, librdkafka itself tries again to send a message, in order and without duplicates. After that, the
+message has failed. The sender then discards the producer with its unsent messages, so that none of them arrives after the batch is sent
+again.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
 
 LOOK_SECONDS = 0.1
-# A call for a transaction blocks for at most CALL_SECONDS. It is repeated for CALL_SECONDS_MAX.
+# A call of librdkafka for a transaction blocks for at most CALL_SECONDS. The publisher repeats it for up to CALL_SECONDS_MAX.
 CALL_SECONDS, CALL_SECONDS_MAX = 0.5, 30.0
 ABORT_SECONDS_MAX = 5.0
 DEFAULTS = {
@@ -45,7 +47,8 @@ DEFAULTS = {
     "topic.metadata.propagation.max.ms": "5000",  # A new topic may stay unknown for this long.
     "log.connection.close": "false",
 }
-# The option with the longest duration of a transaction, and its value. Kafka's default, a minute, is too short for a large batch.
+# The option for the longest duration of a transaction, and Sluice's default in ms. Kafka's default of a minute is too short for a large
+# batch.
 TIMEOUT, TIMEOUT_MS = "transaction.timeout.ms", "300000"
 FIXED = {"acks": "all", "enable.idempotence": "true"}
 NO_PARTITION = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001  their names
@@ -60,7 +63,7 @@ NOT_ALLOWED = (
 def settings_of(
     servers: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Returns the settings for librdkafka. References to secrets in options, such as `$NAME`, are replaced by the secrets. Raises
+    """Returns the settings for librdkafka, in which references to secrets, such as `$NAME`, are replaced by the secrets. Raises
     ConfigurationError if a secret cannot be read.
     """
     given = {name: filled(value, f"brokers.options.{name}", environment) for name, value in options.items()}
@@ -68,12 +71,12 @@ def settings_of(
 
 
 def headers_of(message: Message) -> list[tuple[str, str | bytes | None]]:
-    """Returns the headers of a record: the position of its event, and its transaction's GTID, if it has one."""
+    """Returns the headers of a message: the position of its event, and the GTID of its transaction if the source has GTIDs."""
     named = ((GTID_HEADER, message.origin.gtid), (POSITION_HEADER, message.origin.position))
     return [(name, value.encode()) for name, value in named if value]
 
 
-# Errors of a broker that has just started and is still loading its consumer groups.
+# Errors of a broker that has just started and has not loaded its consumer groups yet.
 NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -84,7 +87,7 @@ FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRO
 
 
 class KafkaPublisher:
-    """A connection to Kafka (implements `Publisher`). Raises ConfigurationError for an unknown option."""
+    """A connection to Kafka (implements `Publisher`). The constructor raises ConfigurationError for an unknown option."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._servers, self._said = settings["bootstrap.servers"], ""
@@ -159,8 +162,8 @@ class KafkaPublisher:
         )
 
     def is_fenced(self, error: Any) -> bool:
-        """Returns whether Kafka has fenced this producer, because another one with the same `transactional.id` has started, or because the
-        transaction took longer than its timeout. Kafka reports the same errors for both.
+        """Returns whether the error means that Kafka has fenced this producer. Kafka does this if another producer with the same
+        `transactional.id` has started, or if a transaction took longer than its timeout. It reports the same errors for both causes.
         """
         return error.code() in FENCED
 
@@ -176,7 +179,7 @@ class KafkaPublisher:
         self._said = error.str()
 
     def close(self) -> None:
-        """Closes the connection, and drops the messages that were not sent."""
+        """Closes the connection, and drops messages that were not sent."""
         end = time.monotonic() + 1.0
         with contextlib.suppress(KafkaException):  # After a fatal error, these calls raise it again.
             self.producer.purge()
@@ -185,13 +188,13 @@ class KafkaPublisher:
 
 
 class TransactionalPublisher:
-    """A connection to Kafka with a `transactional.id` (implements `CommittingPublisher`). Each batch is one transaction, so readers see
-    all of it or nothing.
+    """A connection to Kafka with a `transactional.id` (implements `CommittingPublisher`). Each batch is one Kafka transaction, so readers
+    get either the whole batch or nothing.
 
-    The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message. The
-    offset is the number of transactions so far, and its metadata is the position of the batch's end. When a producer starts, Kafka aborts
-    the open transaction of an older producer with the same name, and fences that producer. So the position that the new producer reads
-    then is final.
+    The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message. The offset
+    is the number of transactions so far, and the offset's metadata is the position of the batch's end. When a producer starts, Kafka aborts
+    the open transaction of an older producer with the same `transactional.id`, and fences that producer. So the position that the new
+    producer then reads does not change any more.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -248,8 +251,8 @@ class TransactionalPublisher:
         self._until_done(self._producer.commit_transaction, given_up)
 
     def _until_done(self, call: Callable[[float], None], given_up: Callable[[], bool]) -> None:
-        """Repeats a call until it succeeds. After a time-out, librdkafka continues the operation at the next call. Raises PublishError if
-        the call fails otherwise.
+        """Calls `call` with a time limit in seconds until it succeeds. After a time-out, the next call continues the same operation of
+        librdkafka. Raises PublishError after any other error.
         """
         end = time.monotonic() + CALL_SECONDS_MAX
         while True:
@@ -264,7 +267,7 @@ class TransactionalPublisher:
                 return
 
     def _abort(self) -> None:
-        """Aborts the transaction. If that fails, Kafka aborts it when the next producer starts."""
+        """Aborts the transaction. If this call fails, Kafka aborts the transaction when the next producer starts."""
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(ABORT_SECONDS_MAX)
 
@@ -303,8 +306,8 @@ def group_of(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class CommittedOffset:
-    """The position of the batch that was committed last, empty before the first one. `number` is how many transactions have committed a
-    position.
+    """The position of the end of the batch that was committed last, or empty if no batch was committed. `number` is the number of
+    transactions that have committed a position.
     """
 
     number: int = 0
@@ -312,13 +315,13 @@ class CommittedOffset:
 
 
 class CommittedOffsets:
-    """Reads the positions that transactions of a `transactional.id` have committed. `group` is the metadata of the consumer group, which
-    the next commit needs.
+    """Reads the positions that transactions of a `transactional.id` have committed. `group` is the metadata of the consumer group, which a
+    commit of an offset needs.
     """
 
     def __init__(self, settings: Mapping[str, str], name: str) -> None:
         self._where, self._group_id = f"Kafka at {settings['bootstrap.servers']}", group_of(name)
-        # This log level hides the warnings of a consumer about options of a producer.
+        # This log level hides warnings: the consumer that is made here gets options that only a producer uses.
         self._settings = {**settings, "group.id": self._group_id, "log_level": "3"}
         del self._settings["transactional.id"]
         consumer = Consumer(self._settings)
@@ -326,7 +329,9 @@ class CommittedOffsets:
         consumer.close()
 
     def last(self, given_up: Callable[[], bool]) -> CommittedOffset:
-        """Returns the newest committed offset of all partitions. Raises PublishError if Kafka does not return the offsets."""
+        """Returns the committed offset with the highest number over all partitions. Raises PublishError if Kafka does not return the
+        offsets.
+        """
         admin, end = AdminClient({**self._settings}), time.monotonic() + CALL_SECONDS_MAX
         while True:
             try:

@@ -1,5 +1,5 @@
-"""Defines Sluice's own kinds of brokers: Kafka, RabbitMQ and RocketMQ, each as a settings class that opens a publisher. pyproject.toml
-registers them in the entry-point group `sluice.brokers`. The client libraries are imported only when the engine connects.
+"""Defines the kinds of brokers Kafka, RabbitMQ and RocketMQ: for each kind, a settings class that opens a publisher. pyproject.toml
+registers the classes in the entry-point group `sluice.brokers`. The client libraries are imported only when the engine connects.
 """
 
 from __future__ import annotations

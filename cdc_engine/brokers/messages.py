@@ -1,6 +1,4 @@
-"""Makes a broker's messages from the changes that its consumer gets. Within each topic and partition, messages are in the order of the
-stream.
-"""
+"""Makes the messages for a broker from the changes of a batch. Within each topic and partition, messages are in the order of the stream."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from sluice.cdc_engine.contracts import Int64s, LoggedStatement
 Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")
 Describe = Callable[[LoggedStatement], DescribedStatement | None]
-# The index of an event or statement in its part, and the message that is sent for it.
+# The index of an event in its part of the batch, and a message that is sent for this event.
 Placed = tuple[int, Message]
 TableT = TypeVar("TableT")
 
@@ -38,10 +36,10 @@ TableT = TypeVar("TableT")
 class MessageMaker:
     """Makes the messages for one broker.
 
-    - `form`: the format of rows or, for a format with schemas, the `Subjects` that register the schemas.
+    - `form`: the format of messages or, for a format with schemas, the `Subjects` that register the schemas.
     - `describe`: describes a statement.
     - `policies`, `kept`, `keys`: as for `EntryMaker`.
-    - `now_ms`: returns the value of the field `ts`.
+    - `now_ms`: returns the current time in ms since 1970, for the field `ts` of a message.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class MessageMaker:
         self._by_schema: dict[int, tuple[TableEntries, SchemaTable]] = {}
 
     def messages(self, parts: Sequence[EntryPart], batch_id: int) -> list[Message]:
-        """Returns the messages of a batch. Raises SluiceError if a value or a schema prevents that."""
+        """Returns the messages of a batch. Raises SluiceError if a value cannot be encoded or a schema cannot be registered."""
         now_ms = self._now_ms()
         if isinstance(self._form, Subjects):
             return [message for part in parts for message in self._by_schema_of(part, self._form, now_ms)]
@@ -104,8 +102,8 @@ class MessageMaker:
     # ── rows with a schema ──
 
     def _by_schema_of(self, part: EntryPart, subjects: Subjects, now_ms: int) -> list[Message]:
-        """Returns the messages of rows in a format with schemas. Statements have no messages: consumers see a schema change in the schema
-        of the next rows.
+        """Returns the messages of rows in a format with schemas. Sends no messages for statements, because consumers notice a schema change
+        in the schema of the next rows.
         """
         if part.statement is not None:
             return []
@@ -127,7 +125,9 @@ class MessageMaker:
     # ── packets ──
 
     def _packets(self, parts: Sequence[EntryPart]) -> list[Message]:
-        """Returns one message per topic and partition. It has the origin of its last entry."""
+        """Returns one message per topic and partition, with all entries for this partition. The message has the origin of its last
+        entry.
+        """
         gathered: dict[tuple[str, int], list[Message]] = {}
         for part in parts:
             for message in self._entries_of(part):
@@ -163,14 +163,17 @@ class MessageMaker:
     # ── both ──
 
     def _tables(self, part: EntryPart) -> Iterator[tuple[TableEntries, Route, Int64s, ShownRows]]:
-        """Yields the row events of each table in groups, with the indices in the part of the events that consumers get."""
+        """Yields, for each table of the part, the table, its route, the indices of its row events in the part, and their rows. May yield
+        the row events of a table in several groups.
+        """
         indices = np.flatnonzero(part.kinds == ROWS)
         tables = part.block.event_table[part.indices[indices]]
         for number in np.unique(tables).tolist():
             own = indices[tables == number]
             table = self._entries.table(part.block.tables[number])
             names = [column.name for column in table.columns]
-            # `table.key` is the key in conf/, which the messages have too. So all messages of a key are in one partition.
+            # Routes by `table.key`, which is the key in conf/ if there is one, because messages have this key. So all messages of a key are
+            # in one partition.
             keys = {name.lower() for name in table.key}
             is_key = [name.lower() in keys for name in names]
             route = self._routing.rows(table.version.database, table.version.table, names, is_key)
@@ -181,7 +184,9 @@ class MessageMaker:
 def _of_version(
     known: dict[int, tuple[TableEntries, TableT]], table: TableEntries, make: Callable[[TableEntries], TableT]
 ) -> TableT:
-    """Returns the encoder for rows of a table version. It is made at the first use and then cached."""
+    """Returns the encoder for rows of a table version. Makes it with `make` at the first call, and then returns it from the cache
+    `known`.
+    """
     found = known.get(id(table))
     if found is None or found[0] is not table:
         if len(known) >= VERSIONS_MAX:
@@ -191,7 +196,7 @@ def _of_version(
 
 
 def _in_order(found: list[Placed]) -> list[Message]:
-    """Sorts messages by the index of their event. Messages of one event stay in their order."""
+    """Returns the messages, sorted by the index of their event. Several messages of one event stay in their order."""
     return [message for _, message in sorted(found, key=itemgetter(0))]
 
 

@@ -1,4 +1,4 @@
-"""Finds where messages come from in the binlog: the GTID and position for their headers."""
+"""Finds the origins of messages in the binlog: the GTID and the position that a message has in its headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def origin_of(block: Block, transaction: int, offset: int) -> MessageOrigin:
 
 
 class EventOrigins:
-    """The origins of the row events of a block."""
+    """Finds the origins of the row events of a block."""
 
     def __init__(self, block: Block) -> None:
         self._block = block

@@ -1,4 +1,4 @@
-"""Makes Protobuf messages: packets of Canal's protocol, each with a batch's entries for one topic and partition."""
+"""Makes messages in the format `protobuf`: packets of Canal's protocol, each with the entries of a batch for one topic and partition."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ MESSAGES_TYPE, VERSION, TYPE, BODY, ENTRY = 7, 2, 3, 5, 2
 
 
 def whole_packet(batch_id: int, messages: bytes) -> bytes:
-    """Returns a packet with everything that was handed out, also the beginnings and ends of transactions, and with the batch's id. As in
-    Canal, it has no version.
+    """Returns a packet with all entries of a batch, including those for the beginnings and ends of transactions, and the batch's id. As in
+    Canal, the packet has no version.
     """
     body = number_field(1, batch_id) + messages
     return number_field(TYPE, MESSAGES_TYPE) + encoded_varint(BODY << 3 | 2) + encoded_varint(len(body)) + body
 
 
 def packet_of(entries: Sequence[bytes]) -> bytes:
-    """Returns a packet with the entries for one topic and partition. It has no batch id."""
+    """Returns a packet with the entries for one topic and partition. As in Canal, the packet has no batch id."""
     body = b"".join(bytes_field(ENTRY, entry) for entry in entries)
     return number_field(VERSION, 1) + number_field(TYPE, MESSAGES_TYPE) + bytes_field(BODY, body)
 
 
 def by_unit(shown: ShownRows, units: Units) -> tuple[ShownRows, Int64s]:
-    """Returns the units as if each were an event, and for each unit the row count of the event that it comes from, which the header of the
-    entry contains.
+    """Returns rows in which each unit (see `units_of`) is an event of its own, so that each gets its own entry. Also returns, for each
+    unit, the row count of the event from which it was made, because the header of an entry contains this count.
     """
     paired = units.kind == KIND_UPDATE
     owner = np.repeat(np.arange(len(units.kind)), 1 + paired)

@@ -1,4 +1,4 @@
-"""Defines the protocol through which the sender uses any broker, and a broker in memory for tests."""
+"""Defines `Publisher`, the protocol with which the sender sends messages to any kind of broker, and a broker in memory for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
 
 @dataclasses.dataclass(frozen=True)
 class MessageOrigin:
-    """Where a message comes from: the GTID of its transaction, or empty if it has none, and the binlog file and offset of its event."""
+    """The origin of a message in the binlog: the GTID of its transaction, or empty if the source has no GTIDs, and the file and offset of
+    its event.
+    """
 
     gtid: str = ""
     position: str = ""
@@ -29,7 +31,8 @@ class Message:
     """A message for a broker.
 
     - `partition`: the number of the topic's partition, from 0 on. A broker without partitions ignores it.
-    - `origin`: for the message's headers, if the broker has headers. A message of several events has the origin of the last one.
+    - `origin`: sent in the message's headers, if the broker has headers. The origin of a message of several events is that of the last
+      event.
     - `key`: the row's key, for brokers whose messages have keys, or empty.
     """
 
@@ -41,17 +44,17 @@ class Message:
 
 
 class Publisher(Protocol):
-    """A connection to a broker. One thread uses it."""
+    """A connection to a broker. Not thread-safe."""
 
     def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
         """Sends the messages, and returns when the broker has confirmed all of them. Messages of one partition arrive in order.
 
-        Raises PublishError, which says what to do, if the broker has not confirmed all messages; some of them may have arrived. `given_up`
-        is called during the wait. If it returns True, the wait ends with a PublishError.
+        Raises PublishError, whose message says what to do, if the broker has not confirmed all messages. Some of them may have arrived.
+        Calls `given_up` during the wait. If `given_up` returns True, the wait ends with a PublishError.
         """
 
     def close(self) -> None:
-        """Closes the connection. Messages that are not sent yet are never sent."""
+        """Closes the connection. Drops messages that are not sent yet."""
 
 
 @runtime_checkable
@@ -61,22 +64,22 @@ class CommittingPublisher(Publisher, Protocol):
     """
 
     def committed(self, given_up: Callable[[], bool]) -> str:
-        """Returns the position that was committed last, or "" if there is none. Afterwards, an earlier publisher with the same name cannot
-        commit any more. Raises PublishError if the broker does not answer.
+        """Returns the position that was committed last, or "" if no position was committed. After this call, an earlier publisher with the
+        same name cannot commit any more. Raises PublishError if the broker does not answer.
         """
 
     def commit(self, messages: Sequence[Message], position: str, given_up: Callable[[], bool]) -> None:
-        """Sends messages as `send` does, and commits them together with `position`. After a PublishError, it is unknown whether they were
-        committed. If they were, `committed` of a new publisher returns `position`.
+        """Sends messages as `send` does, and commits them together with `position`. After a PublishError, it is unknown whether the
+        messages were committed. If so, `committed` of a new publisher returns `position`.
         """
 
 
 class MemoryBroker:
-    """A broker in memory, for tests. It has messages by topic and partition. `topics` has each topic's number of partitions. If it is
-    None, any topic is created when it is used.
+    """A broker in memory, for tests. It keeps messages by topic and partition. `topics` has each topic's number of partitions. If `topics`
+    is None, every topic exists.
 
-    `refuses` is called with each message. If it returns a text, the message is refused for this reason. If `stalls` is set, the broker
-    confirms nothing.
+    `refuses` is called with each message. If it returns a text, the broker refuses the message for this reason. If `stalls` is set, the
+    broker does not confirm messages.
     """
 
     def __init__(self, topics: dict[str, int] | None = None, message_bytes_max: int = 1 << 20) -> None:

@@ -1,9 +1,9 @@
-"""Sends to Apache Pulsar with Pulsar's own client: the settings of this kind of broker, and its `Publisher`. The only file that knows
-Pulsar.
+"""Defines the settings of the kind of broker Pulsar, and implements `Publisher` for it with Pulsar's own client. The only file that uses
+this client.
 
-Each partition of a partitioned topic has its own producer, which keeps its messages in order. After a lost connection, the client itself
-sends messages again for SEND_SECONDS_MAX. After that, a message has failed. If a batch fails, the client is closed and drops its unsent
-messages, so that none of them arrives after the batch is sent again.
+Each partition of a partitioned topic has its own producer, which keeps messages in order. After a lost connection, the client itself tries
+again to send a message, for SEND_SECONDS_MAX. After that, the message has failed. If a batch fails, the sender closes the client, which
+drops unsent messages. So none of them arrives after the batch is sent again.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from sluice.extras import Extra, require
 PORT, TLS_PORT = 6650, 6651
 LOOK_SECONDS = 0.1
 CALL_SECONDS = 5  # How long the client tries to find or open a topic.
-# How long the client tries to send a message, also over new connections. Then its batch is sent again, so nothing is lost.
+# How long the client tries to send a message, also over new connections. After that, the batch of the message is sent again.
 SEND_SECONDS_MAX = 30
 UNCONFIRMED_MAX = 1000
 NOT_ALLOWED = ("AuthenticationError", "AuthorizationError", "NotAllowedError")
 
-# The client logs each attempt to connect. Sluice's own messages have the reason.
+# Hides the client's own log, in which each attempt to connect is a line. The errors that Sluice raises have the reason.
 logging.getLogger("pulsar").setLevel(logging.CRITICAL)
 
 
@@ -66,15 +66,15 @@ class PulsarConfig(PartitionedConfig):
     )
 
     def publisher(self) -> Publisher:
-        """Returns a publisher, which connects at the first message. Raises ConfigurationError if the token or a file of `tls` cannot be
-        read.
+        """Returns a publisher that connects when it sends the first message. Raises ConfigurationError if the token or a file of `tls`
+        cannot be read.
         """
         require(Extra.PULSAR, ConfigurationError)
         _ = self.token_now(), tls_context(self.tls) if self.tls else None
         return PulsarPublisher(self)
 
     def token_now(self) -> str:
-        """Returns the current token, or "" without a login. Raises ConfigurationError if it cannot be read."""
+        """Returns the current token, or "" if there is no login. Raises ConfigurationError if the token cannot be read."""
         return filled(self.token, "brokers.token")
 
     @property
@@ -114,7 +114,8 @@ class PulsarPublisher:
         client, self._client = self._client, None
         self._producers, self._partitions = {}, {}
         if client is not None:
-            client.shutdown()  # `shutdown` drops unsent messages. `close` would wait until the broker confirms them.
+            # Drops unsent messages. The client's `close` would wait until the broker has confirmed them.
+            client.shutdown()
 
     def _producer(self, message: Message) -> Any:
         where = (message.topic, message.partition)
@@ -162,7 +163,7 @@ class PulsarPublisher:
 
     @contextlib.contextmanager
     def _named(self, message: Message) -> Iterator[None]:
-        """Raises errors of the client in the block as PublishError. `message` is the one that is being sent."""
+        """Converts an error of Pulsar's client in the block to a PublishError. `message` is the message that the block sends."""
         import pulsar  # noqa: PLC0415
 
         try:
@@ -187,7 +188,7 @@ class PulsarPublisher:
 
 
 class _Confirmations:
-    """Counts the messages of a batch that the broker has not confirmed. The client's thread reports confirmations."""
+    """Counts the messages of a batch that the broker has not confirmed yet. A thread of Pulsar's client calls the callbacks."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -195,7 +196,7 @@ class _Confirmations:
         self.failed: list[tuple[Message, str]] = []
 
     def expect(self, message: Message) -> Callable[[Any, Any], None]:
-        """Counts a message. Returns the callback for the broker's answer."""
+        """Counts a message as unconfirmed. Returns the callback that Pulsar's client calls with the broker's answer."""
         with self._changed:
             self.left += 1
         return functools.partial(self._confirm, message)
@@ -221,8 +222,8 @@ def _properties(message: Message) -> dict[str, str]:
 
 
 def _key(message: Message) -> str | None:
-    """Returns a message's key in base64, because Pulsar's keys are texts. This client cannot set the flag by which Java's client decodes
-    keys.
+    """Returns a message's key in base64, or None if the message has no key. Keys are texts in Pulsar. This client cannot set the flag with
+    which consumers in Java would get the decoded key.
     """
     return base64.b64encode(message.key).decode() if message.key else None
 

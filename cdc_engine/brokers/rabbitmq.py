@@ -1,10 +1,10 @@
-"""Sends to RabbitMQ (a `Publisher`) with pika: messages are persistent and confirmed, and a routing key without a queue is an error. The
-only file that knows RabbitMQ.
+"""Implements `Publisher` for RabbitMQ with pika. Messages are persistent and confirmed, and a routing key without a queue is an error. The
+only file that uses RabbitMQ's client.
 
 The messages of a batch are published in order on one channel, without waiting between them. The batch counts as sent when the broker has
-confirmed every message. A connection with a failed batch is aborted with its unsent messages, so that none of these messages arrives after
-the batch is sent again. The broker closes a connection that is idle for longer than its heartbeat; the publisher then opens a new
-connection, without an error.
+confirmed every message. After a failed batch, the connection is aborted with its unsent messages, so that none of them arrives after the
+batch is sent again. The broker closes a connection that is idle for longer than its heartbeat. The publisher then opens a new connection,
+and raises no error.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ PROPERTIES = pika.BasicProperties(content_type="text/plain", delivery_mode=2, pr
 TOO_LARGE = re.compile(r"message size (\d+) is larger than configured max size (\d+)")
 NO_EXCHANGE = "no exchange"
 
-# pika logs each attempt to connect as a long error. Sluice's own messages have the reason.
+# Hides pika's own log, in which each attempt to connect is a long error. The errors that Sluice raises have the reason.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 @dataclasses.dataclass(frozen=True)
 class RabbitTarget:
-    """A broker's settings in conf/, with its password and TLS context."""
+    """The settings of a broker in conf/, with its password and TLS context."""
 
     config: RabbitConfig
     password: Callable[[], str] = dataclasses.field(repr=False)
@@ -74,7 +74,7 @@ class RabbitTarget:
 
 
 def target_of(config: RabbitConfig) -> RabbitTarget:
-    """Returns the target that conf/ describes. Raises ConfigurationError if the password or a certificate cannot be read."""
+    """Returns the target for a broker's settings in conf/. Raises ConfigurationError if the password or a certificate cannot be read."""
 
     def password() -> str:
         if not config.password and config.user == "guest":
@@ -121,7 +121,7 @@ class RabbitPublisher:
 
 
 class _Link:
-    """One connection with one channel. The sending thread runs its event loop, only while it waits."""
+    """One connection with one channel. The sending thread runs pika's event loop, and only while it waits."""
 
     def __init__(self, target: RabbitTarget, parameters: pika.ConnectionParameters) -> None:
         self._target, self._where = target, f"{parameters.host}:{parameters.port}"
@@ -150,13 +150,13 @@ class _Link:
             self._wait(given_up)
 
     def alive(self) -> bool:
-        """Returns whether the connection can be used, as far as that is known without sending. Reads what the broker has sent meanwhile."""
+        """Returns whether the connection seems usable. Processes what the broker has sent since the last call, and sends nothing."""
         if self._failed is None:
             self._process_events(0.0)
         return self._failed is None and self._connection.is_open and self._channel.is_open
 
     def publish(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
-        """Publishes messages, and returns when all are confirmed. Raises PublishError if one is not."""
+        """Publishes messages, and returns when the broker has confirmed all of them. Raises PublishError if a message is not confirmed."""
         self._heard = time.monotonic()
         for message in messages:
             while len(self._unconfirmed) >= UNCONFIRMED_MAX or self._bytes > UNCONFIRMED_BYTES_MAX:
@@ -170,8 +170,8 @@ class _Link:
             raise self._failed
 
     def cut(self) -> None:
-        """Closes the socket, and drops what was not sent. An orderly close would send it first."""
-        with contextlib.suppress(Exception):  # The connection may be broken in any way, and nobody needs it any more.
+        """Aborts the connection, and drops messages that were not sent. An orderly close would send them first."""
+        with contextlib.suppress(Exception):  # Ignores all errors, because the connection is not used any more.
             transport = self._connection._transport  # noqa: SLF001  there is no other way
             if transport is not None:
                 transport.abort()
@@ -293,7 +293,7 @@ class _Link:
         return self._gone(f"no connection to {self._where}: {said}")
 
     def _closed(self, reason: Any) -> PublishError:
-        """Returns an error that tells why the broker has closed the channel."""
+        """Returns the error for a channel that the broker has closed for `reason`."""
         said = getattr(reason, "reply_text", str(reason))
         if size := TOO_LARGE.search(said):
             lengths = {len(each.body): each for each in self._unconfirmed.values()}
@@ -320,7 +320,7 @@ class _Link:
 
 
 def _innermost(error: object) -> str:
-    """Returns the error of the system or the broker. The client wraps it up to four times."""
+    """Returns the original error of the operating system or the broker, which pika wraps up to four times."""
     while True:
         inner = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *getattr(error, "args", ())]
         found = [each for each in inner if isinstance(each, BaseException)]

@@ -1,8 +1,9 @@
-"""Sends to RocketMQ (a `Publisher`) with its remoting protocol: to the same queue as Canal, in order within each queue.
+"""Implements `Publisher` for RocketMQ with RocketMQ's remoting protocol. Messages go to the same queues as in Canal, and are in order
+within each queue.
 
-A broker handles the requests of one connection with several threads. To keep messages in order, a queue has at most one unanswered request
-at a time. A request has several messages, of which the broker stores all or none. Requests for different queues of a batch are sent in
-parallel. docs/decisions says why no library is used.
+A broker handles the requests of one connection with several threads. So the publisher sends the next request for a queue only after the
+answer to the previous one; otherwise messages could change their order. A request has several messages, of which the broker stores either
+all or none. Requests for different queues are sent in parallel. docs/decisions says why no library is used.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ OPEN_SECONDS, ANSWER_SECONDS, ROUTE_SECONDS = 5.0, 10.0, 30.0
 PORT = 9876
 REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX = 1 << 20, 500
 SAID_MAX = 300
-SEPARATOR = "%"  # Stands between the namespace and the name of a topic or group.
+SEPARATOR = "%"  # The separator between the namespace and the name of a topic or group.
 
 
 @dataclasses.dataclass(frozen=True)
 class RocketTarget:
-    """A cluster's settings in conf/, with its secret key and TLS context."""
+    """The settings of a RocketMQ cluster in conf/, with its secret key and TLS context."""
 
     config: RocketConfig
     secret: Callable[[], str] = dataclasses.field(repr=False)
@@ -46,18 +47,18 @@ class RocketTarget:
 
     @property
     def key(self) -> tuple[str, str] | None:
-        """The current access key and secret key, or None without a login. Raises SecretUnavailableError if the secret
-        key cannot be read.
+        """The current access key and secret key, or None if there is no login. Raises SecretUnavailableError if the secret key cannot be
+        read.
         """
         return (self.config.access_key, self.secret()) if self.config.access_key else None
 
     def named(self, name: str) -> str:
-        """Returns a name with the namespace in front of it."""
+        """Returns a name with the namespace as prefix, if conf/ has a namespace."""
         return f"{self.config.namespace}{SEPARATOR}{name}" if self.config.namespace else name
 
 
 def target_of(config: RocketConfig) -> RocketTarget:
-    """Returns the target that conf/ describes. Raises ConfigurationError if the secret key or a certificate cannot be read."""
+    """Returns the target for a broker's settings in conf/. Raises ConfigurationError if the secret key or a certificate cannot be read."""
 
     def secret() -> str:
         return filled(config.secret_key, "brokers.secret_key")
@@ -96,7 +97,7 @@ class RocketPublisher:
             connection.close()
 
     def _some(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
-        """Yields the messages in groups, each as large as one request may be."""
+        """Divides messages into groups, and yields each group. A group is as large as one request may be."""
         some: list[Message] = []
         size = 0
         for message in messages:
@@ -189,7 +190,7 @@ class RocketPublisher:
 
 
 class _Connection:
-    """A connection to one server. `ask` sends a request without waiting. `answer` waits for its answer."""
+    """A connection to one server. `ask` sends a request without waiting. `answer` waits for the answer to a request."""
 
     def __init__(self, target: RocketTarget, address: str) -> None:
         self._target, self._address, self._key = target, address, target.key
@@ -199,7 +200,7 @@ class _Connection:
         self._socket: socket.socket | None = None
 
     def ask(self, code: int, fields: dict[str, str], body: bytes) -> int:
-        """Sends a request, and returns its number. Raises PublishError if the connection fails."""
+        """Sends a request, and returns the request's number. Raises PublishError if the connection fails."""
         number = next(self._numbers)
         frame = wire.request(code, number, fields, body, self._key)
         try:
@@ -209,7 +210,7 @@ class _Connection:
         return number
 
     def answer(self, number: int, given_up: Callable[[], bool]) -> RocketAnswer:
-        """Waits for the answer to a request. Raises PublishError if none arrives."""
+        """Waits for the answer to the request `number`. Raises PublishError if no answer arrives within ANSWER_SECONDS."""
         end = time.monotonic() + ANSWER_SECONDS
         while number not in self._answers:
             if given_up():
@@ -241,7 +242,7 @@ class _Connection:
         return self._socket
 
     def _receive(self) -> None:
-        """Waits up to LOOK_SECONDS for bytes, and takes the complete frames from them."""
+        """Waits up to LOOK_SECONDS for bytes, and decodes all frames that are complete."""
         opened = self._open()
         opened.settimeout(LOOK_SECONDS)
         try:

@@ -1,7 +1,7 @@
 """Encodes and decodes RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure.
 
-A frame has its length, the length of its header (whose highest byte is the header's format: 0 is JSON), the header, and a body. A producer
-requests a topic's route from a name server, and sends the messages of each queue to the master of the queue.
+A frame consists of its length, the length of the header (whose highest byte is the format of the header: 0 is JSON), the header, and a
+body. A producer requests the route of a topic from a name server, and sends the messages of each queue to the master broker of the queue.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sluice.cdc_engine.errors import PublishError
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
 SUCCESS, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 13, 16, 17
-# With these codes, the master has the message, but its disk or a replica for which it waits does not.
+# With these codes, the master has the message in memory, but has not stored it as safely as it is configured.
 KEPT_IN_PART = {
     10: "the disk of the broker was too slow",
     11: "the broker has no replica",
     12: "the replica of the broker was too slow",
 }
-VERSION = 401  # The version that requests state: 4.9.4. Servers answer older clients in JSON that is not standard.
+VERSION = 401  # The client version in requests, here 4.9.4. Servers answer older clients in JSON that is not standard.
 MASTER = "0"
 WRITABLE = 1 << 1
 MAGIC = struct.Struct(">ii")
@@ -37,7 +37,8 @@ MAGIC = struct.Struct(">ii")
 BARE_KEY = re.compile(rb"([{,])(\d+):")
 # The topic that a broker uses as template when it creates a topic automatically.
 DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4
-BETWEEN, AFTER = "\x01", "\x02"  # The separator between name and value, and the one after each pair.
+# The separator between the name and the value of a property, and the separator after each property.
+BETWEEN, AFTER = "\x01", "\x02"
 FRAME_BYTES_MAX = 64 << 20
 
 _sender, _count = secrets.token_bytes(10), itertools.count()
@@ -45,7 +46,9 @@ _sender, _count = secrets.token_bytes(10), itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """A queue of a topic. `number` is its number in the broker. `address` is that of the broker's master, or empty if it has none now."""
+    """A queue of a topic. `number` is the queue's number in the broker. `address` is the address of the broker's master, or empty if the
+    broker has no master now.
+    """
 
     broker: str
     number: int
@@ -62,8 +65,8 @@ class RocketAnswer:
 def request(
     code: int, number: int, fields: Mapping[str, str], body: bytes = b"", key: tuple[str, str] | None = None
 ) -> bytes:
-    """Returns the frame of a request. The server repeats `number` in its answer. `key` is the access key and secret key
-    for the signature.
+    """Returns the frame of a request. The server repeats `number` in the answer. `key` is the access key and secret key with which the
+    request is signed, or None.
     """
     header = {
         "code": code,
@@ -79,14 +82,18 @@ def request(
 
 
 def signed(fields: Mapping[str, str], body: bytes, access_key: str, secret: str) -> dict[str, str]:
-    """Returns the fields with a signature: an HMAC-SHA1 of their values, in the order of their names, and of the body."""
+    """Returns the fields of a request with a signature: the HMAC-SHA1 of the fields' values, in the order of the fields' names, and the
+    body.
+    """
     found = {**fields, "AccessKey": access_key}
     content = "".join(found[name] for name in sorted(found)).encode() + body
     return {**found, "Signature": base64.b64encode(hmac.digest(secret.encode(), content, "sha1")).decode()}
 
 
 def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
-    """Decodes a frame without its length. Returns the number of the request, and the answer. Raises ValueError if it is not an answer."""
+    """Decodes the bytes of a frame after its length. Returns the number of the request, and the answer. Raises ValueError if the frame is
+    not an answer.
+    """
     (length,) = struct.unpack_from(">i", frame)
     if length >> 24:
         raise ValueError("the header of an answer is not JSON")
@@ -97,8 +104,8 @@ def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
 
 
 def queues_of(topic: str, body: bytes) -> list[Queue]:
-    """Decodes a name server's answer. Returns the topic's queues that accept messages, in the order of RocketMQ's own client. Raises
-    PublishError for a static topic.
+    """Decodes a name server's answer to a request for a topic's route. Returns the queues that accept messages, in the order of RocketMQ's
+    own client. Raises PublishError for a static topic.
     """
     route: dict[str, Any] = json.loads(BARE_KEY.sub(rb'\1"\2":', body))
     masters = {
@@ -128,7 +135,9 @@ def queue_of(queues: Sequence[Queue], partition: int) -> Queue:
 
 
 def properties(tag: str, namespace: str) -> str:
-    """Returns the properties of a message, as RocketMQ's own client writes them: the id by which consoles find it, and its tag."""
+    """Returns the properties of a message, as RocketMQ's own client writes them: the id by which RocketMQ's consoles find the message, and
+    the tag.
+    """
     found = {"UNIQ_KEY": message_id(), "WAIT": "true"}
     if tag:
         found["TAGS"] = tag
@@ -150,8 +159,8 @@ def message_id() -> str:
 
 
 def one_message(body: bytes, written: str, fields: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """Returns code, fields and body of a request with one message, whose properties are `written`. `fields` is the result of
-    `send_fields`.
+    """Returns the code, fields and body of a request that sends one message. `written` are the message's properties, and `fields` is the
+    result of `send_fields`.
     """
     return SEND_MESSAGE_V2, {**fields, "i": written, "m": "false"}, body
 
@@ -159,8 +168,8 @@ def one_message(body: bytes, written: str, fields: Mapping[str, str]) -> tuple[i
 def several_messages(
     messages: Sequence[tuple[bytes, str]], fields: Mapping[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
-    """Returns code, fields and body of a request with several messages (body, properties) for one queue, in their order. Properties of the
-    request override those of the messages, so the request's properties have no id.
+    """Returns the code, fields and body of a request that sends several messages (body, properties) to one queue, in this order. The
+    request's own properties have no id, because they override the properties of the messages.
     """
     parts = []
     for body, own in messages:
@@ -171,7 +180,9 @@ def several_messages(
 
 
 def send_fields(group: str, topic: str, queue: Queue) -> dict[str, str]:
-    """Returns the fields of a request that sends messages. As in the protocol since 3.2, their names have one letter."""
+    """Returns the fields of a request that sends messages. The names of the fields have one letter, as in the protocol since RocketMQ
+    3.2.
+    """
     return {
         "a": group,
         "b": topic,

@@ -28,10 +28,10 @@ def partition_of(value: int, partitions: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The settings in conf/ from which topics and partitions follow. An empty text or 0 has the same effect as in Canal.
+    """The settings in conf/ that decide about topics and partitions. An empty text or 0 has the same effect as in Canal.
 
-    `exact_names`: whether names in partition_hash match only in the same case, as for flat messages. `splits`: whether an update that
-    moves a row to another partition becomes a delete in the old partition and an insert in the new one.
+    - `exact_names`: column names in partition_hash match only in the same letter case, as for flat messages in Canal.
+    - `splits`: an update that moves a row to another partition becomes a delete in the old partition and an insert in the new one.
     """
 
     topic: str
@@ -47,7 +47,9 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """A topic and partition. If `hashing` is None, `partition` is the partition of all rows."""
+    """The topic and partition of a statement or of a table's rows. If `hashing` is None, all rows go to `partition`. Otherwise `hashing`
+    computes the partition of each row.
+    """
 
     topic: str
     partition: int
@@ -56,7 +58,9 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A pattern of names, which ignores case. If it has a wildcard, it is a regular expression for the whole name."""
+    """A pattern of names, which ignores letter case. If the pattern has a wildcard, it is a regular expression that must match the whole
+    name.
+    """
 
     text: str
 
@@ -80,7 +84,7 @@ class Pattern:
 
 
 class Routing:
-    """Selects topic and partition by the rules. Raises ConfigurationError if a rule is invalid."""
+    """Selects topics and partitions by the rules in conf/. The constructor raises ConfigurationError if a rule is invalid."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -92,11 +96,11 @@ class Routing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether everything is sent to one topic and partition."""
+        """Whether all messages are sent to one topic and partition."""
         return not (self._rules.dynamic_topic or self._rules.partition_hash)
 
     def statement(self, database: str, table: str) -> Route:
-        """Returns the topic and partition for a statement about a table, or about no table."""
+        """Returns the topic and partition for a statement about a table. The names are empty if the statement is not about a table."""
         return Route(self._topic(database, table), 0 if self._rules.partition_hash else self._rules.partition)
 
     def rows(self, database: str, table: str, columns: Sequence[str], keys: Sequence[bool]) -> Route:
@@ -120,7 +124,7 @@ class Routing:
         return Route(topic, 0, Hashing(tuple(hashed), partitions, seed, self._rules.splits, name))
 
     def _topic(self, database: str, table: str) -> str:
-        """Returns the topic for a table. If topics depend on tables, dots in a topic become underscores."""
+        """Returns the topic for a table. With `dynamic_topic`, dots in the topic are replaced by underscores, as in Canal."""
         rules = self._rules
         if not rules.dynamic_topic:
             return rules.topic
@@ -150,7 +154,9 @@ def _topic_item(item: str) -> tuple[str, Pattern]:
 
 
 def _hash_item(item: str) -> tuple[Pattern, tuple[str, ...]]:
-    """Parses one item of partition_hash. If it names no columns, the name of the table is hashed."""
+    """Parses one item of partition_hash. Returns the pattern of tables, and the columns to hash, or no columns if the table's name is
+    hashed.
+    """
     name, colon, words = item.rpartition(":")
     if not (colon and name):
         return Pattern(item), ()

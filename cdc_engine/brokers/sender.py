@@ -1,11 +1,11 @@
-"""Runs the loop of one broker: gets a batch, sends it, and acks it when the broker has confirmed all of it.
+"""Sends batches to one broker in a loop: gets a batch, sends its messages, and acks the batch when the broker has confirmed all messages.
 
   get ─▶ messages ─▶ send ─▶ broker confirms all ─▶ ack
             └────▶ refused, or unknown ─▶ rollback: the batch is sent again, after a pause
 
-The sender acks a batch only after the broker has confirmed it, and the ledger moves the cursor only after the ack. So a batch that is
-interrupted before the ack is sent again, and no batch is skipped. A message that the broker refuses is sent again until the broker accepts
-it, because a skipped message would be lost. `status` shows why the consumer waits.
+The sender acks a batch only after the broker has confirmed it, and the ack moves the cursor in the ledger. So a batch that is interrupted
+before the ack is sent again, and no batch is skipped. A message that the broker refuses is sent again until the broker accepts it, because
+a skipped message would be lost. `sluice status` shows why the broker's consumer waits.
 
 With a `CommittingPublisher`, the broker stores the position of each batch's end. After a crash or an error between the broker's commit and
 the ack, this position is after the consumer's cursor, and the consumer continues at this position.
@@ -27,7 +27,7 @@ from sluice.cdc_engine.errors import CanalServiceError, SluiceError
 WAIT_SECONDS = 5.0  # How long one round waits for the next batch.
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 30.0
 STOP_SECONDS = 10.0
-LOOK_SECONDS = 0.1  # How often the sender checks whether it may still send.
+LOOK_SECONDS = 0.1  # The interval at which the sender checks whether it may still send.
 
 ContentT = TypeVar("ContentT")
 ContentT_co = TypeVar("ContentT_co", covariant=True)
@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 
 class ConsumerTaken(Protocol[ContentT_co]):
-    """The methods of a consumer's service (`server.consumer.ConsumerService`) that the sender calls. The sender writes to `undelivered` why
-    its batch cannot be sent, for the status.
+    """The methods of a consumer's service (`server.consumer.ConsumerService`) that the sender calls. The sender sets `undelivered` to the
+    reason why a batch cannot be sent, for `sluice status`.
     """
 
     undelivered: str
@@ -50,22 +50,23 @@ class ConsumerTaken(Protocol[ContentT_co]):
 
 
 class RoundResult(enum.Enum):
-    """The result of one round."""
+    """The result of one round of the loop."""
 
     SENT = "sent"
     NOTHING = "nothing"  #: There was nothing to send.
-    MOVED = "moved"  #: The broker had committed a later position. The consumer continues there.
-    AGAIN = "again"  #: Nothing was acked.
+    #: The broker had committed a position after the cursor, and the consumer continues at this position.
+    MOVED = "moved"
+    AGAIN = "again"  #: The batch was not acked, and is sent again.
 
 
 class BrokerSender(Generic[ContentT]):
-    """Sends the batches of one consumer.
+    """Sends the batches of one consumer to a broker.
 
-    - `service`: returns the consumer's service, which may be another one each time.
-    - `make`: makes the messages of a batch from its content and id.
-    - `open_publisher`: connects to the broker. Raises PublishError or ConfigurationError if it cannot.
-    - `may_send`: returns whether this host may still send, also within a batch. It may not if another host runs the destination now,
-      because that host sends the same changes.
+    - `service`: returns the consumer's service. It may return another service after a restart of the consumer.
+    - `make`: makes the messages of a batch from the batch's content and id.
+    - `open_publisher`: connects to the broker. Raises PublishError or ConfigurationError if it cannot connect.
+    - `may_send`: returns whether this host may still send. Called within a batch too. Returns False if another host runs the destination
+      now, because that host sends the same changes.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class BrokerSender(Generic[ContentT]):
         self._bytes_max, self._wait_seconds, self._pause_seconds = bytes_max, wait_seconds, pause_seconds
         self._publisher: Publisher | None = None
         self._last: ConsumerTaken[ContentT] | None = None
-        # The service whose cursor was compared with the position that the broker has committed.
+        # The service whose cursor was last compared with the position that the broker has committed.
         self._compared: ConsumerTaken[ContentT] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{name}", daemon=True)
@@ -94,7 +95,7 @@ class BrokerSender(Generic[ContentT]):
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the loop. A batch that is being sent is abandoned, and sent again later."""
+        """Ends the loop. Abandons a batch that is being sent, which is sent again after the next start."""
         self._ended.set()
         if self._last is not None:
             self._last.stop_waiting()
@@ -110,7 +111,9 @@ class BrokerSender(Generic[ContentT]):
         self._close()
 
     def send_next(self) -> RoundResult:
-        """Waits for a batch and sends it. Raises nothing: errors are shown in the status, and the batch is tried again."""
+        """Waits for a batch and sends it. Raises no error: after an error, `sluice status` shows the reason, and the batch is sent
+        again.
+        """
         try:
             service = self._last = self._service()
             batch_id, content = service.get(self._bytes_max, self._wait_seconds)
@@ -126,7 +129,8 @@ class BrokerSender(Generic[ContentT]):
             sent = self._sent(service, batch_id, self._make(content, batch_id))
             if sent:
                 service.ack(batch_id)
-        # The consumer was unsubscribed or rolled back meanwhile, or a table cannot be read.
+        # The consumer was forgotten or rolled back while the batch was being sent, or a table of the batch cannot be read. The broker is
+        # not the cause, so the publisher stays open.
         except CanalServiceError as error:
             self._compared = None
             return self._rolled_back(service, str(error))
@@ -141,8 +145,8 @@ class BrokerSender(Generic[ContentT]):
         return RoundResult.SENT if sent else RoundResult.MOVED
 
     def _sent(self, service: ConsumerTaken[ContentT], batch_id: int, messages: Sequence[Message]) -> bool:
-        """Sends a batch. If the broker has committed a position after the cursor, sends nothing and returns False. The consumer then
-        continues at that position.
+        """Sends a batch and returns True. If the broker has committed a position after the consumer's cursor, sends nothing, moves the
+        consumer to this position, and returns False.
         """
         if not messages:
             return True
@@ -162,14 +166,14 @@ class BrokerSender(Generic[ContentT]):
         return True
 
     def _giving_up(self) -> Callable[[], bool]:
-        """Returns a function that tells whether to abandon the batch. It is called between messages. When it has returned True, it always
-        does.
+        """Returns the function `given_up` for sending one batch: it returns whether to abandon the batch. Once it has returned True, it
+        returns True at every later call.
         """
         given_up, looked = False, 0.0
 
         def is_given_up() -> bool:
             nonlocal given_up, looked
-            # This clock also advances while the process is suspended, so the next call checks again.
+            # Checks `may_send` again after a suspension of the process, because this clock advances during the suspension.
             now = time.monotonic()
             if not given_up and (self._ended.is_set() or now - looked >= LOOK_SECONDS):
                 given_up, looked = self._ended.is_set() or not self._may_send(), now

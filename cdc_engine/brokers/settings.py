@@ -11,7 +11,7 @@ from sluice.cdc_engine.config.brokers import Addresses, BrokerConfig, Partitione
 from sluice.cdc_engine.source.settings import SecretReference, SecretText, TlsFilesConfig
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
-# Options → the values that conf/ may have. Others could lose or reorder messages before the ack.
+# Options → the values that conf/ may set. With other values, messages could be lost or change their order.
 NEEDED = {"acks": ("all", "-1"), "request.required.acks": ("all", "-1"), "enable.idempotence": ("true",)}
 NAMED = {"bootstrap.servers", "metadata.broker.list"}
 
@@ -32,7 +32,7 @@ class KafkaConfig(PartitionedConfig):
     @field_validator("options", mode="before")
     @classmethod
     def _as_texts(cls, given: Any) -> Any:
-        """Converts the values of options to text, because YAML parses numbers and words such as true to other types."""
+        """Converts the values of options to texts, because YAML parses values such as 5 and true to numbers and booleans."""
         if not isinstance(given, dict):
             return given
         return {

@@ -1,1 +1,1 @@
-"""Registers the schemas of rows in a schema registry with Confluent's API."""
+"""Registers the Avro and Protobuf schemas of tables in a schema registry with Confluent's API."""

@@ -1,7 +1,6 @@
-"""Finds the columns whose type differs between two Avro schemas of a table in such a way that a consumer would misread earlier messages.
-Pure.
-
-A registry does not find all such columns: its check of BACKWARD ignores logical types, and accepts bytes for string and string for bytes.
+"""Finds the columns whose types differ so much between two Avro schemas of a table that a consumer would misread earlier messages. Pure.
+The registry's own check (compatibility BACKWARD) does not find all such columns: it ignores logical types, and accepts a change between
+bytes and string.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ WIDENED = {("int", "long"), ("float", "double")}
 
 
 def changed_columns(old: str, new: str) -> list[str]:
-    """Returns a text for each column whose type has changed, with both types. Added and dropped columns are not among them.
+    """Returns a text for each column whose type differs between the schemas `old` and `new`, with both types. Ignores added and dropped
+    columns.
 
-    Returns [] if the records of the schemas have different names, because no consumer can then read messages of one with the other. Raises
-    ValueError if `old` is not an Avro schema.
+    Returns [] if the records of the two schemas have different names, because then no consumer can read messages of one schema with the
+    other. Raises ValueError if `old` is not an Avro schema.
     """
     after = json.loads(new)
     try:
@@ -34,7 +34,9 @@ def changed_columns(old: str, new: str) -> list[str]:
 
 
 def _columns(record: Any) -> dict[str, Any]:
-    """Returns the type of each column. `record` is an envelope, whose rows have the columns, or the record of a key."""
+    """Returns the type of each column. `record` is the record of a key, or an envelope, in which the fields `before` and `after` have the
+    columns.
+    """
     fields = {field["name"]: field for field in record.get("fields", ())}
     found = _nested(fields["before"]["type"]) if "before" in fields and "after" in fields else None
     rows = found.get("fields", ()) if found else fields.values()
@@ -42,12 +44,14 @@ def _columns(record: Any) -> dict[str, Any]:
 
 
 def _nested(kind: Any) -> Any:
-    """Returns the record in a union, or None."""
+    """Returns the record type in a union, or None if the union has no record."""
     return next((each for each in kind if isinstance(each, dict) and each.get("type") == "record"), None)
 
 
 def _type(kind: Any) -> Any:
-    """Returns the parts of a column's type that decide how its bytes are read. `kind` is the type, or a union of it and null."""
+    """Returns the parts of a column's type that decide how the column's bytes are read. `kind` is the type, or a union of the type and
+    null.
+    """
     own = next((each for each in kind if each != "null"), "null") if isinstance(kind, list) else kind
     if not isinstance(own, dict):
         return (own,)

@@ -1,4 +1,4 @@
-"""Looks up and registers schemas in a registry over HTTP, with Confluent's API. The only file that knows a registry."""
+"""Looks up and registers schemas in a schema registry over HTTP, with Confluent's API. The only file that connects to a registry."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from sluice.cdc_engine.config.brokers import RegistryConfig
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import PublishError
 
-ANSWER_SECONDS_MAX = 5.0  # The longest duration of a request, without connecting. Connecting may take as long again.
+ANSWER_SECONDS_MAX = 5.0  # The time limit for connecting, and again for the request after it.
 ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
-VERSIONS_MAX = 50  # The most versions of a subject that are read besides the latest one.
+VERSIONS_MAX = 50  # The most versions of a subject that are read in addition to the latest version.
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-AVRO_TYPE = "AVRO"  # The type of a schema if a registry names none.
+AVRO_TYPE = "AVRO"  # The type of a schema if the registry's answer names no type.
 OK, NOT_FOUND = 200, 404
 
 
 class SchemaRegistry(Protocol):
-    """A schema registry. One thread uses it. If it refuses or does not answer, methods raise a PublishError that tells what to do, and the
-    batch is sent again.
+    """A schema registry. Not thread-safe. If the registry refuses a request or does not answer, methods raise a PublishError whose message
+    says what to do. The batch is then sent again.
     """
 
     where: str
 
     def known(self, subject: str, schema: str) -> int | None:
-        """Returns the number of a schema, or None if the subject does not have it."""
+        """Returns the id of a schema, or None if the subject does not have the schema."""
 
     def latest(self, subject: str) -> str | None:
-        """Returns the schema of the subject's latest version, or None if it has none."""
+        """Returns the schema of the subject's latest version, or None if the subject has no version."""
 
     def earlier(self, subject: str) -> Iterator[str]:
         """Yields the schemas of the subject's versions before the latest one, newest first, at most VERSIONS_MAX."""
 
     def register(self, subject: str, schema: str) -> int:
-        """Registers a schema under a subject, and returns its number. If the subject has the schema already, the number stays."""
+        """Registers a schema under a subject, and returns the schema's id. If the subject has the schema already, returns the existing
+        id.
+        """
 
 
 class HttpRegistry:
     """A client of a registry with Confluent's API (implements `SchemaRegistry`). `context` returns the TLS context. `schema_type` is the
-    type of all schemas that are registered. Password and certificates are read for each request.
+    type of all schemas that this client looks up and registers. The password and the certificates are read for each request.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class HttpRegistry:
         return self._number(self._good(subject, code, answer))
 
     def _version(self, subject: str, version: str) -> str | None:
-        """Returns the schema of a version, or None if the subject does not have it."""
+        """Returns the schema of a version of a subject, or None if the subject does not have the version."""
         code, answer = self._request("GET", f"{_path(subject)}/versions/{version}")
         if code == NOT_FOUND:
             return None
@@ -184,8 +186,8 @@ def _path(subject: str) -> str:
 
 @contextlib.contextmanager
 def _limited(connected: socket.socket) -> Iterator[None]:
-    """Ends a request in the block after ANSWER_SECONDS_MAX. The socket's timeout is not enough, because it applies to each read, and a
-    server may send single bytes.
+    """Ends the request in the block after ANSWER_SECONDS_MAX. This is needed because the socket's timeout applies to each read, so a server
+    that sends single bytes could delay the sender for long.
     """
 
     def cut() -> None:
@@ -202,7 +204,7 @@ def _limited(connected: socket.socket) -> Iterator[None]:
 
 
 def _said(answer: bytes) -> str:
-    """Returns the registry's message in the body of an answer, or ""."""
+    """Returns the registry's error message in the body of an answer, or "" if the body has no message."""
     try:
         found = json.loads(answer)
     except ValueError:

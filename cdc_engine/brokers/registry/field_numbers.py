@@ -1,13 +1,12 @@
-"""Assigns field numbers to the columns of a Protobuf schema, so that they agree with the latest schema of the subject. Pure.
+"""Assigns field numbers to the columns of a Protobuf schema, so that the numbers agree with the latest schema of the subject. Pure.
 
 A field number never changes its meaning:
-
-- A column with the same name and type keeps its number. A new column gets the next one.
-- The field of a dropped column stays and is marked as `deprecated`, because Apicurio refuses a schema without it, even if its number is
-  reserved. If the column is added again with the same type, it gets its number back.
-- A column with another type gets a new number, and the old one is reserved.
-
-An old batch that is sent again after a schema change has the numbers of an earlier version of the subject (see `subjects`).
+- A column with the same name and type keeps its number. A new column gets the next free number.
+- The field of a dropped column stays in the schema and is marked as `deprecated`, because Apicurio refuses a schema without the field, even
+  if the field's number is reserved. If the column is added again with the same type, it gets its old number.
+- A column whose type has changed gets a new number, and the old number is reserved.
+A batch from before a schema change that is sent again after the change gets the numbers of an earlier version of the subject (see
+`subjects`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 @dataclasses.dataclass(frozen=True)
 class Followed:
     """The next schema of a subject. `changed` are the columns whose types differ from the subject's latest schema. `other` says why the
-    latest schema is not an earlier schema of the same table, or is empty if it is one.
+    subject's latest schema is not an earlier schema of the same table. It is empty if the latest schema is of the same table.
     """
 
     text: str
@@ -37,8 +36,8 @@ class Followed:
 
 
 def with_numbers(latest: str | None, own: str) -> Followed:
-    """Returns a table's schema with the field numbers of the subject's latest schema. If both have the same fields, returns the text of
-    the latest schema.
+    """Returns a table's schema `own` with the field numbers of `latest`, the subject's latest schema. If both schemas have the same fields,
+    returns `latest`.
     """
     if latest is None:
         return Followed(own)
@@ -64,7 +63,9 @@ def unreadable(error: ValueError) -> str:
 
 
 def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufMessage, tuple[str, ...]]:
-    """Returns a message with the columns of `own` and the field numbers of `before`, and the columns whose types differ."""
+    """Returns a Protobuf message with the columns of `own` and the field numbers of `before`. Also returns the columns whose types
+    differ.
+    """
     known, number = {field.name: field for field in before.fields}, before.next_number
     fields, reserved, changed = list[ProtobufField](), list(before.reserved), list[str]()
     for field in own.fields:
@@ -84,11 +85,11 @@ def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufM
 
 
 def _others(schema: ProtobufSchema) -> dict[str, set[tuple[str, int, str, str]]]:
-    """Returns the fields of the messages that have no columns of the table, such as Envelope."""
+    """Returns the fields of those messages of a schema that have no columns of the table, such as Envelope."""
     return {each.name: {field[:4] for field in _said(each)[0]} for each in schema.messages if each.name not in ROWS}
 
 
 def _said(message: ProtobufMessage) -> tuple[frozenset[tuple[str, int, str, str, bool]], frozenset[tuple[int, int]]]:
-    """Returns the fields and the reserved numbers of a message, so that they can be compared independently of their order."""
+    """Returns the fields and the reserved numbers of a message as sets, so that two messages can be compared without regard to order."""
     fields = ((field.name, field.number, field.type, field.label, field.deprecated) for field in message.fields)
     return frozenset(fields), frozenset(message.reserved)

@@ -1,4 +1,4 @@
-"""A schema registry in memory, for tests and for compiling kernels. It passes the same tests as real ones."""
+"""A schema registry in memory, for tests and for compiling kernels. It passes the same tests as real registries."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ PROMOTIONS = {
 
 
 class MemoryRegistry:
-    """A schema registry in memory (implements `SchemaRegistry`). While `away` is set, it does not answer. `requests` is the number of
-    requests so far. `unchecked` are subjects with compatibility NONE.
+    """A schema registry in memory (implements `SchemaRegistry`). While `away` is set, the registry does not answer. `requests` is the
+    number of requests so far. `unchecked` are the subjects with compatibility NONE.
 
-    It checks BACKWARD as far as Sluice's schemas can differ: in names of records, added fields and types of fields. As in real registries,
-    logical types of Avro are ignored. As in Apicurio, a new Protobuf schema must have all fields of the earlier one.
+    The registry checks the compatibility BACKWARD in the respects in which Sluice's schemas can differ: names of records, added fields, and
+    types of fields. As real registries, it ignores logical types of Avro. As Apicurio, it requires that a new Protobuf schema has all
+    fields of the earlier schema.
     """
 
     def __init__(self, schema_type: str = AVRO_TYPE) -> None:
@@ -77,7 +78,7 @@ def _fields(schema: ProtobufSchema) -> set[tuple[str, str, int, str]]:
 
 
 def _reads(reader: Any, writer: Any) -> bool:
-    """Returns whether data of the schema `writer` can be read with the schema `reader`."""
+    """Returns whether data of the Avro schema `writer` can be read with the Avro schema `reader`."""
     if isinstance(reader, list) and isinstance(writer, list):
         return all(any(_reads(each, other) for each in reader) for other in writer)
     kinds = tuple(each["type"] if isinstance(each, dict) else each for each in (writer, reader))

@@ -1,5 +1,5 @@
-"""Defines the two formats with schemas in a registry, Avro and Protobuf: the rules for a new version of a schema, and
-the encoder of rows.
+"""Defines the two formats whose schemas are in a registry, Avro and Protobuf: the rules for a new version of a schema, and the encoder of
+rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ AVRO_TYPE, PROTOBUF_TYPE = "AVRO", "PROTOBUF"
 
 @dataclasses.dataclass(frozen=True)
 class SchemaForm:
-    """A format with schemas.
+    """A format whose schemas are in a registry.
 
-    - `schema_type`: its name in registries.
+    - `schema_type`: the format's name in registries.
     - `follow`: returns the schema to register, from the latest schema of the subject (or None) and the table's own schema.
-    - `table`: makes the encoder of rows.
-    - `loss`: what happens to consumers if a column gets another type, as the end of a sentence.
+    - `table`: makes the encoder of a table's rows.
+    - `loss`: what happens to consumers if a column gets another type, as the end of the sentence "consumers with the new schema would …".
     """
 
     schema_type: str
@@ -34,7 +34,7 @@ class SchemaForm:
 
 
 def follow_in_avro(latest: str | None, own: str) -> Followed:
-    """Returns the table's own schema unchanged, with the columns whose types differ from the subject's latest schema."""
+    """Returns the table's schema `own` unchanged, together with the columns whose types differ from the subject's latest schema."""
     try:
         return Followed(own, tuple(changed_columns(latest, own)) if latest is not None else ())
     except ValueError as error:

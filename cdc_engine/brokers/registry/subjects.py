@@ -15,12 +15,14 @@ from sluice.cdc_engine.brokers.registry.schema_forms import AVRO, SchemaForm
 from sluice.cdc_engine.errors import PublishError
 
 IDS_MAX = 10_000  # The most ids that are cached.
-CHECK_SECONDS = 120.0  # If an id is still used after this time, the registry is asked for it again.
+CHECK_SECONDS = 120.0  # A cached id that is used again after this time is checked with the registry.
 log = structlog.get_logger()
 
 
 class _Known(NamedTuple):
-    """A cached answer of the registry: the id of a schema, its text in the registry, and the time of the answer."""
+    """A cached answer of the registry: the id of a schema, the schema's text in the registry, and the time of the answer by
+    `Subjects.clock`.
+    """
 
     number: int
     text: str
@@ -28,7 +30,7 @@ class _Known(NamedTuple):
 
 
 class Subjects:
-    """The subjects of one broker. The registry is asked for each subject and schema, and again after `CHECK_SECONDS`.
+    """The subjects of one broker. Looks up each schema of a subject in the registry when it is first used, and again after `CHECK_SECONDS`.
 
     - `form`: the format of rows.
     - `by_record`: subjects are named `<topic>-<record>`, so that several tables can share a topic. Otherwise they are named
@@ -52,8 +54,8 @@ class Subjects:
         self._logged: set[tuple[str, str]] = set()
 
     def ids(self, topic: str, schemas: TableSchemas) -> SchemaIds:
-        """Returns the ids of a table's schemas for a topic, and registers new ones. Raises PublishError if the registry refuses or does
-        not answer.
+        """Returns the ids of a table's schemas for a topic, and registers schemas that the registry does not have. Raises PublishError if
+        the registry refuses a schema or does not answer.
         """
         key = self._known(self._name(topic, "key", schemas.key_record), schemas.key) if schemas.key else None
         value = self._known(self._name(topic, "value", schemas.record), schemas.value)
@@ -80,14 +82,16 @@ class Subjects:
         return known
 
     def _earlier(self, subject: str, schema: str) -> Followed | None:
-        """Returns an earlier version of a subject that has the same columns with the same types as the table, with its own field numbers.
-        A batch from before a schema change needs it if the batch is sent again after a restart.
+        """Returns an earlier version of a subject that has the same columns with the same types as `schema`, but possibly other field
+        numbers. Returns None if there is none. It is needed for a batch from before a schema change that is sent again after a restart.
         """
         versions = self._registry.earlier(subject)
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)
 
     def _registered(self, subject: str, followed: Followed) -> int:
-        """Registers a new schema. Raises PublishError if `registers` is off, or if consumers would misread earlier messages."""
+        """Registers a new schema, and returns its id. Raises PublishError if `registers` is False, or if consumers would misread earlier
+        messages.
+        """
         where = self._registry.where
         if followed.other:
             raise PublishError(
