@@ -3,6 +3,7 @@
 Dagster does not reload this module, so a reload of definitions starts no second engine. If several processes may run an engine, the lease
 decides which of them does. An engine that has lost the lease is stopped, and the next call starts another engine, which needs the lease to
 start.
+
 The start of an engine reads the schema from the source, and may compile kernels. So it runs in a separate thread, and callers wait only for
 a short time. Each destination has its own lock, so a source that does not answer does not delay other destinations.
 """

@@ -1,5 +1,6 @@
 """Defines the ledger of a destination (cursor, batches in flight, stopped tables, epoch) and its transitions. Pure: each transition returns
 a new ledger.
+
 `server` applies transitions through a `MetaManager`. `instance` sets the cursor, epoch and stopped tables. `destination_files` reads the
 ledger.
 

@@ -3,6 +3,7 @@ of the lease.
 
 A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). After that, a store that several
 hosts share refuses every write of an earlier holder, even if the write arrives late.
+
 If the store does not answer a write, it is unknown whether the old or the new version of the ledger is stored. The old version in memory
 stays valid, because no other process may write. The next write first finds out which of the two versions is stored. A record that cannot be
 read is never overwritten.

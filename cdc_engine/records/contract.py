@@ -62,6 +62,7 @@ class RecordStore(abc.ABC):
         `also` has values for programs other than Sluice, by their paths in ZooKeeper. They are written in the same step, and without a
         version. Raises StaleWriteError and changes nothing if the stored version is another one, or was written with a higher token. After
         any other MetaError, it is unknown whether the record was written.
+
         A store of files ignores tokens: the kernel releases the lease of a process only when the process ends, so an earlier holder of the
         lease cannot write any more.
         """

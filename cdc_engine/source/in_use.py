@@ -3,6 +3,7 @@ this record.
 
 If the file names another source than the one that a running engine reads, `instance.failover` ends the engine, and the next engine reads
 the named source. At every connect, the engine checks whether the stream can continue on this source.
+
 If several hosts share the ledger, the chosen source is stored in the ledger's record store, and `source.json` is a copy. The copy exists
 because reading conf/ must not require a connection to the record store. Each engine updates the copy when it checks which source is chosen.
 """
