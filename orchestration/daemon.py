@@ -32,8 +32,8 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from dagster._daemon.sensor import execute_sensor_iteration
 from dagster._daemon.utils import DaemonErrorCapture
 
+from sluice.orchestration.base.run_stamp import stamp_of_runs
 from sluice.orchestration.server_ids import ask_rarely
-from sluice.orchestration.storage import KeptRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ class WokenRunQueue(QueuedRunCoordinatorDaemon):
         self, workspace_process_context: IWorkspaceProcessContext[Any], shutdown_event: threading.Event
     ) -> DaemonIterator:
         while True:
-            stamp, due = _stamp_of_runs(workspace_process_context), time.monotonic() + QUEUE_SECONDS
+            stamp, due = stamp_of_runs(workspace_process_context.instance), time.monotonic() + QUEUE_SECONDS
             yield SpanMarker.START_SPAN
             try:
                 for launched in self.run_iteration(workspace_process_context):  # Yields once per launched run.
@@ -99,16 +99,10 @@ class WokenRunQueue(QueuedRunCoordinatorDaemon):
                 stamp = None
             yield SpanMarker.END_SPAN
             while not self._wake.wait(self.interval_seconds, shutdown_event) and time.monotonic() < due:
-                if stamp is None or stamp != _stamp_of_runs(workspace_process_context):
+                if stamp is None or stamp != stamp_of_runs(workspace_process_context.instance):
                     break
                 yield None  # No run was queued, and none has ended.
             yield None
-
-
-def _stamp_of_runs(workspace: IWorkspaceProcessContext[Any]) -> object:
-    """Returns a value that changes when a run changes. Returns None if the storage of runs has no such value."""
-    runs = workspace.instance.run_storage
-    return runs.stamp() if isinstance(runs, KeptRuns) else None
 
 
 class WokenSensors(SensorDaemon):
@@ -206,12 +200,31 @@ def wake_each_other() -> None:
     controller.create_daemon_of_type = create_woken
 
 
+def reload_only_broken_locations() -> None:
+    """Makes the daemon of this process load the code locations again only while one of them is not loaded.
+
+    By default, Dagster does so every minute, and code server and daemon then spend time for each asset. It is not needed: Dagster's watch
+    of the code server loads the definitions again when the server was restarted. But if the server did not answer for a while, the watch
+    does not notice that it answers again.
+    """
+    check = controller.DagsterDaemonController.check_workspace_freshness
+
+    def check_broken(self: controller.DagsterDaemonController, last_workspace_update_time: float) -> float:
+        entries = self._workspace_process_context.create_request_context().get_code_location_entries()
+        if all(each.code_location is not None for each in entries.values()):
+            return time.time()
+        return check(self, last_workspace_update_time)
+
+    controller.DagsterDaemonController.check_workspace_freshness = check_broken  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Runs the daemon until a signal ends it."""
     from dagster._daemon.cli import main as run  # noqa: PLC0415
 
     wake_each_other()
     ask_rarely()
+    reload_only_broken_locations()
     run()
 
 

@@ -188,9 +188,7 @@ class KeptRuns(KeptConnections, SqliteRunStorage):
     NAME, TABLES = "runs", (MIGRATIONS, "instance_info")
 
     def stamp(self) -> object:
-        """Returns a value that changes when a process stores or changes a run. Returns None if the value may not reflect a recent change
-        yet.
-        """
+        """Returns the stamp of the file, as `run_stamp.StampedRuns` describes it."""
         return self._kept.stamp()
 
 

@@ -18,8 +18,7 @@ from pathlib import Path
 import yaml
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.errors import ConfigurationError, SluiceError
-from sluice.console.source.query import known_path_clashes
+from sluice.cdc_engine.errors import ConfigurationError
 from sluice.console.stack.dagster_storage import lost_storage, with_storage
 from sluice.console.stack.dagster_workers import calls_at_once, with_workers
 from sluice.console.stack.parts import (
@@ -50,6 +49,7 @@ from sluice.console.stack.processes import (
 )
 from sluice.console.stack.spark_server import Listening, several_sparks, spark_server, tell_of_the_store
 from sluice.console.stack.supervisor import UP, Patience, StackPart, Supervisor
+from sluice.console.stack.table_reading import TableReading
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 from sluice.console.toolchain.process import ChildProcess, why_no_run_can_start
@@ -63,6 +63,8 @@ STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
 START_SECONDS_MAX = 240.0
 DOWN_SECONDS_MAX = 120.0  # The time in which a supervisor must end all its processes.
 RUN_SECONDS_MAX = 30.0  # When everything is stopped, a merging run must finish within this time.
+# The warm-up of Spark waits at most this long until the processors are idle.
+IDLE_SECONDS_MAX = 20.0
 LOCATION = "sluice"
 
 Say = Callable[[str], None]
@@ -171,7 +173,7 @@ class Stack:
 
     def supervisor(self, patience: Patience) -> Supervisor:
         """Returns the supervisor that starts all parts and keeps them running. First checks ports and semaphores, writes Dagster's home,
-        provides Spark's jars, and reads the tables of the sources.
+        and provides Spark's jars.
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(
@@ -184,8 +186,6 @@ class Stack:
         if self.starts_spark and SPARK not in running:
             tell_of_the_store(self._spark, self.config, "sluice up")
             self._spark.provide()
-        if CODE_SERVER not in running:
-            self._discover()
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
@@ -222,24 +222,29 @@ class Stack:
     def _parts(self) -> list[StackPart]:
         ports = self.config.ports
         parts: list[StackPart] = []
+        if CODE_SERVER not in self._running():
+            log = self.logs / "source-tables.log"
+            parts.append(TableReading(self.config, self._options.environment, log, self.say))
+        tables = tuple(part.name for part in parts)
         if port := engine_port(self.config):
-            parts.append(self._part(ENGINE, (), lambda _: lambda: listens(port), port))
+            parts.append(self._part(ENGINE, tables, lambda _: lambda: listens(port), port))
         if self._options.dagster:
-            parts.append(self._part(CODE_SERVER, (), asks_code_server(ports.code_server), ports.code_server))
+            parts.append(self._part(CODE_SERVER, tables, asks_code_server(ports.code_server), ports.code_server))
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
         if self.starts_spark and self._options.warms_spark:
-            command = self._spark.warm_up_command(self._spark.folder / "warmup")
+            # The warm-up would slow down the start of the other parts and the first run, unless `up` waits for it.
+            wait_seconds = 0.0 if self._options.awaits_warm_up else IDLE_SECONDS_MAX
+            command = self._spark.warm_up_command(self._spark.folder / "warmup", wait_seconds)
             log, die_with_parent = self._spark.folder / "warmup.log", self._options.die_with_parent
             parts.append(WarmUp(command, (SPARK,), log, WARM_SECONDS_MAX, self.say, die_with_parent=die_with_parent))
         if not self._options.dagster:
             return parts
-        # The daemon needs the code server, and Spark for its first run. The webserver only needs the code server at its start, and no run
-        # waits for it.
+        # The daemon needs the code server, and Spark for its first run. No run waits for the webserver, so it starts after the daemon.
         after = tuple(part.name for part in parts if part.name in {CODE_SERVER, SPARK})
         parts.append(self._part(DAEMON, after, asks_daemon(self.dagster_home), 0))
         if self._options.webserver:
-            parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
+            parts.append(self._part(WEBSERVER, (CODE_SERVER, DAEMON), asks_webserver(self.url), ports.webserver))
         return parts
 
     def _part(
@@ -266,25 +271,6 @@ class Stack:
             )
         self._children[name] = process
         return process
-
-    def _discover(self) -> None:
-        """Reads the tables of each source, which become assets in Dagster. If a source does not answer, the start continues with the
-        tables of the last start.
-        """
-        for name, destination in self.config.destinations.items():
-            from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
-
-            password = self._options.environment.get(destination.source.password.removeprefix("$"))
-            try:
-                discover(self.config, name, password)
-            except SluiceError as error:
-                self.say(
-                    f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
-                )
-        # No run creates a table at such a path: the table stops, and the status names it. Other tables continue, so the start continues
-        # too.
-        for clash in known_path_clashes(self.config):
-            self.say(clash)
 
     def down(self) -> list[int]:
         """Stops all started processes in order, each with a deadline. Returns the ids of processes that still run, normally none."""

@@ -151,7 +151,7 @@ class Supervisor:
             if kept.part.name in running:
                 kept.enter(State.STARTING, now)
                 kept.answered = True
-            elif kept.part.once and set(kept.part.after) <= set(running):
+            elif kept.part.once and kept.part.after and set(kept.part.after) <= set(running):
                 kept.enter(State.READY, now)  # Another process started the other parts, and has already done this task.
 
     def is_ready(self, *, tasks: bool = True) -> bool:

@@ -26,6 +26,7 @@ from sluice.orchestration.base.batch_reference import (
     delivery_of,
 )
 from sluice.orchestration.base.ports import TableFailure
+from sluice.orchestration.base.run_stamp import stamp_of_runs
 from sluice.orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
 from sluice.orchestration.sensor.backoff import Failed, FailedRuns, failed_in_a_row
 from sluice.orchestration.sensor.giving_up import TRIES_MAX
@@ -98,6 +99,8 @@ class RunStore:
     def __init__(self, instance: DagsterInstance, job_name: str) -> None:
         self._instance = instance
         self._job_name = job_name
+        # The stamp of the storage of runs when it had no open run, or None.
+        self._none_open_at: object = None
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
         """Returns all runs of the merge job whose tags name exactly this delivery. Ignores runs of other jobs, because their tags must
@@ -169,9 +172,13 @@ class RunStore:
         """Returns every run of the destination that should have a process, whatever its batch.
 
         The query filters only by status, and its result is filtered by job. Few runs are open, but a query by job or tag would scan all
-        runs in the storage.
+        runs in the storage. If no run was open and the storage has not changed since, it is not queried again.
         """
+        stamp = stamp_of_runs(self._instance)
+        if stamp is not None and stamp == self._none_open_at:
+            return []
         records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
+        self._none_open_at = None if records else stamp
         return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
 
     def draining(self) -> list[RunRecord]:

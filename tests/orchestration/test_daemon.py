@@ -212,6 +212,25 @@ def test_the_id_of_a_code_server_is_asked_rarely_while_it_answers(monkeypatch: p
     assert not answers[1:], "each call asks while there is no answer"
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_code_location_is_loaded_again_only_while_it_is_broken(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    refreshed: list[float] = []
+
+    def refresh(_self: object, last: float) -> float:
+        refreshed.append(last)
+        return last
+
+    monkeypatch.setattr(controller.DagsterDaemonController, "check_workspace_freshness", refresh)
+    daemon.reload_only_broken_locations()
+    entries = {"whole": SimpleNamespace(code_location=1), "other": SimpleNamespace(code_location=1 if loaded else None)}
+    request = SimpleNamespace(get_code_location_entries=lambda: entries)
+    workspace = SimpleNamespace(create_request_context=lambda: request)
+    of_daemon: Any = SimpleNamespace(_workspace_process_context=workspace)
+    last = controller.DagsterDaemonController.check_workspace_freshness(of_daemon, 5.0)
+    assert refreshed == ([] if loaded else [5.0])
+    assert last == 5.0 or loaded
+
+
 @dg.job
 def nothing_to_do() -> None: ...
 

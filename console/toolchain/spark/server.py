@@ -174,11 +174,11 @@ class SparkConnectServer:
         os.chdir(self.folder)
         os.execve(command[0], command, self._environment())  # noqa: S606  our own program
 
-    def warm_up_command(self, folder: Path) -> list[str]:
+    def warm_up_command(self, folder: Path, idle_seconds_max: float = 0.0) -> list[str]:
         """Returns the command that runs the first merges on a running server, with tables in `folder`. The command ends when the server
-        ends, and at the latest after WARM_SECONDS_MAX.
+        ends, and at the latest after WARM_SECONDS_MAX. It first waits at most `idle_seconds_max` until the processors are idle.
         """
-        return [sys.executable, "-m", WARM_UP, self.url, str(folder), str(WARM_SECONDS_MAX)]
+        return [sys.executable, "-m", WARM_UP, self.url, str(folder), str(WARM_SECONDS_MAX), str(idle_seconds_max)]
 
     @property
     def ended(self) -> str:

@@ -3,6 +3,9 @@
 The first MERGE of a server takes half a minute, because Spark loads and compiles classes. The warm-up spends that time before a user needs
 a merge. It is a separate program, so that it can be ended at any time: Spark's client waits minutes for a dead server. `sluice up` does not
 wait for the program. The program ends itself with its server, and at the latest after some minutes.
+
+When `sluice up` starts everything, the other processes and the first run need the processors. So the MERGE statements wait until the
+processors are idle, or for some seconds.
 """
 
 import os
@@ -13,8 +16,10 @@ import sys
 import threading
 import time
 import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from pyspark.sql.connect.session import SparkSession
 
 from sluice.spark_jobs.session import SparkSettings
@@ -22,20 +27,36 @@ from sluice.spark_jobs.small.job import why_not_on_executors
 
 MERGES = 2
 LOOK_SECONDS = 1.0
+# The processors are idle if less than this percentage of their time was used in two seconds in a row.
+IDLE_PERCENT, IDLE_LOOKS = 50.0, 2
 
 
-def warm_up(url: str, folder: Path) -> None:
-    """Runs the statements of a merge on twenty rows in `folder`, and then deletes the folder."""
+def warm_up(url: str, folder: Path, idle_seconds_max: float) -> None:
+    """Starts a Python worker, then runs the statements of a merge on twenty rows in `folder`, and deletes the folder. Before the
+    statements, waits at most `idle_seconds_max` until the processors are idle.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     # This call starts a Python worker; its result is not needed here. The worker is started first, because the first batches of a user are
     # small merges, which need only this worker.
     why_not_on_executors(SparkSettings(remote=url))
+    wait_until_idle(lambda: psutil.cpu_percent(LOOK_SECONDS), time.monotonic() + idle_seconds_max)
     session = SparkSession.builder.remote(url).create()
     try:
         _merge_tiny_table(session, folder)
     finally:
         session.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until_idle(
+    used_percent: Callable[[], float], deadline: float, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Waits until the processors were idle IDLE_LOOKS times in a row, or until the deadline. `used_percent` measures for a moment which
+    part of their time is used.
+    """
+    idle = 0
+    while idle < IDLE_LOOKS and clock() < deadline:
+        idle = idle + 1 if used_percent() < IDLE_PERCENT else 0
 
 
 def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
@@ -76,4 +97,4 @@ def end_with_server(url: str) -> None:
 if __name__ == "__main__":
     signal.alarm(int(sys.argv[3]))  # The signal has no handler, so it ends the process.
     threading.Thread(target=end_with_server, args=(sys.argv[1],), daemon=True).start()
-    warm_up(sys.argv[1], Path(sys.argv[2]))
+    warm_up(sys.argv[1], Path(sys.argv[2]), float(sys.argv[4]))

@@ -1,0 +1,81 @@
+"""Reads which tables the sources have, before the processes that need the list of tables start. Spark starts meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.console.source.query import known_path_clashes
+
+SECONDS_MAX = 240.0
+
+
+class TableReading:
+    """A task of the supervisor: reads the tables of each source, which become assets in Dagster, in a thread. If a source does not answer,
+    the start continues with the tables of the last start.
+
+    `passwords` has the values of environment variables that conf/ names. `log` gets the traceback of an unexpected error.
+    """
+
+    name, once = "reading of the sources' tables", True
+    after: tuple[str, ...] = ()
+    seconds_max = SECONDS_MAX
+
+    def __init__(
+        self, config: SluiceConfig, passwords: Mapping[str, str], log: Path, say: Callable[[str], None]
+    ) -> None:
+        self.log = log
+        self._config, self._passwords, self._say = config, passwords, say
+        self._thread: threading.Thread | None = None
+        self._sentences: list[str] = []
+        self._failed = False
+
+    def begin(self) -> None:
+        self._sentences, self._failed = [], False
+        self._thread = threading.Thread(target=self._read, name="source-tables", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Forgets the thread, which ends by itself or with this process. It writes each list of tables at once."""
+        self._thread = None
+
+    def ended(self) -> str:
+        """Returns "an unexpected error" after one, and otherwise "": the thread needs no process that could end."""
+        return "an unexpected error" if self._failed else ""
+
+    def port_taken(self) -> bool:
+        return False
+
+    def answers(self) -> bool:
+        """Returns whether all tables are read. Then also says which sources did not answer, and which tables share a path in the lake."""
+        if self._failed or self._thread is None or self._thread.is_alive():
+            return False
+        for sentence in self._sentences:
+            self._say(sentence)
+        return True
+
+    def _read(self) -> None:
+        try:
+            self._discover()
+        except BaseException:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.write_text(traceback.format_exc())
+            self._failed = True
+
+    def _discover(self) -> None:
+        for name, destination in self._config.destinations.items():
+            from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
+
+            try:
+                discover(self._config, name, self._passwords.get(destination.source.password.removeprefix("$")))
+            except SluiceError as error:
+                self._sentences.append(
+                    f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
+                )
+        # No run creates a table at such a path: the table stops, and the status names it. Other tables continue, so the start continues
+        # too.
+        self._sentences += known_path_clashes(self._config)
