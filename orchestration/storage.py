@@ -3,8 +3,8 @@ dagster.yaml names another one.
 
 Dagster's own storage opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an
 event costs three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and
-SQLite does not sync each commit. A killed process loses nothing. If the host loses power, the newest events may be lost. No promise of
-Sluice depends on these events (docs/reliability.md).
+SQLite does not sync each commit. A killed process loses at most the reports that it has not committed (JOINED_SECONDS_MAX). If the host
+loses power, the newest events may be lost. No promise of Sluice depends on these events (docs/reliability.md).
 
 Each run has its own file. Dagster creates the file with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
 """
