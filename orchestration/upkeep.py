@@ -91,7 +91,8 @@ def first_definitions(
     in_use: InUse, reload: Callable[[], None] = reload_definitions, clock: Callable[[], float] = time.monotonic
 ) -> ShownDefinitions:
     """Copies the lists of tables for the first definitions. Returns the object that reloads the definitions when a list changes."""
-    # The digests are read before the lists are copied. So a list that changes in between has another digest later, and is copied again.
+    # The digests are read before the lists are copied. If a list changes between these two steps, its digest differs at the next look, and
+    # the list is copied again.
     shown = ShownDefinitions(in_use, reload, clock)
     try:
         with current_tables():

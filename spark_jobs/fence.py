@@ -45,6 +45,6 @@ class Fence:
             del self._at[name]
 
 
-# For merges from the command line, without an engine. They have neither a lease nor a ledger.
+# For merges from the command line, which have no engine, and so neither a lease nor a ledger to check.
 BY_HAND = Fence(lambda: "")
 READ_ONLY = Fence(lambda: "the Spark session was opened only to read: a commit needs a fence")

@@ -134,7 +134,8 @@ class _SnapshotListener:
 
     @contextlib.contextmanager
     def run_lock(self) -> Iterator[None]:
-        # A group of tables takes the lock again right after it has released the lock, so other processes get it first.
+        # The run of a group of tables takes the lock again right after it has released the lock. Without this call, it could take the lock
+        # before a process that waits for it.
         give_way(self._ports, self._config.destination_dir(self._destination))
         with only_writer(self._ports, self._config, self._destination, self._context.log.info) as fence:
             self._fence = fence

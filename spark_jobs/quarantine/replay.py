@@ -1,9 +1,9 @@
 """Puts quarantined values that can now be decoded back into their rows. `sluice quarantine replay` calls this while no run merges.
 
-A value is put into a row only if the row still has the order key of the value's transaction. If the row changed later, that change has its
-own value. A value that is older than a rename of the table belongs to another table. Among the rows of one transaction, the key identifies
-the row; in a table without a key, all columns do. Rows that are equal in all columns get their values only if the values are equal too. A
-repeated call changes nothing.
+A value is put into a row only if the row still has the order key of the value's transaction. If the row changed later, the later change has
+set its own value. A value that is older than a rename of the table belongs to another table. Among the rows of one transaction, the key
+identifies the row; in a table without a key, all columns do. Rows that are equal in all columns get their values only if the values are
+equal too. A repeated call changes nothing.
 
 When `put_back` returns, the values are on disk in the table and in its history, so the caller may remove them from the quarantine.
 """

@@ -120,8 +120,8 @@ class SideTable:
         table for users.
         """
         self.fence.check(self.name)
-        # The table may exist by now; `open` then checks its owner. After any other failure it does not exist, and the code below raises an
-        # error.
+        # The table may exist by now; `open` then checks its owner. After any other failure the table does not exist, and the code below
+        # raises an error.
         with contextlib.suppress(DeltaError):
             deltalake.DeltaTable.create(
                 self.path,

@@ -89,10 +89,11 @@ def _written(argument: Any) -> bytes:
 
 
 def _loaded(name: str, code: bytes, argument: bytes) -> Callable[[Batches], Batches]:
-    """Returns the function that an executor gets. It reads the code, unless its process has done so, and then the argument.
+    """Returns the function that an executor gets. The function reads the code, unless its worker process has read the same code before, and
+    then the argument.
 
-    A worker keeps only the code that it has read last. The same functions have another code in each process that writes it, and a worker
-    may serve many processes in its life.
+    A worker keeps only the code that it has read last. Each process that writes the code produces other bytes for the same functions, and a
+    worker may serve many such processes, so all these codes would fill its memory.
     """
 
     def run(batches: Batches) -> Batches:

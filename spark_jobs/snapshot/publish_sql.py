@@ -38,7 +38,7 @@ class Rows:
     """The input from which a table is created.
 
     - `label` is the order key of rows that were read. `read_at_us` is their commit time in µs since 1970.
-    - `buffered_after` is for a table without a key: the order key up to which the rows that were read contain its changes.
+    - `buffered_after` is for a table without a key: the order key up to which the rows that were read contain the table's changes.
     - `changes` says whether there are buffered changes. `partial` says whether any of them lack columns.
     """
 

@@ -251,7 +251,7 @@ def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
 
 def is_same_publication(commit: Mapping[str, Any], user_metadata: str) -> bool:
     """Returns whether a commit in Delta's history published the same rows and changes as the publication with this metadata. Another run,
-    which was killed afterwards, may have made it.
+    which was killed afterwards, may have made this commit.
     """
     theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
     return "read" in theirs and all(theirs.get(name) == ours.get(name) for name in PUBLISHED)
