@@ -1,13 +1,13 @@
 """Registers Python codecs that decode MySQL's character sets as the server does. `collations` gets the codec name of each charset from this
 module.
 
-Python's codecs differ from the server's conversion in a few characters. Python has no codec for MySQL's `latin1` (cp1252, with control
-characters for its five undefined bytes) and for some other charsets. This file registers codecs for all of them under the name
+Python's codecs differ from the server's conversion in a few characters. For MySQL's `latin1` (cp1252, with control characters for its five
+undefined bytes) and for some other charsets, Python has no codec. For all these charsets, this file registers codecs under the name
 "mysql_<charset>". tests/binlog/charsets compares every codec with real servers.
 
-Invalid bytes raise UnicodeDecodeError. With the error handler "surrogateescape", they become lone surrogates. They never become a
-replacement character. In some charsets, Python has characters that the server lacks, such as the euro sign in `greek`. The codecs decode
-them.
+Invalid bytes raise UnicodeDecodeError. With the error handler "surrogateescape", invalid bytes become lone surrogates. Invalid bytes never
+become a replacement character. In some charsets, Python has characters that the server lacks, such as the euro sign in `greek`; the codecs
+decode these characters.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CODEC_PREFIX = "mysql_"
 # The suffix of codecs that decode a two-byte backslash as U+FF3C. In a statement, only a one-byte backslash begins an escape sequence.
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
-# Charset → pattern that divides bytes into pieces. A piece is decoded at once: a run of one-byte characters, or one multi-byte
+# Charset → pattern that divides bytes into pieces, which are decoded one by one. A piece is a run of one-byte characters, or one multi-byte
 # character.
 PIECES = {
     "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
@@ -78,17 +78,18 @@ Encode = Callable[[str], bytes]
 
 
 def codec_of(charset: str) -> str:
-    """Returns the name of a charset's codec for bytes.decode; empty if there is none."""
+    """Returns the name of a charset's codec for bytes.decode, or an empty text if the charset has no codec."""
     python_codec, differences = CODECS.get(charset, ("", {}))
     ours = differences or charset == "latin1" or charset in BEYOND_PYTHON or charset in ONE_BYTE
     return f"{CODEC_PREFIX}{charset}" if ours else python_codec
 
 
 def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
-    """Returns (codec, table) for the text of a statement. The codec decodes the statement before it is split into words. The table (for
-    str.translate) then corrects its names and literals.
+    """Returns (codec, table) for the text of a statement. The codec decodes the statement before it is split into words. After that, the
+    table (for str.translate) corrects the statement's names and literals.
 
-    The server splits swe7 text as if it were ASCII. The table then replaces the ten signs that are letters in swe7.
+    For example, the server splits swe7 text as if it were ASCII, so the codec is `ascii`, and the table replaces the ten signs that are
+    letters in swe7.
     """
     if charset in LEXED:
         return f"{CODEC_PREFIX}{charset}{LEXED_SUFFIX}", {ord(wide): sign for wide, sign in CODECS[charset][1].items()}
@@ -123,8 +124,8 @@ def _one_byte(charset: str) -> tuple[Decode, Encode]:
 
 
 def _corrected(charset: str, *, lexed: bool) -> tuple[Decode, Encode]:
-    """Returns the (decode, encode) functions of a charset. They are those of Python's codec, corrected for characters that the server maps
-    differently, and extended by characters that Python lacks. `lexed`: whether to leave out the corrections.
+    """Returns the (decode, encode) functions of a charset. The functions use Python's codec, correct the characters that the server maps
+    differently, and add characters that Python lacks. With `lexed`, the corrections are left out.
     """
     base, differences = CODECS[charset]
     differences = {} if lexed else differences

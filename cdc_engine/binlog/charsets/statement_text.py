@@ -1,9 +1,9 @@
-"""Decodes the text of statements. Computes what the server stores for a literal: it converts the literal from the client's charset to the
-connection's, and then to the column's.
+"""Decodes the text of statements. Computes what the server stores for a literal: the server converts the literal from the client's charset
+to the connection's charset, and then to the column's charset.
 
 No other file decodes statements. `events.control` calls `statement_text`; `table_meta` calls the other functions for names, labels and
-defaults. Bytes that are not a character stay in the text as lone surrogates (Python's "surrogateescape"), so that no byte is lost or
-guessed.
+defaults. Bytes that are not a character in the text's charset stay in the text as lone surrogates (Python's "surrogateescape"), so that no
+byte is lost or guessed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
 UNKNOWN = "?"  # The server stores a question mark for a character that the target charset lacks.
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
-# Bytes of a character beyond the BMP in utf8mb4. For a utf8mb3 client, the server stores one question mark per byte.
+# The number of bytes of a character beyond the BMP in utf8mb4. For a client with the charset utf8mb3, the server stores one question mark
+# for each of these bytes.
 _BYTES_BEYOND_BMP = 4
 WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # Charset → bytes of its shortest character.
 _BMP_CHARSETS = {"utf8mb3", "ucs2"}
@@ -64,8 +65,8 @@ def shown(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Literals:
-    """Converts literals as the server does: from the client charset through the connection charset. An empty charset
-    means no conversion.
+    """Converts literals as the server does: from the client charset to the connection charset, and then to a column's charset. An empty
+    charset means no conversion.
     """
 
     client: str = ""

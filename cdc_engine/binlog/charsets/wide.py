@@ -2,7 +2,8 @@
 
 The kernel computes UTF-16 and UTF-32 characters from their bytes. For other charsets, it reads tables with the code points of single bytes,
 of pairs of bytes, and of pairs after 0x8F (ujis, eucjpms). The tables are made with the charset's codec when the first text arrives. The
-kernel cannot decode four-byte characters of gb18030 and invalid bytes; the caller decodes such texts with the codec.
+kernel cannot decode four-byte characters of gb18030 and invalid bytes. The caller decodes columns that contain them with the charset's
+codec.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -16,11 +17,11 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-# The most bytes of UTF-8 for one byte of text: one byte of sjis can become a character of three bytes.
+# The maximum number of bytes of UTF-8 for one byte of text. For example, one byte of sjis can become a character of three bytes.
 UTF8_BYTES_A_BYTE = 3
 # Codec → (bytes per unit, whether it is little-endian)
 UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
-NOT_DEFINED = -1  # The tables have this where no character is defined.
+NOT_DEFINED = -1  # The tables have this value for bytes that are not a character.
 THIRD = 0x8F  # First byte of the three-byte characters of ujis and eucjpms.
 FIRST_TRAIL = 0x30
 SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x110000
@@ -129,7 +130,7 @@ def number_of(buffer: Bytes, at: Integer, unit: Integer, lowest_first: bool) -> 
 
 @kernel
 def character_of_tables(buffer: Bytes, at: Integer, end: Integer, tables: CodePoints) -> tuple[Integer, Integer]:
-    """Returns (code point, bytes) of the character at `at`; (0, 0) if the tables lack it."""
+    """Returns (code point, bytes) of the character at `at`; (0, 0) if the tables do not have the character."""
     alone, pairs, triples = tables
     first = np.int64(buffer[at])
     if alone[first] >= 0:

@@ -1,4 +1,6 @@
-"""Registers the decoders of all MySQL column types when it is imported; each family has a file. `entry` defines `ColumnType`."""
+"""Registers the decoders of all MySQL column types when this package is imported. Each family of types has a file. `entry` defines
+`ColumnType`.
+"""
 
 from sluice.cdc_engine.binlog.column_types import (
     compressed,

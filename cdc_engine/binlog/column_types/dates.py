@@ -1,8 +1,9 @@
-"""Decodes DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in the older ones.
+"""Decodes DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in older formats.
 
-DATETIME has no time zone and becomes `timestamp_ntz`. TIMESTAMP is an instant, stored as UTC seconds. The table's policy (see
-`zero_dates`) says what replaces a zero or partial date or a day that does not exist (ALLOW_INVALID_DATES); the default is NULL. The
-same applies to dates in year 0, because Spark's and Arrow's calendars begin with year 1."""
+DATETIME has no time zone and becomes `timestamp_ntz`. TIMESTAMP is an instant, stored as UTC seconds. Invalid dates are zero dates, partial
+dates and days that do not exist (ALLOW_INVALID_DATES). The table's policy (see `zero_dates`) says what replaces an invalid date; the
+default is NULL. Dates in year 0 count as invalid too, because Spark's and Arrow's calendars begin with year 1.
+"""
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int64s
 
 NO_DATE = np.iinfo(np.int64).min  # The kernels write this for an invalid date.
-# Microseconds per unit of a fraction, indexed by its number of bytes: 1 byte counts hundredths of a second, 2 ten-thousandths, 3
-# millionths.
+# Microseconds per unit of a fraction, indexed by the fraction's number of bytes: one byte counts hundredths of a second, two bytes count
+# ten-thousandths, three bytes millionths.
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)
 # Bytes of a DATETIME in MariaDB's own format, indexed by its fraction digits.
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
-# The bytes of a DATETIME2 before the fraction, and the highest of their forty bits, which is set if the value is not negative.
+# The number of bytes of a DATETIME2 before the fraction, and the highest of their forty bits, which the server sets in every valid value.
 DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39
 
 
@@ -93,8 +94,8 @@ def _timestamp(width: int, finish: Any, digits: int) -> ColumnType:
 
 
 def old_fraction_digits(column: Column) -> int:
-    """Returns the number of fraction digits of a column in MariaDB's own formats (mysql56_temporal_format=OFF). Only the declared type has
-    it.
+    """Returns the number of fraction digits of a column in MariaDB's own formats (mysql56_temporal_format=OFF). The number comes from the
+    declared type, because the table map does not have it.
     """
     return declared_digits(column.mysql_type)
 
@@ -221,7 +222,7 @@ def _old_timestamps(values: Values, digits: int) -> AnyArray:
 
 
 def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
-    """Converts instants to UTC dates and times in the packed layout of DATETIME2. The zero timestamp becomes zero."""
+    """Converts instants to UTC dates and times in the packed layout of DATETIME2. The zero timestamp becomes the number zero."""
     array = finish(values)
     moments = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
     days, micros = np.divmod(moments, 86_400_000_000)
@@ -235,8 +236,8 @@ def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
-    """Returns an Arrow array with NULL for each NO_DATE. A NULL of the source stays NULL: the gather kernels read it as zero, which is
-    NO_DATE.
+    """Returns an Arrow array with NULL for each NO_DATE. A NULL of the source stays NULL, because the gather kernels read it as zero, which
+    the callers convert to NO_DATE.
     """
     valid = micros != NO_DATE
     data = np.where(valid, micros + fraction_micros, 0)

@@ -1,8 +1,9 @@
 """Decodes DECIMAL(p, s) from MySQL's packed format (strings/decimal.cc): big-endian groups of nine digits in four bytes, and shorter
 groups for the remaining digits.
 
-The highest bit of the first byte is set if the number is not negative. All bits of a negative number are inverted.
-Up to 38 digits fit Arrow's and Spark's decimal; longer numbers become the text that SELECT prints."""
+The highest bit of the first byte is set if the number is not negative. All bits of a negative number are inverted. Columns with up to 38
+digits become Arrow's and Spark's decimal. Columns with more digits become the text that SELECT prints.
+"""
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
-DIGITS_MAX = 38  # The most digits that a decimal128 has.
+DIGITS_MAX = 38  # The maximum number of digits of a decimal128.
 BYTES_OF_DIGITS = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 POWERS = np.array([10**exponent for exponent in range(10)], np.int64)
 
@@ -72,8 +73,8 @@ def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) 
 def decode_words(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Any
 ) -> Integer:
-    """Decodes decimals to 128-bit two's complement integers. `out`: (low, high) words, uint64, rows by 2. The arithmetic uses four limbs
-    of 32 bits.
+    """Decodes decimals to 128-bit two's complement integers. `out`: (low, high) words, uint64, rows by 2. The computation divides a number
+    into four limbs of 32 bits.
 
     Returns the first row with an invalid group, or -1.
     """

@@ -24,7 +24,8 @@ from sluice.cdc_engine.binlog.documents.print_documents import DONE, print_docum
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s
 
-# The bytes of a text buffer beyond the expected text: the kernels require more free bytes for a number than its text uses.
+# How many bytes a text buffer has in addition to the expected text. The kernels require more free bytes for a number than the number's text
+# uses.
 SPARE_BYTES = 1 << 10
 PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]
 
@@ -50,8 +51,8 @@ def _refused(status: int, row: int) -> NoReturn:
 def printed(values: Values, expected: int, print_from: PrintFrom, otherwise: Callable[[int, int], bytes]) -> AnyArray:
     """Returns an Arrow array of the texts that a kernel prints, one per value. `expected`: estimated bytes of the texts.
 
-    `print_from` prints the values from a row on and returns (status, row) as `print_documents` does. It is called again with a larger
-    buffer if its status is ROOM. For any other failure, `otherwise` returns the row's text or raises ValueRefusedError.
+    `print_from` prints the values from a row on and returns (status, row) as `print_documents` does. If the status is ROOM, `print_from` is
+    called again with a larger buffer. For any other failure, `otherwise` returns the row's text or raises ValueRefusedError.
     """
     offsets = np.zeros(values.count + 1, np.int32)
     text = np.empty(min(ARROW_BYTES_MAX, expected + expected // 2 + SPARE_BYTES), np.uint8)
@@ -93,7 +94,9 @@ def _checked(values: Values, offsets: Int32s, text: Bytes) -> AnyArray:
 
 
 def _not_utf8(offsets: Int32s, text: Bytes) -> ValueRefusedError:
-    """Returns the error that names the row whose text is not UTF-8. Its loop over all rows runs only after a failure."""
+    """Returns the error that names the row whose text is not UTF-8. A Python loop over all rows finds the row; the loop runs only after a
+    failure.
+    """
     for row in range(len(offsets) - 1):
         try:
             text[offsets[row] : offsets[row + 1]].tobytes().decode()

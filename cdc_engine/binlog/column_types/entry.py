@@ -1,9 +1,10 @@
-"""Defines `ColumnType` and the register of all column types. A column type says how a row image stores values and how to decode them.
+"""Defines `ColumnType` and the register of all column types. A column type says how a row image stores the values of a column, and how
+these values are decoded.
 
-One function per MySQL type makes a `ColumnType` from a `contracts.Column`. The decorator `column_type` registers the function for
-type codes; `declared_type` registers it for a declared name, if the type shares its code with another type. A new type needs only a
-new function in the file of its family. `cdc_engine.binlog.rows.decoder` decodes with the result, and staging writes the Spark names
-into manifests.
+One function per MySQL type makes a `ColumnType` from a `contracts.Column`. The decorator `column_type` registers the function for type
+codes; `declared_type` registers it for a declared name, if the type shares its code with another type. A new type needs only a new function
+in the file of its family. `cdc_engine.binlog.rows.decoder` decodes columns with their `ColumnType`, and staging writes the Spark names of
+the types into manifests.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ else:
 
 
 class TypeUnsupportedError(Exception):
-    """Sluice cannot decode a column's type or charset. The message names it. `rows` turns this error into a TableStoppedError."""
+    """Sluice cannot decode a column's type or charset. The message names the type or charset. `rows` converts this error to a
+    TableStoppedError.
+    """
 
 
 class ValueRefusedError(Exception):
@@ -70,10 +73,10 @@ def validity_of(valid: np.typing.NDArray[np.bool_]) -> pa.Buffer | None:
 class ColumnType:
     """How a row image stores a column's values, and how to decode them.
 
-    If `prefix_bytes` is not 0, each value follows a length of that many bytes. If it is 0, each value has `width` bytes. `finish` decodes
-    all values of a column to an Arrow array of the type `arrow`. `spark`: the type's name in Spark SQL. `may_become_null`: whether some
-    values that are not NULL in the source (zero dates) become NULL, so that a NOT NULL column may contain NULL. `by_zero_dates`: the types
-    that replace this type under the zero-date policies "error" and "text"; empty for types without dates.
+    If `prefix_bytes` is not 0, each value is stored after its length, which has `prefix_bytes` bytes. If `prefix_bytes` is 0, each value
+    has `width` bytes. `finish` decodes all values of a column to an Arrow array of the type `arrow`. `spark`: the type's name in Spark SQL.
+    `may_become_null`: whether some values that are not NULL in the source (zero dates) become NULL, so that a NOT NULL column may contain
+    NULL. `by_zero_dates`: the types that replace this type under the zero-date policies "error" and "text"; empty for types without dates.
     """
 
     prefix_bytes: int = 0
@@ -102,7 +105,9 @@ def column_type(*codes: TypeCode) -> Callable[[Factory], Factory]:
 
 
 def declared_type(name: str) -> Callable[[Factory], Factory]:
-    """Returns a decorator that registers a function for columns whose declared type is `name`. It takes precedence over type codes."""
+    """Returns a decorator that registers a function for columns whose declared type is `name`. A declared type takes precedence over a type
+    code.
+    """
 
     def register(factory: Factory) -> Factory:
         REGISTER_BY_NAME[name] = factory
@@ -112,7 +117,7 @@ def declared_type(name: str) -> Callable[[Factory], Factory]:
 
 
 def type_of(column: Column, zero_dates: str = "null") -> ColumnType:
-    """Returns the type of a column. Raises TypeUnsupportedError, with column and type, if Sluice cannot decode it.
+    """Returns the `ColumnType` of a column. Raises TypeUnsupportedError, with column and type, if Sluice cannot decode the column.
 
     `zero_dates`: the policy for invalid dates: "null", "error" (raise ValueRefusedError) or "text" (the whole column becomes the text
     that SELECT prints).

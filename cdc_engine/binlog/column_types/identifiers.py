@@ -1,7 +1,8 @@
 """Decodes MariaDB's UUID, INET4 and INET6 into the text that SELECT prints. In the table map, they have the type code of BINARY.
 
-The row image omits trailing zero bytes. The server stores a UUID's five parts in reverse order, so that they sort by time
-(MariaDB's sql_type_uuid.h). It stores UUIDs of version 6 and later, and those outside RFC 4122 (nil, max), in the printed order."""
+The row image omits trailing zero bytes. The server stores a UUID's five parts in reverse order, so that they sort by time (MariaDB's
+sql_type_uuid.h). UUIDs of version 6 and later, and UUIDs outside RFC 4122 (nil, max), are stored in the printed order.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ def print_inet4(octets: Bytes, line: Integer, first: Integer, out: Bytes, used: 
 def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Integer:
     """Writes one IPv6 address as the server's INET6_NTOA does. Returns the end of the text in `out`.
 
-    `::` replaces the longest run of zero groups (the first of equal runs), even if it is one group. An embedded IPv4 address has dots.
+    `::` replaces the longest run of zero groups, also if the run has only one group; of equally long runs, the first. An embedded IPv4
+    address has dots.
     """
     first, length = zero_groups(octets, line)
     mapped = first == 0 and length == 5 and octets[line, 10] == 0xFF and octets[line, 11] == 0xFF

@@ -1,7 +1,8 @@
 """Decodes ENUM and SET: a little-endian number in the row image becomes the label, or the labels joined by commas.
 
-For a character beyond U+FFFF in a label, the server shows `?` (information_schema, SHOW CREATE TABLE), so Sluice cannot know that
-label and refuses values that have it. A label that really contains `?` can be decoded."""
+For a character beyond U+FFFF in a label, the server shows `?` (information_schema, SHOW CREATE TABLE). So Sluice cannot know such a label,
+and refuses values that have the label. A label that really contains `?` can be decoded.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def geometry(column: Column) -> ColumnType:
 
 @column_type(TypeCode.VECTOR)
 def vector(column: Column) -> ColumnType:
-    """Returns the type of MySQL's VECTOR column. MariaDB's VECTOR has the type code of VARBINARY and does not come here."""
+    """Returns the type of MySQL's VECTOR column. MariaDB's VECTOR has the type code of VARBINARY, so `varchar` decodes it."""
     return _binary(column.metadata or VECTOR_PREFIX_BYTES, _bytes)
 
 

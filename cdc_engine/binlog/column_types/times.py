@@ -1,8 +1,9 @@
 """Decodes TIME(f) into the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours with at least two digits, f digits of fraction.
 
-Since MySQL 5.6 (sql-common/my_time.cc), a TIME is stored in big-endian order as a signed number plus half of its range. The number has
-hours << 12 | minutes << 6 | seconds, and below them the fraction's bytes; a negative time negates the whole number. Older servers stored
-the decimal number hhmmss."""
+Since MySQL 5.6 (sql-common/my_time.cc), a TIME is a number in big-endian order: hours << 12 | minutes << 6 | seconds, and in lower bytes
+the fraction. For a negative time, the whole number is negated. The server stores the number plus half of the number's range, so that the
+stored number is never negative. Older servers stored the decimal number hhmmss.
+"""
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
 OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # Bytes of a value in MariaDB's own format, indexed by its fraction digits.
-# MariaDB's own format stores a time plus this number of seconds: one more than the greatest time.
+# In MariaDB's own format, the stored number is the time plus this number of seconds, which is one more than the greatest time.
 TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1
-# One byte more than the longest valid time: the hours have ten bits, so the hours of an invalid value can have four digits.
+# The text of the longest valid time and one more byte, because the hours have ten bits, so that the hours of an invalid value can have four
+# digits.
 TEXT_BYTES_MAX = len("-838:59:59.000000") + 1
 
 

@@ -1,8 +1,7 @@
-"""Transcodes strings of any charset to UTF-8. UTF-8 itself is copied and checked. Numba kernels transcode other charsets with tables;
-the charset's codec decodes columns with characters that the tables lack.
-
-A value that is invalid in its charset raises ValueRefusedError; no character is replaced. `rows` then stops the table and reports
-column and position."""
+"""Transcodes strings of any charset to UTF-8. Strings in UTF-8 are copied and checked. Numba kernels transcode other charsets with tables;
+the charset's codec decodes columns with characters that the tables lack. A value that is invalid in its charset raises ValueRefusedError;
+no character is replaced. `rows` then stops the table and reports column and position.
+"""
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from sluice.cdc_engine.binlog.column_types.entry import (
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-ARROW_BYTES_MAX = (1 << 31) - 1  # The most bytes of all strings of an Arrow array, because its offsets have 32 bits.
+# The maximum number of bytes of all strings of an Arrow array together, because the array's offsets have 32 bits.
+ARROW_BYTES_MAX = (1 << 31) - 1
 ASCII = np.arange(0x80, dtype=np.int32)
 UNDEFINED = 0xFFFF  # Code point in a table for a byte that the charset does not define.
 
@@ -106,7 +106,9 @@ def _codec(values: Values, codec: str, charset: str) -> AnyArray:
 
 
 def _refusal(values: Values, codec: str, charset: str) -> ValueRefusedError:
-    """Returns the error that names the value that the codec cannot decode. Its loop over all rows runs only after a failure."""
+    """Returns the error that names the value that the codec cannot decode. A Python loop over all rows finds the value; the loop runs only
+    after a failure.
+    """
     for row in np.flatnonzero(values.starts >= 0).tolist():
         try:
             values.value(row).decode(codec)

@@ -12,9 +12,10 @@ _NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # Zero and partial dates, w
 
 
 def text_value(text: str, each: ColumnType) -> str | None:
-    """Returns `text`, or None if it is an invalid date for which the lake has NULL. Raises ValueError if `zero_dates` is "error".
+    """Returns `text`, or None if `text` is an invalid date for which the lake has NULL. Raises ValueError if `text` is an invalid date and
+    the policy `zero_dates` is "error".
 
-    The text of a binary value is hexadecimal digits; of any other value, what SELECT prints.
+    The text of a binary value is hexadecimal digits. The text of any other value is what SELECT prints.
     """
     if not (pa.types.is_date(each.arrow) or pa.types.is_timestamp(each.arrow)) or not _NO_DAY.match(text):
         return text

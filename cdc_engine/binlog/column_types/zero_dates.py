@@ -1,8 +1,8 @@
 """Applies the policies for invalid dates: zero dates, partial dates, days that no month has, and the year 0.
 
 "null", the default, turns invalid dates into NULL. "error" raises ValueRefusedError. "text" turns the whole column into the text that
-SELECT prints (for a TIMESTAMP in UTC), which loses nothing. The types of `dates` call this file and pass their values in the packed layout
-of DATETIME2.
+SELECT prints (for a TIMESTAMP in UTC), so that the invalid dates are not lost. The column types of `dates` call this module, and pass their
+values in the packed layout of DATETIME2.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -21,7 +21,7 @@ from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Va
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# Returns for each row: (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and the microseconds.
+# A function that returns, for each row, (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and the microseconds.
 Packed = Callable[[Values], tuple[Int64s, Int64s | int]]
 DATE_ONLY = -1  # The value of `digits` for DATE, which has no time.
 MOMENT_BYTES = len("9999-12-31 23:59:59.999999")

@@ -1,7 +1,8 @@
 """Kernels that apply JSON differences to documents and print the results, all rows of a column at once. Called by `rows.diffs`.
 
 `json_diff` describes the format of differences and applies them in Python; tests compare the kernels with it. The kernels return LEFT for a
-difference that they cannot apply, and for a key with escapes. For such a row, the caller uses `json_diff`.
+difference that they cannot apply, for example because its path has a key with escapes. For a row with such a difference, the caller uses
+`json_diff`.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -51,7 +52,7 @@ def print_changes(
     nodes: Int64s,
     stack: Int64s,
 ) -> tuple[Integer, Integer]:
-    """Applies the `logged` differences of each row, from `row` on, to its document `before`, and prints the result.
+    """Applies the `logged` differences of each row, from `row` on, to the row's document `before`, and prints the results.
 
     Returns (status, row) like `print_documents`. Neither a document nor a row's differences may be NULL.
     """
@@ -136,8 +137,8 @@ def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
 def changed(
     buffer: Bytes, at: Integer, end: Integer, operation: Integer, root: Integer, node: Integer, nodes: Int64s
 ) -> bool:
-    """Applies one difference to the document `root`. Its path is in the buffer from `at` to `end`, and its new value is `node`. Returns
-    False if it cannot be applied.
+    """Applies one difference to the document `root`. The difference's path is in the buffer from `at` to `end`, and its new value is
+    `node`. Returns False if the difference cannot be applied.
     """
     if at >= end or buffer[at] != DOLLAR:
         return False
@@ -165,7 +166,8 @@ def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
     """Inserts `node` into `parent`: into an object in key order, or into an array before the cell with the index `first`. An index before
-    the first cell means the first cell. Returns False if the parent is not of the leg's kind or already has the key.
+    the first cell means the first cell. Returns False if the parent is not an object for a MEMBER or not an array for a CELL, or if the
+    object already has the key.
     """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False

@@ -1,6 +1,6 @@
 """Kernels that iterate over the objects and arrays of a binary JSON document. Called by `print_documents` and `trees`.
 
-The containers that the loop has entered are on a stack (int64, STACK_SHAPE), so no recursion is needed. The kernels follow only
+A stack (int64, STACK_SHAPE) has the containers that the loop has entered and not left, so no recursion is needed. The kernels follow only
 offsets that point forwards, and read no entry outside the document. They return 0 or a negative status.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
@@ -17,11 +17,12 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWARDS
 # Fields of an open container: its offset, the first valid offset of content, the number of its values, the number of values visited, the
-# width of its offsets, and the bytes of a key entry (0: an array). These are followed by fields of the next value: its kind, its offset,
-# and the offset and size of its key. The callers use NODE and LAST.
+# width of its offsets, and the bytes of a key entry (0: an array). Then come fields of the container's current value: its kind, its offset,
+# and the offset and size of its key. The fields NODE and LAST are for the callers.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, OFFSET, KEY_OFFSET, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
-# For each kind: the smallest offset width of a container at which an entry has the value itself instead of its offset.
+# For each kind of value: the smallest width of a container's offsets with which an entry contains the value itself instead of the value's
+# offset.
 INLINED_WIDTH = np.full(256, 8, np.int64)
 INLINED_WIDTH[[INT32, UINT32]] = 4
 INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2

@@ -1,8 +1,9 @@
 """Kernels that find the shortest decimal number that a parser reads back as the same double. Called by `print_numbers`.
 
-The algorithm is Schubfach (Raffaello Giulietti, The Schubfach way to render doubles). It scales the double, and the borders of the
-interval that rounds to it, by a power of ten from a table of 128-bit numbers. Of the numbers with at most 17 digits between the
-borders, it takes the shortest, and of equally short ones the closest. It is exact for every double and needs no fallback.
+The algorithm is Schubfach (Raffaello Giulietti, The Schubfach way to render doubles). The algorithm scales the double, and the bounds of
+the interval of numbers that round to the double, by a power of ten from a table of 128-bit numbers. Of the numbers with at most 17 digits
+between the bounds, it takes the shortest; of equally short numbers, it takes the closest to the double. The algorithm is exact for every
+double, so it needs no fallback.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def upper_product(first: Integer, second: Integer) -> Integer:
 
 @kernel
 def scaled(high: Integer, low: Integer, factor: Integer) -> Integer:
-    """Returns `factor` times the 128-bit number (high, low), shifted right by 128 bits. The lowest bit of the result is set if the shift
-    drops more than a rounding error.
+    """Returns `factor` times the 128-bit number (high, low), shifted right by 128 bits. The lowest bit of the result is also set if the
+    dropped bits are more than a rounding error.
     """
     under = high * factor + upper_product(low, factor)
     carried = np.uint64(under < upper_product(low, factor))
@@ -87,8 +88,8 @@ def shortest_digits(fraction: Integer, exponent: Integer) -> tuple[Integer, Inte
 
 @kernel
 def closest(value: Integer, least: Integer, most: Integer, power: Integer) -> tuple[Integer, Integer]:
-    """Returns (digits, power of ten) of the shortest number from `least` to `most`. Of equally short ones, it is the closest to `value`.
-    The three arguments are in units of a quarter of 10 ** power.
+    """Returns (digits, power of ten) of the shortest number from `least` to `most`. Of equally short numbers, returns the closest to
+    `value`. The arguments `value`, `least` and `most` are in units of a quarter of 10 ** power.
     """
     tens = value // FORTY
     if tens > np.uint64(0):

@@ -1,10 +1,10 @@
 """Applies the JSON differences that an update logs instead of the whole document (partial JSON). Called by `rows.diffs`, once per distinct
 pair of document and differences.
 
-The format is that of sql-common/json_diff.cc (write_binary), without the length before it. Each difference has an operation (1 byte), the
-length of a path (length-encoded) and its text. All operations except REMOVE also have the length of a binary JSON value and the value. The
-differences are applied in order. A difference that cannot be applied raises JsonFormatError; a MySQL replica fails at such a difference
-too.
+The format is that of sql-common/json_diff.cc (write_binary), without the length before the differences. Each difference has an operation (1
+byte), the length of a path (length-encoded) and the path's text. All operations except REMOVE also have the length of a binary JSON value
+and the value. The differences are applied in order. If a difference cannot be applied, JsonFormatError is raised; a MySQL replica fails at
+such a difference too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _apply(holder: list[Node], cursor: ByteCursor) -> None:
 
 
 def legs_of(path: str) -> list[Leg]:
-    """Parses a path into its legs. Raises JsonFormatError if it is invalid or matches several values."""
+    """Parses a path into its legs. Raises JsonFormatError if the path is invalid or matches several values."""
     legs: list[Leg] = []
     at = 1
     while at < len(path) and (found := LEG.match(path, at)):
@@ -126,7 +126,7 @@ def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, 
 
 
 def _container_of(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """Returns (container of the value at a path, the value's leg in the container). For the path `$`, they are the holder and 0."""
+    """Returns (container of the value at a path, the value's leg in the container). For the path `$`, returns (`holder`, 0)."""
     parent: Container = holder
     last: Leg = 0
     for leg in legs:

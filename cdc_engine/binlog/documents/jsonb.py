@@ -1,10 +1,10 @@
 """Prints MySQL's binary JSON in Python exactly as the server does. `json_diff` uses it, and tests compare this package's kernels with it.
 
-The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its
-size (2 bytes each, 4 in the large form). An entry per key (offset, 2-byte length) and an entry per value (type, then the offset, or the
-value itself if it fits) follow, then the keys and values. Strings and opaque values have a length of 7 bits per byte. Offsets count
-from the first byte of the container. The text follows json_dom.cc: separators `", "` and `": "`, doubles with their shortest digits, and
-`.0` after a double that looks like an integer.
+The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its size (2
+bytes each, 4 in the large form). Then follow an entry per key (offset, 2-byte length), an entry per value (type, then the offset, or the
+value itself if it fits), the keys, and the values. Strings and opaque values begin with their length, which is stored in 7 bits per byte.
+Offsets count from the first byte of the container. The text follows json_dom.cc: separators `", "` and `": "`, doubles with their shortest
+digits, and `.0` after a double that looks like an integer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ INLINE_SMALL = {LITERAL, INT16, UINT16}
 INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
 # The deepest level of a value. The server allows 100 levels of containers, and a scalar in the innermost container is on level 101.
 DEPTH_MAX = 101
-# A document of n bytes has at most TEXT_FACTOR * n + TEXT_SPARE bytes of text. More text means that its entries share values.
+# A document of n bytes has at most TEXT_FACTOR * n + TEXT_SPARE bytes of text. If the text would be longer, several entries of the document
+# share a value.
 TEXT_FACTOR, TEXT_SPARE = 8, 64
 BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 BASE64_LINE = 76  # characters per line of the server's base64
@@ -71,7 +72,8 @@ def printed(keys: list[str] | None, values: list[str]) -> str:
 class _JsonbReader:
     def __init__(self, data: bytes, built: Built) -> None:
         self.data, self.built = data, built
-        # Each value has an entry of at least three bytes. More values than bytes mean that offsets form a circle.
+        # Each value has an entry of at least three bytes. If a document seems to have more values than bytes, several entries have the same
+        # offset.
         self.values_left = len(data)
 
     def value(self, kind: int, at: int, depth: int) -> Any:
@@ -155,7 +157,9 @@ def _literal(code: int) -> str:
 
 
 def printed_double(number: float) -> str:
-    """Prints a double like the server's my_gcvt (strings/dtoa.cc): shortest digits, and an exponent for very large or small numbers."""
+    """Prints a double like the server's my_gcvt (strings/dtoa.cc): with the fewest digits that identify the double, and with an exponent
+    for very large or small numbers.
+    """
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     if not isinstance(exponent, int):
         raise JsonFormatError("the document has an invalid number")

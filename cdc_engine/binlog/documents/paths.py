@@ -1,4 +1,4 @@
-"""Kernels that parse the paths of JSON differences leg by leg and find the node of a leg in a tree. Called by
+"""Kernels that parse the paths of JSON differences leg by leg, and find the node in a document's tree to which a leg leads. Called by
 `changes`.
 
 A path is $, then members (.plain, ."quoted") and cells ([3], [last], [last-3]). The Python parser (`json_diff`) handles other forms
@@ -33,8 +33,9 @@ INDEX_DIGITS_MAX = 10
 
 @kernel
 def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Integer, Integer]:
-    """Parses one leg of a path. Returns (kind, first, second, offset after the leg). For a MEMBER, `first` and `second` are offset and size
-    of its key; for a CELL, `first` is its number, negative from the end. The kind UNREAD means that the kernel cannot parse the leg.
+    """Parses one leg of a path. Returns (kind, first, second, offset after the leg). For a MEMBER, `first` and `second` are the offset and
+    the size of the member's key. For a CELL, `first` is the cell's index, which is negative if it counts from the end. The kind UNREAD
+    means that the kernel cannot parse the leg.
     """
     unread = (np.int64(UNREAD), np.int64(0), np.int64(0), np.int64(end))
     if at + 1 >= end or (buffer[at] != DOT and buffer[at] != OPEN):
@@ -87,8 +88,8 @@ def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: In
 def child_and_before(
     buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer
 ) -> tuple[Integer, Integer]:
-    """Returns (the child that a leg addresses, the child before it), each NONE if it does not exist. An object has only members, an array
-    only cells.
+    """Returns (the child that a leg addresses, the child before that child). A child that does not exist is NONE. An object has only
+    members, and an array only cells.
     """
     before = np.int64(NONE)
     if scalar(nodes, node) or keyed(nodes, node) != (kind == MEMBER):

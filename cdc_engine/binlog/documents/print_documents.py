@@ -1,9 +1,9 @@
 """Kernels that print binary JSON documents as the server does, all rows of a column at once. Called by
 `column_types.documents`.
 
-`jsonb` describes the format, and tests compare these kernels with `jsonb`. `containers` iterates over the values. Entries of a
-damaged document may share values, which could make its text very long. The kernels therefore refuse a document with more values than
-bytes, or with a text of more than TEXT_FACTOR times its bytes. No server writes such documents.
+`jsonb` describes the format, and tests compare these kernels with `jsonb`. `containers` iterates over the values. Entries of a damaged
+document may share values, which could make its text very long. So the kernels refuse a document with more values than bytes, or with a text
+that is more than TEXT_FACTOR times as long as the document. No server writes such documents.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -42,8 +42,8 @@ def print_documents(
     """Prints the documents from `row` on to `out`, back to back, beginning at `offsets[row]`. Writes the end of row n's text to
     `offsets[n + 1]`.
 
-    Returns (status, row). The status is DONE, or why `row` is not printed: ROOM if `out` is full, or another of `statuses` if its bytes
-    are not a document.
+    Returns (status, row). The status is DONE, or the reason why the document of `row` is not printed: ROOM if `out` is full, or another
+    status of `statuses` if its bytes are not a document.
     """
     used = np.int64(offsets[row])
     while row < starts.shape[0]:
@@ -86,7 +86,7 @@ def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used
 
 @kernel
 def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes the bracket or brace that opens or closes a container. `keyed`: whether it is an object."""
+    """Writes the bracket or brace that opens or closes a container. `keyed`: whether the container is an object."""
     if used >= out.shape[0]:
         return ROOM
     out[used] = signs[1] if keyed else signs[0]
@@ -95,7 +95,7 @@ def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integ
 
 @kernel
 def next_value(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer, out: Bytes, used: Integer) -> Integer:
-    """Moves to the next value of an open container and prints the comma and the key that precede the value."""
+    """Moves to the next value of an open container, and prints the comma and the key before the value."""
     first = stack[depth, GIVEN] == 0
     status = step(buffer, end, stack, depth)
     if status < 0:

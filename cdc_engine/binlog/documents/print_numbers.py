@@ -1,8 +1,8 @@
 """Kernels that print numbers, dates and times of a binary JSON document. Called by `print_values`.
 
-Each kernel gets its value, or the value's offset in `buffer`, and the offset in `out`. It returns the offset after the text, or a
-negative status (`statuses`). The caller ensures that the value is within the buffer, and that `out` has NUMBER_ROOM free bytes. The
-text follows the server's my_gcvt (strings/dtoa.cc), decimal2string and my_TIME_to_str.
+Each kernel gets a value, or the value's offset in `buffer`, and the offset in `out` at which the text begins. The kernel returns the offset
+after the text, or a negative status (`statuses`). The caller ensures that the value is within the buffer, and that `out` has NUMBER_ROOM
+free bytes. The text follows the server's my_gcvt (strings/dtoa.cc), decimal2string and my_TIME_to_str.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -16,7 +16,8 @@ from sluice.cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes
 
-# The most bytes of a printed number: in a damaged document, a decimal can have a precision of 255 digits.
+# The maximum number of bytes of a printed number. It is this high because, in a damaged document, a decimal can have a precision of 255
+# digits.
 NUMBER_ROOM = 300
 FIXED_DIGITS_MAX = 15  # The server prints doubles from 1e-15 up to, but not including, 1e15 without an exponent.
 MOMENT_BYTES = 8
@@ -53,7 +54,7 @@ def print_padded(out: Bytes, at: Integer, value: Integer, digits: Integer) -> In
 
 @kernel
 def print_integer(out: Bytes, at: Integer, value: Integer, signed: bool) -> Integer:
-    """Writes an int64 in decimal. If `signed` is false, its bits are an unsigned number."""
+    """Writes an int64 in decimal. If `signed` is False, the 64 bits are an unsigned number."""
     number = np.uint64(value)
     if signed and value < 0:
         out[at] = MINUS
@@ -64,7 +65,9 @@ def print_integer(out: Bytes, at: Integer, value: Integer, signed: bool) -> Inte
 
 @kernel
 def print_double(out: Bytes, at: Integer, bits: Integer) -> Integer:
-    """Writes a double with its shortest digits, and an exponent if it is very large or small. `bits`: the double's bits as int64."""
+    """Writes a double with the fewest digits that identify it, and with an exponent if the double is very large or small. `bits`: the
+    double's bits as int64.
+    """
     exponent, fraction = bits >> 52 & 0x7FF, bits & ((np.int64(1) << 52) - 1)
     if exponent == 0x7FF:
         return NO_NUMBER
@@ -115,7 +118,9 @@ def print_fixed(out: Bytes, at: Integer, digits: Integer, count: Integer, point:
 
 @kernel
 def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: Integer) -> Integer:
-    """Writes a DECIMAL with at most one leading zero. The buffer has its precision, scale and packed digits (`column_types.decimals`)."""
+    """Writes a DECIMAL with at most one leading zero. The buffer has the precision, the scale and the packed digits
+    (`column_types.decimals`).
+    """
     if size < 3:
         return CUT_OFF
     precision, scale = np.int64(buffer[start]), np.int64(buffer[start + 1])
@@ -163,8 +168,9 @@ def group_value(buffer: Bytes, at: Integer, size: Integer, first: bool, inverted
 
 @kernel
 def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits: Integer, whole: bool) -> Integer:
-    """Writes one group of digits of a DECIMAL to `out`, and returns the offset after them. `whole`: the group is before the decimal point,
-    so leading zeros of the number are omitted. `first`: the offset of the number's first digit."""
+    """Writes one group of digits of a DECIMAL to `out`, and returns the offset after the digits. `whole`: the group is before the decimal
+    point, so leading zeros of the number are omitted. `first`: the offset of the number's first digit.
+    """
     if whole and at == first:
         return print_digits(out, at, value, digits_of(value)) if value else at
     return print_digits(out, at, value, digits)

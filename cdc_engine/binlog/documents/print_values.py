@@ -1,7 +1,8 @@
 """Kernels that print the scalars of a binary JSON document. Called by `print_documents`.
 
-Each kernel gets the offset of its value in `buffer`, the end of the document, and the offset in `out`. It returns the offset
-after the text, or a negative status (`statuses`). It checks that the value is within the document and that `out` has enough space.
+Each kernel gets the offset of a value in `buffer`, the end of the document, and the offset in `out` at which the text begins. The kernel
+checks that the value is within the document and that `out` has enough space. It returns the offset after the text, or a negative status
+(`statuses`).
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -28,7 +29,7 @@ from sluice.cdc_engine.contracts import Bytes
 
 CUT_OFF, ENDLESS, KIND_UNKNOWN, ROOM = statuses.CUT_OFF, statuses.ENDLESS, statuses.KIND, statuses.ROOM
 LITERAL_UNKNOWN = statuses.LITERAL
-ESCAPED_BYTES_MAX = len(r"\u0000")  # The most bytes that one byte of a string becomes.
+ESCAPED_BYTES_MAX = len(r"\u0000")  # The maximum number of bytes of the escape for one byte of a string.
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
 LENGTH_SHIFT_MAX = 28  # The shift of the last byte of a length, which has 7 bits per byte, in at most five bytes.
 # The bytes of a number, indexed by kind; 0: not a number.
@@ -128,7 +129,7 @@ def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
 
 @kernel
 def sized(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Reads the length at `at`. Returns (start, size) of the value after it; a negative status replaces the start on failure."""
+    """Reads the length at `at`. Returns (start, size) of the value after the length. On failure, a negative status replaces the start."""
     size, shift = np.int64(0), np.int64(0)
     while at < end:
         byte = np.int64(buffer[at])

@@ -1,8 +1,8 @@
 """Kernels that convert a binary JSON document to a tree of nodes, which `changes` modifies, and that print the tree.
 
-`nodes` (int64, rows of NODE_FIELDS) contains the tree of one document and the trees of the values that differences put into it. A
-scalar's node has the scalar's offset; the node of an object or array has its first child; each child has the next child. Keys and
-scalars stay in `buffer`. For documents that no server writes, the kernels return LEFT, and the Python parser handles them.
+`nodes` (int64, rows of NODE_FIELDS) contains the tree of one document and the trees of the values that differences put into it. A scalar's
+node has the scalar's offset; the node of an object or array has its first child; each child has the next child. Keys and scalars stay in
+`buffer`. For documents that no server writes, the kernels return LEFT, and the Python parser (`json_diff`) handles these documents.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -88,7 +88,9 @@ def tree(
 
 @kernel
 def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: Integer) -> bool:
-    """Makes the node the last child of the open container. Returns False if its key is not greater than the key of the child before."""
+    """Makes the node the last child of the open container. Returns False if the node's key is not greater than the key of the previous
+    child.
+    """
     last = stack[depth, LAST]
     if stack[depth, KEY_BYTES]:
         at, size = stack[depth, STEP_KEY_OFFSET], stack[depth, STEP_KEY_SIZE]
