@@ -44,8 +44,8 @@ QUERY_ARRAYS: Mapping[str, npt.DTypeLike] = dict.fromkeys(
 
 
 def keep_events(block: Block, mask: Mask) -> Block:
-    """Returns the block with only the row events whose `mask` is true (bool, one per event). All transactions stay, even those that become
-    empty. The SQL text of a statement (rows query event) stays only if the statement's first row event stays.
+    """Returns the block with only the row events for which `mask` is True (bool, one per event). All transactions stay, also transactions
+    without remaining row events. The SQL text of a statement (rows query event) stays only if the statement's first row event stays.
     """
     kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
     arrays: dict[str, Any] = {name: getattr(block, name)[mask] for name in EVENT_ARRAYS}
@@ -90,13 +90,15 @@ def last_transaction(block: Block) -> Block:
 
 
 def retained_bytes(block: Block) -> int:
-    """Returns how many bytes of memory the block's buffer keeps allocated. A buffer that is a view keeps its whole base array allocated."""
+    """Returns how many bytes of memory the block's buffer keeps allocated. If the buffer is a view of a larger array, the whole array stays
+    allocated.
+    """
     base = block.buffer.base
     return max(block.buffer.nbytes, base.nbytes if isinstance(base, np.ndarray) else 0)
 
 
 def compact(block: Block) -> Block:
-    """Returns the block with its events and SQL texts copied into a new buffer that contains nothing else."""
+    """Returns the block with its events and SQL texts copied into a new buffer that contains only their bytes."""
     length = np.concatenate((block.event_length, block.query_length))
     ends = np.cumsum(length, dtype=np.int64)
     offset = ends - length
@@ -107,10 +109,10 @@ def compact(block: Block) -> Block:
 
 
 def can_follow(block: Block, before: Block) -> bool:
-    """Returns whether `block` can be joined to `before`: both belong to one binlog file, neither has a schema change or a statement, and
-    no transaction is missing between them.
+    """Returns whether `block` can be joined to `before`: the two blocks belong to one binlog file, have neither schema changes nor
+    statements, and no transaction is missing between them.
 
-    Otherwise the executed set of the joined block would lack the missing transaction.
+    If a transaction were missing, the executed sets that are computed from the joined block would not contain it.
     """
     same_stream = block.file == before.file and block.epoch == before.epoch and block.server_uuid == before.server_uuid
     same_references = block.tables is before.tables and block.gtid_sources is before.gtid_sources
@@ -122,7 +124,9 @@ def can_follow(block: Block, before: Block) -> bool:
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """Joins consecutive blocks into one. For each block after the first, `can_follow` must be true with its predecessor."""
+    """Joins consecutive blocks into one block. For each block after the first, `can_follow` must return True for the block and its
+    predecessor.
+    """
     buffers = np.array([len(block.buffer) for block in blocks], np.int64)
     events = np.array([block.event_count for block in blocks], np.int64)
     transactions = np.array([block.transaction_count for block in blocks], np.int64)
@@ -163,7 +167,9 @@ def executed_set(block: Block, transaction: int) -> str:
 
 
 def end_position(block: Block, transaction: int) -> Position:
-    """Returns the position at the end of the transaction with index `transaction`. An ack of the transaction moves the cursor there."""
+    """Returns the position at the end of the transaction with index `transaction`. An ack of the transaction moves the cursor to this
+    position.
+    """
     return Position(
         epoch=block.epoch,
         file=block.file,

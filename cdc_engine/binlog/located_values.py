@@ -1,4 +1,4 @@
-"""Defines `LocatedValues`, a kernel argument with the offsets and sizes of values in a buffer."""
+"""Defines `LocatedValues`, which tells numba kernels the offset and the size of each value in a buffer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from sluice.cdc_engine.contracts import Int64s
 
 
 class LocatedValues(NamedTuple):
-    """The offset and the size in bytes of each value. The arrays have one column's rows, or columns by rows. NULL starts at -1."""
+    """The offset (`starts`) and the size in bytes (`sizes`) of each value in a buffer. The arrays have one dimension for the rows of one
+    column, or two: columns by rows. The offset of NULL is -1.
+    """
 
     starts: Int64s
     sizes: Int64s

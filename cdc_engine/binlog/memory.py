@@ -1,7 +1,7 @@
-"""Functions for numba kernels that copy bytes and load unaligned 64-bit words, which numba itself lacks.
+"""Provides functions for numba kernels that numba lacks: they copy bytes and load unaligned 64-bit words.
 
-To copy a hundred bytes, a loop takes twenty times as long as `copy_memory`, because the compiler does not know that the arrays
-do not overlap. The functions check nothing: the caller ensures that all bytes are within the arrays.
+A loop that copies a hundred bytes takes twenty times as long as `copy_memory`, because the compiler does not know that the two arrays do
+not overlap. The functions check no bounds: the caller ensures that all bytes are within the arrays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _copy(_context: Any, target: Any, _target_at: Any, source: Any, _source_at: 
 def _generate_copy(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     target, target_at, source, source_at, size = arguments
     to = _pointer(context, builder, signature.args[0], target, target_at)
-    make_copy: Any = cgutils.raw_memcpy  # numba does not annotate it.
+    make_copy: Any = cgutils.raw_memcpy  # numba has no type annotation for this function.
     make_copy(builder, to, _pointer(context, builder, signature.args[2], source, source_at), size, 1)
     return context.get_dummy_value()
 
@@ -61,7 +61,7 @@ def _generate_swap(_context: Any, builder: Any, _signature: Any, arguments: Any)
 
 #: Copies source[source_at : source_at + size] to target[target_at :]. The arrays must not overlap.
 copy_memory = cast("Callable[[Bytes, Integer, Bytes, Integer, Integer], None]", intrinsic(_copy))
-#: Loads the eight little-endian bytes at `at` as uint64.
+#: Loads the eight bytes at an offset as a little-endian uint64. The offset need not be a multiple of eight.
 word_at = cast("Callable[[Bytes, Integer], Any]", intrinsic(_load))
 #: Reverses the bytes of a uint64.
 swapped = cast("Callable[[Any], Any]", intrinsic(_swap))
@@ -69,7 +69,7 @@ swapped = cast("Callable[[Any], Any]", intrinsic(_swap))
 
 @nb.njit(inline="always")
 def any_high(bytes_: Bytes, end: Integer) -> bool:
-    """Returns whether any of the first `end` bytes is not ASCII."""
+    """Returns whether any of the first `end` bytes is not ASCII (128 or more)."""
     seen = np.uint64(0)
     words = end // WORD_BYTES
     for word in range(words):

@@ -1,4 +1,4 @@
-"""Encodes single fields of protobuf messages, for packets and for the parts of entries that are equal for many rows."""
+"""Encodes single fields of protobuf messages in Python. Used for packets and for the parts of entries that are equal for many rows."""
 
 from __future__ import annotations
 

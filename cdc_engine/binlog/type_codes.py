@@ -1,4 +1,4 @@
-"""Type codes of columns in table map events, with the numbers of MySQL's field_types.h and MariaDB's mysql_com.h."""
+"""Defines the type codes of columns in table map events, as in MySQL's field_types.h and MariaDB's mysql_com.h."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Kernels that write Canal's entries: the entries of row events (from the texts of their values), of statements' SQL texts, and of the
 beginning and end of transactions.
 
-In protobuf, a message's length precedes the message. So `measure_images` and `measure_events` compute all sizes before `put_events` writes.
+In protobuf, the length of an embedded message is written before the message. So `measure_images` and `measure_events` compute all sizes
+before `put_events` writes.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -24,10 +25,11 @@ from sluice.cdc_engine.binlog.entries.locate import AFTER
 from sluice.cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field, put_varint, varint_size
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-# These numbers replace a value's size: NULL if the value is NULL, ABSENT if the row image omits the value.
+# These numbers stand in place of a value's size: NULL if the value is NULL, ABSENT if the row image omits the value.
 NULL, ABSENT = -1, -2
 QUERY_KIND = 7  # numbers.EventType.QUERY
-# Indices of the three ways in which a Column message can begin. They differ in sqlType: the usual one, the wider one, and that of NULL.
+# Indices of the three ways in which a Column message can begin. The three differ in sqlType: the column's usual sqlType, the wider sqlType,
+# and the sqlType of NULL.
 PLAIN, HIGH, OF_NULL = 0, 1, 2
 # The bytes of the Pair `rowsCount` before the length of its value.
 ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)
@@ -104,7 +106,7 @@ def header_size(headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer
 
 @nb.njit(inline="always")
 def put_header(out: Bytes, at: Integer, headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
-    """Writes an entry's header, whose size `header_size` returns. Returns the offset after it."""
+    """Writes an entry's header, whose size `header_size` returns. Returns the offset after the header."""
     file, names, rows = headers.file, headers.names, headers.row_counts[entry]
     out[at], out[at + 1], out[at + 2] = 0x08, 1, 0x12
     at = put_varint(out, at + 3, file.shape[0])
@@ -295,6 +297,6 @@ def put_queries(out: Bytes, texts: Pieces, headers: EntryHeaders, entry_starts: 
 
 @kernel
 def gather_texts(source: Bytes, begins: Int64s, starts: Int64s, out: Bytes) -> None:
-    """Copies each text n from begins[n] in `source` to starts[n] : starts[n + 1] in `out`."""
+    """Copies texts: text n begins at begins[n] in `source`, and is written to starts[n] : starts[n + 1] in `out`."""
     for index in range(begins.shape[0]):
         put_bytes(out, starts[index], source, begins[index], starts[index + 1] - starts[index])

@@ -1,7 +1,7 @@
 """Lists the entries that a consumer gets for a range of a block, in order. Called by the consumers' streams.
 
 An element is one of four things: the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text
-(rows query) of a statement whose first row event is kept. A consumer can switch off SQL texts, and most beginnings and ends.
+(rows query) of a statement whose first row event is kept. The settings of a consumer can leave out SQL texts, and most beginnings and ends.
 
 As in Canal, transactions without kept events are omitted, except one every few seconds of the source's clock, so that a client sees that
 the stream moves. If the beginning of a transaction is listed, its end is listed too.
@@ -21,9 +21,10 @@ BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 OPEN_HERE = -1  # The index of a transaction that ends in a later block.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# The state that one range passes to the next. BEGUN: whether row events of the open transaction are listed, with or without its beginning
-# (0: none). EMPTY_AT: time in µs of the last listed empty transaction. EMPTY_LEFT_OUT: number of empty ones omitted since then.
-# FRAME_AT, FRAMES_LEFT_OUT: the same for beginnings and ends, if `frames` is false.
+# The state that one range passes to the next range. BEGUN: WITH_BEGIN or WITHOUT_BEGIN if row events of the open transaction are listed,
+# with or without the transaction's beginning; otherwise 0. EMPTY_AT: time in µs of the last listed transaction without kept events.
+# EMPTY_LEFT_OUT: number of such transactions that were omitted since then. FRAME_AT, FRAMES_LEFT_OUT: the same for beginnings and ends, if
+# `frames` is False.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
 WITH_BEGIN, WITHOUT_BEGIN = 1, 2
 State = tuple[int, int, int, int, int]
@@ -42,8 +43,8 @@ class BlockRange(NamedTuple):
 
 class TransactionEnds(NamedTuple):
     """The transactions of a block, one value per transaction. `events`: index of the first row event after the transaction. `times`: commit
-    times in µs. `begins`: offset of the transaction's BEGIN event, or -1 if it has none. `event_times`: times in µs, one value per row
-    event.
+    times in µs. `begins`: offset of the transaction's BEGIN event, or -1 if the transaction has no BEGIN event. `event_times`: times in µs,
+    one value per row event.
     """
 
     events: Int64s
@@ -62,12 +63,12 @@ def elements(
     queries: bool = False,
     frames: bool = True,
 ) -> tuple[Int8s, Int64s, State]:
-    """Lists the elements of a range of the block. Returns (kinds, indices, new state). A kind is BEGIN, ROWS, END or QUERY; an index is
-    that of the transaction, row event or rows query.
+    """Lists the elements of a range of the block. Returns (kinds, indices, new state). A kind is BEGIN, ROWS, END or QUERY. An index is the
+    index of the transaction, row event or rows query in the block.
 
     `events`, `transactions`: the row events and the transaction ends of the range, each [first, last). `kept`: bool, one per row event of
-    the block. `queries`: whether to list rows queries. `frames`: whether to list the beginning and end of every transaction; if false,
-    only of one transaction every few seconds of the source's clock.
+    the block. `queries`: whether to list rows queries. `frames`: whether to list the beginning and end of every transaction. If False,
+    lists them only for one transaction every few seconds of the source's clock.
     """
     shown = block.query_event if queries else NO_QUERIES
     room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1 + len(shown)
@@ -81,7 +82,7 @@ def elements(
 
 @compiled
 def _shows_frame(state: Int64s, time_us: Integer, frames: bool) -> bool:
-    """Returns whether to list a transaction's beginning and end, and counts the omitted ones. `frames`: whether to list all."""
+    """Returns whether to list a transaction's beginning and end, and counts the omitted beginnings. `frames`: whether to list all."""
     if frames:
         return True
     state[FRAMES_LEFT_OUT] += 1

@@ -90,7 +90,9 @@ class FlatTable:
 
 
 def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
-    """Returns, for each message, the image that defines its columns: its event's last image; for a deletion, the last before image."""
+    """Returns, for each message, the image that defines the message's columns: the last image of the message's event, or for a deletion its
+    last before image.
+    """
     last = np.full(len(shown.facts.kinds), -1, np.int64)
     last[shown.event] = np.arange(len(shown.event))  # numpy assigns in order, so each event gets its last image.
     found = last[events]

@@ -1,6 +1,7 @@
 """Kernels that write flat messages: rows as JSON in the form of Canal's FlatMessage. Called by `flat`.
 
-The same functions first measure and then write the messages: if `writes` is false, they write nothing and only return the end offset.
+The caller calls the same functions twice, first to measure and then to write the messages. If `writes` is False, a function writes nothing
+and only returns the end offset.
 """
 # ruff: noqa: PLR0917, PLR1714 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
@@ -21,8 +22,8 @@ NULL_WORD = np.frombuffer(b"null", np.uint8)
 # Each column has five pieces: its name as a JSON key, its type as a JSON string, and its three sqlType numbers (PLAIN, HIGH, OF_NULL).
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
-# The constant pieces of a message. The pieces before ENDS precede the variable part that they are named after. From ENDS on, three pieces
-# end the message of an INSERT, an UPDATE and a DELETE.
+# The constant pieces of a message. Each piece before ENDS is written directly before the variable part after which it is named. From ENDS
+# on, there are three pieces, which end the message of an INSERT, an UPDATE and a DELETE.
 DATA, ES, GTID, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(8)
 
 
@@ -94,8 +95,8 @@ def _put_null(out: Bytes, at: Integer, writes: bool) -> Integer:
 def put_row(
     out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes a JSON object with the values of an image. Returns the end offset. `old`: omit columns whose value is the same in the next
-    image.
+    """Writes a JSON object with the values of an image. Returns the end offset. `old`: whether to omit columns whose value is the same in
+    the next image.
     """
     starts, sizes, _, texts = values
     at = _put_byte(out, at, 123, writes)
@@ -132,9 +133,9 @@ def put_rows(
     values: ShownValues,
     columns: Pieces,
 ) -> Integer:
-    """Writes a JSON array of rows, or null if there is none. Returns the end offset. `images`: for each row, the number of its first image.
-    `side`: 1 if the row is in the second image, the after image of an update; otherwise 0. `old`: as in `put_row`; if false, rows without
-    columns are omitted.
+    """Writes a JSON array of rows, or null if there is no row. Returns the end offset. `images`: the number of each row's first image.
+    `side`: 1 to write each row's second image, the after image of an update; 0 to write the first image. `old`: as in `put_row`. If `old`
+    is False, rows without columns are omitted.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)
@@ -177,8 +178,8 @@ def put_columns(
 def put_keys(
     out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, columns: Pieces
 ) -> Integer:
-    """Writes a JSON array with the names of the key columns that the image has, or null if it has none. The NAME piece ends with a colon,
-    which is overwritten.
+    """Writes a JSON array with the names of the key columns that the image has, or null if the image has no key column. The NAME piece ends
+    with a colon, which the next byte overwrites.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)
@@ -210,7 +211,7 @@ def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer
 def put_message(
     out: Bytes, at: Integer, writes: bool, units: FlatUnits, message: Integer, values: ShownValues, table: MessageParts
 ) -> Integer:
-    """Writes one message. Returns the offset after it."""
+    """Writes one message. Returns the offset after the message."""
     first, ms, shown = units.begins[message], units.ms[message], units.shown[message]
     kind, images = units.kinds[first], units.images[first : units.begins[message + 1]]
     keys, columns, frame = table
@@ -237,7 +238,7 @@ def put_message(
 def put_messages(
     out: Bytes, writes: bool, units: FlatUnits, values: ShownValues, table: MessageParts, ends: Int64s
 ) -> None:
-    """Writes all messages to `out` if `writes` is true. In both cases, writes the end offset of each message to `ends`."""
+    """Writes all messages to `out` if `writes` is True. Always writes the end offset of each message to `ends`."""
     at = np.int64(0)
     for message in range(units.begins.shape[0] - 1):
         at = put_message(out, at, writes, units, message, values, table)

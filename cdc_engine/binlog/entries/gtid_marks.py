@@ -2,7 +2,7 @@
 that includes the transaction.
 
 While the transaction numbers of one server are consecutive, the texts of their executed sets differ in one number only. So Python code
-makes one template for each run of consecutive transactions, and a kernel writes each transaction's number into it.
+makes one template for each run of consecutive transactions, and a kernel fills in each transaction's number.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -20,7 +20,7 @@ from sluice.cdc_engine.binlog.entries.protobuf import put_bytes, put_varint, var
 from sluice.cdc_engine.contracts import NO_GTID, Block, Bytes, Int64s
 from sluice.cdc_engine.gtid import SetText, gtid_name, is_mariadb, parse_executed
 
-# A transaction has three pieces: its props (protobuf Pairs), the key and length of the field `gtid`, and that field's text.
+# A transaction has three pieces: its props (protobuf Pairs), the key and length of the field `gtid`, and the text of the field `gtid`.
 PROPS, FIELD, TEXT = range(3)
 PIECES = 3
 # For each of Canal's props: the bytes of the protobuf Pair up to the length of its value.
@@ -32,7 +32,9 @@ BEFORE, AFTER, SOURCE = range(3)
 
 
 class MarkedTransactions(NamedTuple):
-    """The transactions whose GTIDs are written, one value per transaction. `templates`: index of its template, or -1 without a GTID."""
+    """The transactions whose GTIDs are written, one value per transaction. `templates`: index of the transaction's template, or -1 for a
+    transaction without a GTID.
+    """
 
     templates: Int64s
     numbers: Int64s
@@ -42,21 +44,23 @@ class MarkedTransactions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GtidMarks:
-    """The GTID texts (`pieces`) of some transactions of a block. `transactions`: their indices, ascending. The index
-    `Block.transaction_count` means the transaction that ends in a later block.
+    """The GTID texts (`pieces`) of some transactions of a block. `transactions`: the indices of these transactions in the block, ascending.
+    The index `Block.transaction_count` means the transaction that ends in a later block.
     """
 
     transactions: Int64s
     pieces: Pieces
 
     def indices(self, transactions: Int64s) -> Int64s:
-        """Returns the index of each given transaction in `self.transactions`, which must contain it; -1 for each if there are no marks."""
+        """Returns the index of each given transaction in `self.transactions`, which must contain all of them. If there are no marks,
+        returns -1 for each.
+        """
         if not len(self.transactions):
             return np.full(len(transactions), -1, np.int64)
         return np.searchsorted(self.transactions, transactions).astype(np.int64)
 
     def set_text(self, index: int) -> str:
-        """Returns the executed set after the transaction at `index` of `self.transactions`; empty if it is unknown."""
+        """Returns the executed set after the transaction at `index` of `self.transactions`, or an empty text if the set is unknown."""
         if index >= len(self.transactions):
             return ""
         first, last = self.pieces.starts[PIECES * index + TEXT], self.pieces.starts[PIECES * (index + 1)]
@@ -109,7 +113,7 @@ def _runs(
     block: Block, source: Int64s, number: Int64s, first: int, last: int
 ) -> tuple[Int64s, list[tuple[SetText, str]]]:
     """Divides the transactions [first, last) into runs with consecutive numbers of one server. Returns the first transaction of each run,
-    and per run the texts around the number in its executed sets and its GTIDs.
+    and for each run the texts before and after the number in the run's executed sets, and the text before the number in its GTIDs.
     """
     sources, start = block.gtid_sources, block.start_gtid_set
     begins, texts = list[int](), list[tuple[SetText, str]]()
@@ -145,8 +149,8 @@ def pieces_of(texts: list[str]) -> Pieces:
 def put_marks(
     out: Bytes, writes: bool, marked: MarkedTransactions, firsts: Int64s, templates: Pieces, starts: Int64s
 ) -> None:
-    """Writes the pieces of all transactions to `out` if `writes` is true. In both cases, writes the offset of each piece, and the end of
-    the last one, to `starts`.
+    """Writes the pieces of all transactions to `out` if `writes` is True. Always writes the offset of each piece, and the end of the last
+    piece, to `starts`.
     """
     at = np.int64(0)
     for index in range(marked.templates.shape[0]):
@@ -176,7 +180,9 @@ def put_marks(
 
 @kernel
 def put_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, size: Integer) -> Integer:
-    """Writes a Pair of the field `props` up to its value. `size`: bytes of the value, fewer than 100, so that every length is one byte."""
+    """Writes a Pair of the field `props` up to the Pair's value. `size`: the number of bytes of the value, which is below 100, so that each
+    length needs only one byte.
+    """
     if writes:
         out[at], out[at + 1] = 0x62, key.shape[0] + 1 + size
         put_bytes(out, at + 2, key, 0, key.shape[0])

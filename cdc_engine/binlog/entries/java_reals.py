@@ -7,7 +7,7 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int32s
 
-BYTES_MAX = 32  # The most bytes of one printed number.
+BYTES_MAX = 32  # The maximum number of bytes of one printed number.
 DIGITS_MAX = 24
 MINUS, POINT, ZERO, NINE, BIG_E = 45, 46, 48, 57, 69
 PLAIN_FROM, PLAIN_UPTO = -3, 6  # Java prints numbers with a decimal exponent in this range without the exponent.
@@ -36,8 +36,8 @@ def print_java(texts: Bytes, indices: Int32s, offsets: Int32s, out: Bytes) -> In
 
 @compiled
 def _read(texts: Bytes, at: Integer, end: Integer, digits: Bytes) -> tuple[Integer, Integer]:
-    """Parses a number: writes its digits, without zeros at both ends, to `digits`. Returns (their count, exponent of the first digit). The
-    count of zero is 0.
+    """Parses a number, and writes its digits to `digits`, without leading and trailing zeros. Returns (number of digits, exponent of the
+    first digit). The number zero has 0 digits.
     """
     count, before, exponent, seen_point, leading = np.int64(0), np.int64(0), np.int64(0), False, np.int64(0)
     while at < end:

@@ -12,7 +12,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 class ShownValues(NamedTuple):
     """The values of row images as texts, back to back in `texts`. The other arrays have a row per column and an entry per image. `starts`,
     `sizes`: offset and bytes of each value; the size can be `assemble.NULL` or ABSENT. `high`: whether the value needs the wider of the
-    column's two sqlTypes, as an unsigned integer above the signed range does.
+    column's two sqlTypes, for example because it is an unsigned integer above the signed range.
     """
 
     starts: Int64s
@@ -22,7 +22,7 @@ class ShownValues(NamedTuple):
 
 
 class ShownImages(NamedTuple):
-    """Row images in the order of their events. Each has its side (before or after), the index of its event, and its values."""
+    """Row images in the order of their events, each with its side (before or after), the index of its event, and its values."""
 
     side: Int8s
     event: Int32s
@@ -97,9 +97,9 @@ class MessageParts(NamedTuple):
 
 
 class FlatUnits(NamedTuple):
-    """The rows (units) of flat messages. One value per unit: `kinds`, the kind of change; `images`, the unit's first image. One value per
-    message: `begins`, the message's first unit; `shown`, the image that defines its columns and types; `ms`, its time in milliseconds.
-    `gtids`, `marks`: as in `EntryHeaders`.
+    """The rows (units) of flat messages. `kinds` and `images` have one value per unit: the kind of change, and the index of the unit's
+    first image. `begins`, `shown` and `ms` have one value per message: the message's first unit, the image that defines the message's
+    columns and types, and the message's time in milliseconds. `gtids`, `marks`: as in `EntryHeaders`.
     """
 
     begins: Int64s

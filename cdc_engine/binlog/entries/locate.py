@@ -1,7 +1,7 @@
-"""Locates the values of row images for entries, and reads the facts of their events.
+"""Locates the values of row images for entries, and reads the facts of the images' row events.
 
-The kernel locates every value of every image as the binlog has it. It differs from `rows.locate`, which serves the lake: an update always
-yields both images, and a column that an image omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT.
+The kernel locates every value of every image in the binlog. The kernel differs from `rows.locate`, which locates values for the lake, in
+two points: an update always yields both images, and a column that an image omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -65,7 +65,7 @@ def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
-    """Located values of row images (columns by images), with each image's side and event. `differences`: see `locate_images`."""
+    """The located values of row images (columns by images), and the side and event of each image. `differences`: see `locate_images`."""
 
     starts: Int64s
     sizes: Int64s
@@ -78,8 +78,8 @@ class Images:
 def note_changes(
     partial: Int8s, slot: Int32s, values: LocatedValues, image: Integer, differences: Int64s, found: Integer
 ) -> Integer:
-    """Adds to `differences` the values of an after image that are JSON differences, and the documents in the before image that they change.
-    Returns the new number of differences.
+    """Adds to `differences` the values of an after image that are JSON differences, and the documents in the before image to which the
+    differences apply. Returns the new number of differences.
     """
     starts, sizes = values
     for column in range(partial.shape[0]):
@@ -103,7 +103,7 @@ def locate_images(
     differences: Int64s,
 ) -> Integer:
     """Locates the images from `cursor` on. Returns DONE, FULL if an array is full, or REFUSED if bytes are not images. `cursor`: the event,
-    the offset of its next image (0: the first one), and the numbers of images and of differences so far.
+    the offset of the event's next image (0: the event's first image), and the numbers of images and of differences so far.
 
     `values`: columns by images. `differences` (4 by n): JSON values that are logged as differences of the before image's document, as in
     `rows.diffs`.

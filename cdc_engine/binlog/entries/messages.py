@@ -22,12 +22,13 @@ from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, number_field
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 
-FRAME_BYTES_MAX = 128  # The most bytes of the entry of a transaction's beginning or end, without its file name.
-VERSIONS_MAX = 10_000  # The most table versions whose TableEntries are cached.
+# The maximum number of bytes of the entry of a transaction's beginning or end, without the file name.
+FRAME_BYTES_MAX = 128
+VERSIONS_MAX = 10_000  # The maximum number of table versions whose TableEntries are cached.
 
 
 class DescribedStatement(Protocol):
-    """A statement's classification in its entry: EventType, database (`schema`) and table."""
+    """What the entry of a statement says about the statement: its EventType, database (`schema`) and table."""
 
     @property
     def kind(self) -> int: ...
@@ -38,7 +39,9 @@ class DescribedStatement(Protocol):
 
 
 class EntryPart(Protocol):
-    """The elements (see `elements`) of one block in order, or one statement. `consumer_stream.Chosen` implements this protocol."""
+    """The elements (see `elements`) of one block that a consumer gets, in order, or one statement. `consumer_stream.Chosen` implements this
+    protocol.
+    """
 
     @property
     def block(self) -> Block: ...
@@ -159,8 +162,8 @@ def _transactions(part: EntryPart) -> Int64s:
 
 
 def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
-    """Yields (indices in the part, entries) for SQL texts, one pair per table. An entry names the table of the statement's first row event;
-    for MariaDB it names no table, as in Canal.
+    """Yields (indices in the part, entries) for SQL texts, one pair per table. An entry names the table of the statement's first row event.
+    For MariaDB the entry names no table, as in Canal.
     """
     block, buffer = part.block, part.block.buffer
     offsets = block.query_offset[part.indices[indices]]
@@ -172,7 +175,7 @@ def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMar
         own = indices[named == table]
         queries, at = part.indices[own], offsets[named == table]
         name = bytes_field(9, block.tables[table].table.encode()) if table >= 0 else b""
-        begins = at + HEADER_BYTES + (table >= 0)  # In MySQL's event, one length byte precedes the text.
+        begins = at + HEADER_BYTES + (table >= 0)  # In MySQL's event, a length byte is before the text.
         texts = rows_query_texts(buffer, begins, at + block.query_length[queries])
         headers = EntryHeaders(
             file,
@@ -195,7 +198,7 @@ def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMar
 
 
 def rows_query_texts(buffer: Bytes, begins: Int64s, ends: Int64s) -> Pieces:
-    """Returns SQL texts as UTF-8. Invalid bytes (from a client with another charset) become U+FFFD, as in Canal."""
+    """Returns SQL texts in UTF-8. Bytes that are invalid in UTF-8, from a client with another charset, become U+FFFD, as in Canal."""
     starts = np.zeros(len(begins) + 1, np.int64)
     np.cumsum(ends - begins, out=starts[1:])
     data = np.empty(max(1, int(starts[-1])), np.uint8)
@@ -212,7 +215,7 @@ def _frame_entries(part: EntryPart, chosen: Int64s, file: Bytes, marks: GtidMark
     kinds, indices = np.ascontiguousarray(part.kinds[chosen]), part.indices[chosen]
     frames = _frames(part, chosen, indices)
     begins = kinds == BEGIN
-    # A transaction without a BEGIN event (a committed XA transaction) gets the offset of its end as its beginning.
+    # For a transaction without a BEGIN event, such as a committed XA transaction, the entry of the beginning has the offset of the end.
     shown_begins = begins & (frames["begin"] >= 0)
     offsets = np.where(shown_begins, frames["begin"], frames["close"])
     lengths = np.where(shown_begins, frames["begin_length"], frames["close_length"])
@@ -230,8 +233,8 @@ def _frame_entries(part: EntryPart, chosen: Int64s, file: Bytes, marks: GtidMark
 
 
 def _frames(part: EntryPart, chosen: Int64s, indices: Int64s) -> Frames:
-    """Returns the offsets, times and ids of transactions' beginnings and ends. For a transaction that continues in a later block, the
-    first listed row event replaces the values that are still unknown.
+    """Returns the offsets, times and ids of transactions' beginnings and ends. For a transaction that continues in a later block, unknown
+    values are replaced by values of the first listed row event.
     """
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)

@@ -21,7 +21,7 @@ def varint_size(value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def put_varint(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Writes a non-negative number as a varint. Returns the offset after it."""
+    """Writes a non-negative number as a varint. Returns the offset after the varint."""
     while value > 0x7F:
         out[at] = value & 0x7F | 0x80
         value >>= 7
@@ -32,7 +32,9 @@ def put_varint(out: Bytes, at: Integer, value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def field_size(value: Integer) -> Integer:
-    """Returns the number of bytes of a number field whose field number is below 16. It is 0 for the value 0, which protobuf omits."""
+    """Returns the number of bytes of a number field whose field number is below 16. Returns 0 for the value 0, because protobuf
+    omits it.
+    """
     return 0 if value == 0 else 1 + varint_size(value)
 
 

@@ -1,6 +1,6 @@
 """Converts row events of one table version to entries (protobuf bytes). Called by `messages`.
 
-Each column's values become texts first. Then one kernel call writes the entries.
+First the values of each column are converted to texts. Then one kernel call writes the entries.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
 from sluice.cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
 
-# The most bytes of row events that are converted at once. One larger event is converted alone.
+# The maximum number of bytes of row events that are converted at once. A larger row event is converted alone.
 CHUNK_BYTES_MAX = 1 << 20
 IMAGES_MIN = 1 << 12
 KeptColumns = Callable[[TableVersion], Int32s]
@@ -62,8 +62,9 @@ class Entries:
 class ShownRows:
     """The row images of some row events that a consumer gets, with their values as texts.
 
-    One value per entry: `facts`, and `events`, the index of its event among the requested events. One value per image: `side` (BEFORE or
-    AFTER), and `event`, the index of its entry. `starts`, `sizes`, `texts`, `high`: as in `ShownValues`.
+    `facts` and `events` have one value per entry; `events` is the index of the entry's row event among the requested events. `side` (BEFORE
+    or AFTER) and `event` have one value per image; `event` is the index of the image's entry. `starts`, `sizes`, `texts`, `high`: as in
+    `ShownValues`.
     """
 
     facts: EventFacts
@@ -96,7 +97,8 @@ class TableEntries:
     """Makes the entries of one table version. Raises ConsumerStoppedError if a column's layout is unknown, or if a filter or mask
     does not fit the table.
 
-    `kept`: returns the indices of the captured columns; None means all. `key`: the key that conf/ declares, or empty for the table's own.
+    `kept`: returns the indices of the captured columns; None means all columns. `key`: the key that conf/ declares, or empty for the
+    table's own key.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Applies the row filters and masks of conf/ to entries.
 
 A consumer gets the same rows as the lake. An update becomes a DELETE if only the before image meets the filter, and an INSERT if only the
-after image does. So an event may become several entries or none. Hashed texts and integers have the same digest as in the lake.
+after image meets the filter. So an event may become several entries or none. Hashed texts and integers have the same digest as in the lake.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sluice.cdc_engine.errors import ConsumerStoppedError, TableStoppedError
 
 
 class ShownRules:
-    """The row filter and the masks for one table version. Raises ConsumerStoppedError if one of them does not fit the version."""
+    """The row filter and the masks for one table version. Raises ConsumerStoppedError if the filter or a mask does not fit the version."""
 
     def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:
         if policy.rules.transform is not None:
@@ -92,8 +92,8 @@ class ShownRules:
         ]
 
     def _condition_decoder(self, version: TableVersion, policy: ValuePolicy) -> RowDecoder | None:
-        """Returns a decoder of the columns that the filter's condition reads, or None if it reads none. The decoder treats the table as one
-        without a key, so that each update yields both images.
+        """Returns a decoder of the columns that the filter's condition reads, or None if the condition reads no column. The decoder treats
+        the table as a table without a key, so that each update yields both images.
         """
         wanted = [index for index, each in enumerate(version.columns) if each.name.lower() in policy.rules.wanted]
         if not wanted:
@@ -128,8 +128,9 @@ class ShownRules:
 
 
 def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
-    """Applies the filter to updates: an update of which only one image meets the filter becomes a DELETE or an INSERT. Returns (kind of
-    each image's entry, copy of `met`). `met`: which images meet the filter. The before image of an update precedes its after image.
+    """Applies the filter to updates: if only one image of an update meets the filter, the update becomes a DELETE or an INSERT. Returns
+    (kind of each image's entry, copy of `met`). `met`: which images meet the filter. The before image of an update is directly before its
+    after image.
     """
     kinds, shown = kinds.copy(), met.copy()
     before = np.flatnonzero((kinds == RowEventKind.UPDATE) & (side == BEFORE))

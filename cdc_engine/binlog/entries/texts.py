@@ -1,7 +1,7 @@
-"""Converts a column's values to the texts that Canal sends, with their java.sql.Types, whole columns at a time.
+"""Converts the values of whole columns to the texts that Canal sends, with the numbers of java.sql.Types.
 
-For values whose text is the same in Canal and in the lake, the lake's kernels (`column_types`) decode. Canal differs from the lake in three
-points: it sends ENUM, SET and BIT as numbers, bytes as ISO-8859-1 text, and invalid dates as they are.
+The lake's kernels (`column_types`) decode values whose text is the same in Canal and in the lake. Canal differs from the lake in three
+points: Canal sends ENUM, SET and BIT as numbers, bytes as ISO-8859-1 text, and invalid dates unchanged.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ ISO_8859_1 = np.arange(256, dtype=np.int32)
 class Display:
     """The text forms that a consumer gets, where several are possible.
 
-    `time_zone`: the zone in which TIMESTAMP values are shown. `decimals`: `declared` sends a whole DECIMAL with all digits of its scale
-    (1.000000), `canal` as Canal does (1.0). `gtids`: whether headers have their transactions' GTIDs. `labels`: whether ENUM and SET are
-    labels instead of numbers.
+    `time_zone`: the zone in which TIMESTAMP values are shown. `decimals`: with `declared`, a DECIMAL without a fraction has all digits of
+    its scale (1.000000); with `canal`, it has one zero as in Canal (1.0). `gtids`: whether headers have their transactions' GTIDs.
+    `labels`: whether ENUM and SET are labels instead of numbers.
     """
 
     time_zone: str = "UTC"
@@ -78,7 +78,9 @@ DEFAULT_DISPLAY = Display()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextValues:
-    """The texts of a column's values. `array`: strings, or bytes in UTF-8. `high`: which values get the wider sqlType; None means none."""
+    """The texts of a column's values. `array`: strings, or bytes in UTF-8. `high`: which values get the wider sqlType; None means that no
+    value gets it.
+    """
 
     array: AnyArray
     high: Mask | None = None
@@ -206,7 +208,9 @@ def _decimals(values: Values, precision: int, scale: int) -> AnyArray:
 
 
 def _without_zeros(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
-    """Shortens a fraction of zeros to one zero, as Canal does: 1.000000 becomes 1.0. Other fractions stay, for example 1.500000."""
+    """Shortens a fraction that has only zeros to one zero, as Canal does: 1.000000 becomes 1.0. Other fractions stay unchanged, for example
+    1.500000.
+    """
     found: AnyArray = pc.replace_substring_regex(finish(values), pattern=r"\.00+$", replacement=".0")
     return found
 

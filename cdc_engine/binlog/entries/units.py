@@ -1,8 +1,8 @@
 """Divides rows into units, assigns a partition to each unit, and groups units into messages.
 
-A unit is an insert, an update or a delete of one row. Rows can be assigned to partitions by a hash of their key. An update of the key can
-then move a row to another partition, and a reader of both partitions may see the old and the new row in any order. Therefore such an
-update becomes two units: a delete of the old key in the old partition, and an insert of the new key in the new partition.
+A unit is an insert, an update or a delete of one row. If rows are assigned to partitions by a hash of their key, an update of the key can
+move a row to another partition, and a reader of both partitions may see the old and the new row in any order. So such an update becomes two
+units: a delete of the old key in the old partition, and an insert of the new key in the new partition.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ def _ordered(  # noqa: PLR0917  columns of one table
 
 
 def _whole(shown: ShownRows, images: Int64s) -> Mask:
-    """Returns which images have all columns. An image that omits a column cannot become an insert."""
+    """Returns a mask of the images that have all columns. An image that omits a column cannot become an insert."""
     found: Mask = (shown.sizes[:, images] != ABSENT).all(axis=0)
     return found
 
 
 def _whole_in(shown: ShownRows, images: Int64s, before: Int64s, hashing: Hashing) -> ShownRows:
     """Completes after images that omit hashed columns: copies the values from the before image, because the update did not change them. If
-    `hashing.splits` is false, the rows stay as they are, because Canal hashes an omitted column as empty.
+    `hashing.splits` is False, the rows stay unchanged, because Canal hashes an omitted column like an empty text.
     """
     lacks = [shown.sizes[column, images] == ABSENT for column in hashing.columns]
     if not hashing.splits or not any(each.any() for each in lacks):

@@ -1,4 +1,6 @@
-"""Reads integers and texts from bytes one after the other, and raises an error at their end. Used for table maps and JSON differences."""
+"""Reads integers and texts one after the other from bytes, and raises an error if the bytes end too early. Used for table maps and JSON
+differences.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decompresses compressed events into streams of plain events, which `scan` then scans like the other events.
+"""Decompresses compressed events into streams of plain events, which `scan` then scans like uncompressed events.
 
 TRANSACTION_PAYLOAD (MySQL 8.0.20 and later): all events of a transaction, without checksums, as one zstd stream after a
 list of fields.
@@ -7,7 +7,8 @@ https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_
 QUERY_COMPRESSED and compressed row events (MariaDB 10.2 and later): one event whose statement or row images are
 compressed with zlib. https://mariadb.com/kb/en/compressing-events-to-reduce-size-of-the-binary-log/.
 
-The size that an event states is never allocated in advance, because it may be wrong: memory grows with the decompressed bytes.
+Memory is allocated only for bytes that were decompressed. The size that an event states is never allocated in advance, because it may be
+wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sluice.cdc_engine.ports import Content
 
 FIELD_END, FIELD_SIZE, FIELD_COMPRESSION, FIELD_UNCOMPRESSED_SIZE = range(4)
 ZSTD, NONE = 0, 255
-FIELD_BYTES_MAX = 256  # The most bytes of all fields before a payload; MySQL writes about twenty.
+FIELD_BYTES_MAX = 256  # The maximum number of bytes of all fields before a payload. MySQL writes about twenty bytes.
 
 
 COMPRESSED = frozenset(
@@ -52,7 +53,7 @@ def content_of(event: Bytes) -> Content:
 
 
 class _Stream:
-    """Reads a zstd stream, or plain bytes, with pyarrow. Its memory is at most the caller's buffer and zstd's window (128 MiB)."""
+    """Reads a zstd stream, or plain bytes, with pyarrow. Uses at most the memory of the caller's buffer and of zstd's window (128 MiB)."""
 
     def __init__(self, payload: Bytes, size: int, compression: int) -> None:
         self.size = size
@@ -90,7 +91,7 @@ def _payload_content(body: Bytes) -> _Stream:
 
 
 def _fields(head: bytes) -> _Fields:
-    """Parses the fields before a payload. Type, length and value of each are length-encoded integers; FIELD_END has only a type.
+    """Parses the fields before a payload. The type, length and value of a field are length-encoded integers; FIELD_END has only a type.
     Skips unknown fields.
     """
     found = {FIELD_SIZE: -1, FIELD_COMPRESSION: -1, FIELD_UNCOMPRESSED_SIZE: -1}
@@ -111,7 +112,7 @@ def _fields(head: bytes) -> _Fields:
 
 
 def _length_encoded(data: bytes, at: int) -> tuple[int, int]:
-    """Reads a length-encoded integer of 1, 3, 4 or 9 bytes. Returns (integer, offset after it). Raises BinlogFormatError."""
+    """Reads a length-encoded integer of 1, 3, 4 or 9 bytes. Returns (integer, offset after the integer). Raises BinlogFormatError."""
     first = data[at] if at < len(data) else 0xFB
     width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first, 0)
     if first in (0xFB, 0xFF) or at + 1 + width > len(data):

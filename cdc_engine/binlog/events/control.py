@@ -1,5 +1,5 @@
 """Parses control events: ROTATE names the next file, FORMAT_DESCRIPTION describes the format of a file, and QUERY contains a statement.
-`scan` calls it.
+`scan` calls this module.
 
 The library mysql-replication parses ROTATE and FORMAT_DESCRIPTION. This file parses QUERY itself, because the library fails at a status
 variable that it does not know, and decodes every statement as UTF-8 instead of in the client's charset (`charsets.statement_text`).
@@ -36,12 +36,12 @@ from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.position import file_number, order_key
 
 CHECKSUM_CRC32 = 1
-# Status variables of a QUERY event: codes of those that are used here, then sizes of all with a fixed size (_SIZES) and codes of those
-# with a length byte (_TEXTS).
+# Status variables of a QUERY event: first the codes of the variables that this module uses, then the sizes of variables with a fixed size
+# (_SIZES), and the codes of variables with a length byte (_TEXTS).
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
-# The variable with flags, and its bit for explicit_defaults_for_timestamp, which only MariaDB sets.
+# The code of the variable with flags, and its bit for explicit_defaults_for_timestamp. Only MariaDB sets this bit.
 _FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24
 _SIZES = {
     _FLAGS: 4,
@@ -62,13 +62,13 @@ _SIZES = {
     129: 8,  # MariaDB's transaction id
 }
 _TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # Code of a variable with a length byte → number of bytes after its text.
-# The server writes this number, and no names, if a statement changes too many databases to list them.
+# If a statement changes too many databases, the server writes this number instead of their number, and no names.
 _MANY_DATABASES = 254
-# With binlog_alter_two_phase, MariaDB logs an ALTER when it begins and when it ends. The first line has the flags of the phases, the
-# second the number of bytes after the flags of an end.
+# With binlog_alter_two_phase, MariaDB logs an ALTER when it begins and when it ends. The first constants are the flags of the phases. The
+# last constant is the number of bytes after the flags at the end of an ALTER.
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
-# Minor → first patch version of MariaDB 10 that logs explicit_defaults_for_timestamp in the flags. From 10.10 on, all versions do.
+# Minor → first patch version of MariaDB 10 that logs explicit_defaults_for_timestamp in the flags. From 10.10 on, all versions log it.
 _TELLS_TIMESTAMPS = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
 _QUERY_HEADER_BYTES, _LOAD_HEADER_BYTES = 13, 13
 _COLLATION_PAIR_BYTES = 4  # The bytes of a pair in MariaDB's character_set_collations: two collation ids of two bytes.
@@ -155,7 +155,7 @@ def parse_rotate(event: bytes, checksum_bytes: int) -> Rotation:
     """Parses a ROTATE event. `event`: the whole event with header and checksum, as in all functions of this file."""
     rotate = _parse(RotateEvent, event, event[HEADER_BYTES : len(event) - checksum_bytes])
     rotation = Rotation(rotate.next_binlog.rstrip("\0"), int(rotate.position))
-    # Called only for its error: it raises if file and offset cannot form an order key.
+    # The result is not used. The call raises an error if file and offset cannot form an order key.
     order_key(0, file_number(rotation.file), rotation.offset)
     return rotation
 
@@ -194,8 +194,8 @@ def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
 
 
 def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> QueryStatement:
-    """Parses the text, the default database and the session variables of a QUERY event. The scan kernel has already checked that the
-    lengths in the event are valid.
+    """Parses the text, the default database and the session variables of a QUERY event. The scan kernel must have checked that the lengths
+    in the event are valid.
 
     `tells_timestamps`: see `FileFormat.tells_timestamps`.
     """
@@ -263,7 +263,7 @@ def _charsets(collations: bytes) -> tuple[str, str, str]:
 
 
 def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields (code, value) of each status variable. Stops at the first one that is unknown or truncated."""
+    """Yields (code, value) of each status variable. Stops at the first variable that is unknown or truncated."""
     at = 0
     while at < len(status):
         code, begin = status[at], at + 1
@@ -285,8 +285,8 @@ def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _end_of_names(status: bytes, at: int) -> int:
-    """Returns the offset after the invoker's user and host, or after the names of the changed databases; 0 if they are truncated. The
-    variable's code is at `at` - 1.
+    """Returns the offset after the invoker's user and host, or after the names of the changed databases. Returns 0 if the names are
+    truncated. The variable's code is at `at` - 1.
     """
     if status[at - 1] == _INVOKER:
         for _ in range(2):

@@ -36,7 +36,9 @@ class _RecordedTransaction:
 
 
 class MemoryPrepared:
-    """Implements `ports.PreparedTransactions` in memory. It keeps committed transactions too, because a rewound stream reads them again."""
+    """Implements `ports.PreparedTransactions` in memory. Committed transactions are kept too, because a rewound stream reads their commits
+    again.
+    """
 
     def __init__(self, undone: UndoneRows | None = None) -> None:
         self.undone = undone or UndoneRows()

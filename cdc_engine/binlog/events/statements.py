@@ -1,7 +1,8 @@
 """Classifies the statement of a QUERY event. `scan` calls it for the statements that its kernel cannot classify.
 
-With binlog_format=ROW, the server logs as statements only transaction boundaries, savepoints, XA and DDL. A row change in a statement
-means that a session used another binlog format; Sluice then stops the tables that the statement writes to."""
+With binlog_format=ROW, the server logs as statements only transaction boundaries, savepoints, XA and DDL. If a row change is logged as a
+statement, a session used another binlog format, and Sluice stops the tables to which the statement writes.
+"""
 
 from __future__ import annotations
 
@@ -63,15 +64,17 @@ def statement_kind(statement: str) -> StatementKind:
 
 
 def savepoint_name(statement: str) -> str:
-    """Returns the savepoint's name in SAVEPOINT x or ROLLBACK TO x. It is in lower case, because MySQL ignores the case. Empty if the
-    statement has no name.
+    """Returns the savepoint's name in SAVEPOINT x or ROLLBACK TO x. The name is in lower case, because MySQL ignores the case. Returns an
+    empty text if the statement has no name.
     """
     match = _SAVEPOINT_NAME.search(without_comments(statement))
     return _unquoted(match[1]).lower() if match else ""
 
 
 def xa_name(statement: str) -> str:
-    """Returns the transaction id in an XA statement as the server writes it, x'…',x'…',1, but in lower case and without ONE PHASE."""
+    """Returns the transaction id in an XA statement in the form in which the server writes it, x'…',x'…',1, but in lower case and without
+    ONE PHASE.
+    """
     words = without_comments(statement).split(None, 2)
     return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip().lower()
 

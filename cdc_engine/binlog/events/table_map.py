@@ -1,8 +1,8 @@
-"""Parses table map events. They describe the table of the row events that follow, and the layout of its row images.
+"""Parses table map events, which describe the table of the row events that follow, and the layout of the table's row images.
 
-The parser calls it for every table map with new bytes. `table_meta` uses the result. Every length is checked. mysql-replication's
-TableMapEvent is not used: it queries the live server for names, assigns the signedness bits to wrong columns if there is a YEAR column,
-and lacks newer fields.
+The parser calls this module for every table map with new bytes. `table_meta` uses the result. Every length is checked. mysql-replication's
+TableMapEvent is not used, because it queries the live server for names, assigns the signedness bits to wrong columns if the table has a
+YEAR column, and lacks newer fields.
 
 The layout is that of MySQL's class Table_map_event (libs/mysql/binlog/event/rows_event.h), also in MariaDB since 10.5:
 - table id (6 bytes), flags (2 bytes)
@@ -12,8 +12,8 @@ The layout is that of MySQL's class Table_map_event (libs/mysql/binlog/event/row
 - a bitmap of the nullable columns
 - optional fields, each as type (1 byte), length (length-encoded) and value
 
-MySQL 8 always writes the optional fields for signedness, charsets and geometry types, and the others with binlog_row_metadata=FULL.
-MariaDB writes only those that binlog_row_metadata requests. MySQL 5.7 writes none.
+MySQL 8 always writes the optional fields for signedness, charsets and geometry types, and the other optional fields with
+binlog_row_metadata=FULL. MariaDB writes only the optional fields that binlog_row_metadata requests. MySQL 5.7 writes no optional fields.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NONE: frozenset[int] = frozenset(
         *(TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP),
     }
 )
-# These types have a bit in the signedness bitmap. On both servers YEAR has one, which is always set, and BIT has none.
+# These types have a bit in the signedness bitmap. In MySQL and MariaDB, YEAR has a bit, which is always set, and BIT has no bit.
 NUMERIC: frozenset[int] = frozenset(
     {
         *(TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG),
@@ -64,7 +64,7 @@ LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
 # These types have no characters, but the server writes a charset for them, always `binary`.
 _COUNTED_BY_MYSQL: frozenset[int] = frozenset({TypeCode.VECTOR})
 _COUNTED_BY_MARIADB: frozenset[int] = frozenset({TypeCode.GEOMETRY})
-# Type code → the highest valid metadata. Kernels use metadata as a number of bytes or digits, and cannot work with a higher one.
+# Type code → the highest valid metadata. Kernels use metadata as a number of bytes or digits, and cannot process a higher number.
 _METADATA_MAX: dict[int, int] = {
     **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, TypeCode.VECTOR), 4),
     **dict.fromkeys((TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB), 4),
@@ -117,17 +117,17 @@ class Field(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableMap:
-    """A table map event. Tuples have one entry per column unless it says otherwise. None means that the server did not log the optional
-    field.
+    """A parsed table map event. Tuples have one entry per column, except where a field below says otherwise. None means that the server did
+    not log the optional field.
 
-    - `type_codes`: MYSQL_TYPE_*, but for ENUM and SET their own type instead of STRING.
-    - `metadata`, by type: for FLOAT, DOUBLE, blobs, JSON and GEOMETRY, the bytes of the value or of its length. For VARCHAR and STRING,
-      the maximum of bytes. For ENUM and SET, the bytes of the value. For BIT, whole bytes << 8 | additional bits. For NEWDECIMAL,
+    - `type_codes`: MYSQL_TYPE_*. For ENUM and SET, this is the code of ENUM or SET, although the event has the code of STRING.
+    - `metadata`, by type: for FLOAT, DOUBLE, blobs, JSON and GEOMETRY, the bytes of the value or of its length. For VARCHAR and STRING, the
+      maximum number of bytes. For ENUM and SET, the bytes of the value. For BIT, whole bytes << 8 | additional bits. For NEWDECIMAL,
       precision << 8 | scale. For TIME2, DATETIME2 and TIMESTAMP2, the fraction digits. For all others 0.
     - `charsets`: the collations of the character columns; see `collations`. `labelled`: collation ids of the ENUM and SET columns only.
     - `labels`: the labels of each column; empty for a column that is neither ENUM nor SET.
-    - `primary_key`: indices of its columns. Empty means no primary key if `names` is not None. `key_prefixes`: how many characters of each
-      key column are in the key; 0 means all.
+    - `primary_key`: indices of the key's columns. Empty means no primary key if `names` is not None. `key_prefixes`: how many characters of
+      each key column are in the key; 0 means all.
     - `geometry_types`: OGC numbers of the geometry columns.
     - `unreadable`: why only the names could be parsed. Empty if the whole event could be parsed.
     """
@@ -159,11 +159,11 @@ class TableMap:
 
     def collations(self, *, mariadb: bool) -> tuple[int, ...] | None:
         """Returns the collation id of each column, or None if no collation was logged. A column gets 0 if its collation was not logged, or
-        if its type has none.
+        if its type has no collation.
 
         MySQL counts VECTOR columns among the character columns, and MariaDB counts GEOMETRY columns. The event does not say which server
-        wrote it, so the caller passes `mariadb`. Raises BinlogFormatError if the number of collations does not fit. Also raises it if a
-        VECTOR or GEOMETRY column has a collation other than binary, because the collations then belong to other columns.
+        wrote it, so the caller passes `mariadb`. Raises BinlogFormatError if the number of collations does not fit, or if a VECTOR or
+        GEOMETRY column has a collation other than binary, because the logged collations then belong to other columns.
         """
         if self.charsets is None and self.labelled is None:
             return None
@@ -181,7 +181,9 @@ class TableMap:
 
 @dataclasses.dataclass
 class _LoggedFields:
-    """The values of the optional fields while they are parsed. `enum_labels` and `set_labels` have one list per ENUM or SET column."""
+    """The values of a table map's optional fields, collected while the fields are parsed. `enum_labels` has one list per ENUM column, and
+    `set_labels` one per SET column.
+    """
 
     unsigned: tuple[bool, ...] | None = None
     charsets: Charsets | None = None
@@ -198,8 +200,9 @@ class _LoggedFields:
 def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
     """Parses a table map event. `body` is the event without the common header of 19 bytes and without checksum.
 
-    If a length, an index or a type is invalid, the result has only the names and the reason (`unreadable`). No error is raised then,
-    because the table may not be captured. Raises BinlogFormatError if the names cannot be parsed.
+    If a length, an index or a type is invalid, the result has only the table id, the names and the reason (`unreadable`). The function
+    raises no error for such an event, because the table may be one that is not captured. Raises BinlogFormatError if the names cannot be
+    parsed.
     """
     cursor = ByteCursor(bytes(body), "the table map")
     table_id = cursor.integer(6)
@@ -213,7 +216,9 @@ def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
 
 
 def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
-    """Parses the event after the names. Raises BinlogFormatError if it is invalid."""
+    """Parses the part of a table map event after the names. Returns `named` with the columns. Raises BinlogFormatError if this part is
+    invalid.
+    """
     count = cursor.packed()
     if not 0 < count <= COLUMNS_MAX:
         raise BinlogFormatError(f"the table map has {count} columns")
@@ -252,7 +257,9 @@ def _name(cursor: ByteCursor) -> str:
 
 
 def _layout(types: bytes, metadata: ByteCursor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the type code of each column, and the metadata of each column as an integer. Raises BinlogFormatError if they are invalid."""
+    """Returns the type code of each column, and the metadata of each column as an integer. Raises BinlogFormatError if a type code or the
+    metadata is invalid.
+    """
     pairs = [_column_layout(code, metadata) for code in types]
     for code, value in pairs:
         if value > _METADATA_MAX.get(code, value) or (code == TypeCode.NEWDECIMAL and value & 0xFF > value >> 8):
@@ -277,8 +284,8 @@ def _column_layout(code: int, metadata: ByteCursor) -> tuple[int, int]:
 
 
 def _real_type(first: int, second: int) -> tuple[int, int]:
-    """Decodes the metadata of the type code STRING to (real type code, metadata). The first byte is the type code of ENUM or SET. For a
-    CHAR it also has the two high bits of the length, inverted.
+    """Decodes the two metadata bytes of a column with the type code STRING to (real type code, metadata). For an ENUM or SET, the first
+    byte is the real type code. For a CHAR, the first byte also has the two high bits of the length, inverted.
     """
     code = first | 0x30
     if code not in _REAL_TYPE:
@@ -297,8 +304,8 @@ def _fields(cursor: ByteCursor) -> Iterator[tuple[int, bytes]]:
 
 
 def _bits(value: bytes, count: int, *, lowest_first: bool) -> tuple[bool, ...]:
-    """Returns the first `count` bits of a bitmap. In optional fields, the first bit is the highest bit of a byte. Elsewhere it is the
-    lowest bit.
+    """Returns the first `count` bits of a bitmap. In optional fields, the first bit is the highest bit of a byte; in other bitmaps of the
+    event, the lowest (`lowest_first`).
     """
     if len(value) != (count + 7) // 8:
         raise BinlogFormatError(f"a bitmap in a table map has {len(value)} bytes for {count} columns")
@@ -327,7 +334,7 @@ def _read_names(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]
 
 
 def _default_charset(value: ByteCursor) -> Charsets:
-    """Parses a default collation and its exceptions: (index among the columns of the same kind, collation)."""
+    """Parses a default collation and the columns with another collation: (index among the columns of the same kind, collation)."""
     default, *others = _each(value) or (0,)
     if len(others) % 2:
         raise BinlogFormatError(f"{value.what} ends between a column and its charset")

@@ -1,12 +1,12 @@
-"""Keeps which row events of the binlog have no effect, because their own transaction undoes them with ROLLBACK or ROLLBACK TO.
+"""Records which row events of the binlog have no effect, because their own transaction undoes them with ROLLBACK or ROLLBACK TO.
 
-Usually a server does not write undone rows to its binlog. It does in a transaction that also creates or drops a temporary table, or that
-also writes a table of an engine without transactions. The rows of that table are not undone: in the ROW format, the server writes them as
-a transaction of their own.
+Usually a server does not write undone rows to its binlog. Exceptions are transactions that also create or drop a temporary table, or write
+a table of a storage engine without transactions. The server cannot undo the rows of such an engine. In the ROW format, it writes these rows
+as a transaction of their own.
 
-A scan yields row events before it reads the statement that undoes them. So the rows are left out when the transaction is read again: the
-first scan only finds the undone rows of the transaction, and raises UndoneRowsError at its end. The reader drops the open transaction and
-reads it again with the same `UndoneRows`.
+A scan yields row events before it reads the statement that undoes them. So the engine reads such a transaction twice. The first scan
+records the undone rows, and raises UndoneRowsError at the end of the transaction. The reader drops the rows of the open transaction and
+reads the transaction again with the same `UndoneRows`. The second scan leaves the undone rows out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.cdc_engine.position import Position, file_number
 
 class UndoneRows:
     """The undone row events that the scans of one reader have found, as intervals of offsets in binlog files. `rows_are_read` is False for
-    a reader that needs no rows, so that its scans do not look for undone rows.
+    a reader that needs no rows; its scans then ignore undone rows.
     """
 
     def __init__(self, *, rows_are_read: bool = True) -> None:
@@ -28,8 +28,8 @@ class UndoneRows:
         self._intervals: dict[tuple[int, str], set[tuple[int, int]]] = {}
 
     def add(self, epoch: int, file: str, begin: int, end: int) -> bool:
-        """Adds the row events that begin at offsets from `begin` to before `end` (bytes) of a file. Returns whether the transaction must be
-        read again to leave them out: they were unknown, and rows are read.
+        """Adds undone row events: those that begin at an offset (bytes) in [`begin`, `end`) of a file. Returns whether the transaction must
+        be read again to leave the events out. This is the case if the interval is new, and the reader needs rows.
         """
         if not self._rows_are_read or (begin, end) in self._intervals.get((epoch, file), ()):
             return False
@@ -37,7 +37,9 @@ class UndoneRows:
         return True
 
     def forget_before(self, position: Position) -> None:
-        """Drops the intervals of transactions that end at or before `position`, which names a file. The reader continues after it."""
+        """Drops the intervals of transactions that end at or before `position`, which names a file. The reader continues after `position`,
+        so it never reads these transactions again.
+        """
         following = (position.epoch, file_number(position.file), position.offset)
         for (epoch, file), known in list(self._intervals.items()):
             kept = {each for each in known if (epoch, file_number(file), each[1]) > following}
@@ -46,7 +48,7 @@ class UndoneRows:
                 del self._intervals[epoch, file]
 
     def without_them(self, block: Block) -> Block:
-        """Returns the block without its undone row events."""
+        """Returns `block` without the row events that are known to be undone."""
         known = self._intervals.get((block.epoch, block.file))
         if not known or not block.event_count:
             return block
