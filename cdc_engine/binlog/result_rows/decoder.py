@@ -1,8 +1,8 @@
 """Decodes rows of a SELECT into Arrow record batches, with the same types and values as row events. Called by
 `cdc_engine.snapshot`.
 
-`ResultDecoder` makes the column list of the SELECT, checks the server's column descriptions, and decodes the values that `locate`
-finds.
+`ResultDecoder` makes the column list of the SELECT, checks the server's descriptions of the result columns, and decodes the values that the
+module `locate` finds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True)
 class SentColumn:
-    """The server's description of a result column. `type_code`: MYSQL_TYPE_*. `collation`: a collation id."""
+    """The server's description of a result column. `type_code`: the number of a MYSQL_TYPE_* constant. `collation`: a collation id."""
 
     type_code: int
     collation: int
@@ -43,7 +43,9 @@ class SentColumn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusedCell:
-    """A value that cannot be decoded and was replaced by NULL. `key`: as in refused_values.RefusedValue."""
+    """A value of a SELECT result that cannot be decoded and was replaced by NULL. `key`: the row's key columns with their values, as in
+    refused_values.RefusedValue.
+    """
 
     column: Column
     raw: bytes
@@ -52,9 +54,11 @@ class RefusedCell:
 
 
 class ResultDecoder:
-    """Decodes SELECT results of one table version. `kept`: as in `rows.decoder`. Raises TableStoppedError as RowDecoder does.
+    """Decodes SELECT results of one table version. `kept`: indices of the columns to decode; None means all. Raises TableStoppedError for
+    the same reasons as RowDecoder.
 
-    `schema`: the Arrow schema of the decoded rows, after the policy's rules and with the shard column. `columns`: those of the SELECT.
+    `columns`: the columns that the SELECT reads. `schema`: the Arrow schema of the decoded rows, after the policy's rules and with the
+    shard column.
     """
 
     def __init__(self, version: TableVersion, kept: Int32s | None = None, policy: ValuePolicy = DEFAULT_POLICY) -> None:
@@ -90,7 +94,7 @@ class ResultDecoder:
         return ", ".join(each.expression.format(name) for name, each in zip(quoted, self.types, strict=True))
 
     def differences(self, sent: Sequence[SentColumn]) -> str:
-        """Returns why the result's columns do not fit this table version; empty if they fit."""
+        """Returns why the columns that the server sent do not fit this table version, or an empty text if they fit."""
         if len(sent) != len(self.types):
             return f"the result of the SELECT has {len(sent)} columns instead of {len(self.types)}"
         for column, each, found in zip(self.columns, self.types, sent, strict=True):
@@ -102,9 +106,9 @@ class ResultDecoder:
         return ""
 
     def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:
-        """Decodes located values (columns by rows) into a record batch that has only the rows that meet the row filter.
-
-        Raises TableStoppedError for a value that cannot be decoded, or for a key that is NULL.
+        """Decodes located values (columns by rows) into a record batch. Rows that do not meet the row filter are left out. Raises
+        TableStoppedError for a value that cannot be decoded, unless the policy "quarantine" replaces it by NULL, and for a key column that
+        is NULL.
         """
         found: list[tuple[int, int, bytes, str]] = []
         arrays = [

@@ -1,8 +1,8 @@
-"""Kernels that convert values of a SELECT's binary protocol to the form of row images. Called by `result_types`.
+"""Kernels that convert values from the binary protocol of a SELECT result to the form of row images. Called by `result_types`.
 
-After the conversion, the same column types decode snapshots and row events. So a value has the same result in both, for every type and
-every policy of a table (zero dates, text, undecodable values). Integers, floats, bits and strings have the same form in both; this file
-converts the other types.
+After the conversion, the same column types decode the rows of snapshots and of row events. So a value becomes the same in the lake from a
+snapshot as from a row event, for every type and every policy of a table (zero dates, text, undecodable values). Integers, floats, bits and
+strings have the same form in the binary protocol and in row images. This file converts the other types.
 
 The server sends a date or timestamp as year (2 bytes), month, day, hour, minute, second (1 each) and microseconds (4), without trailing
 zeros. It sends a time as sign (1), days (4), hour, minute, second (1 each) and microseconds (4), and a decimal as text.
@@ -19,7 +19,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# A kernel returns this if all values are valid; otherwise it returns the first row whose value is invalid.
+# The result of a kernel if all values are valid. Otherwise the result is the index of the first row whose value is invalid.
 NOT_A_VALUE = -2
 
 
@@ -38,8 +38,8 @@ def byte_of(buffer: Bytes, start: Integer, size: Integer, offset: Integer) -> In
 
 @compiled
 def fraction_of(buffer: Bytes, start: Integer, size: Integer, offset: Integer, digits: Integer) -> Integer:
-    """Returns the fraction of a second as a row image with `digits` fraction digits stores it. The value has the microseconds at index
-    `offset`, or omits them if they are 0.
+    """Returns the fraction of a second of a value, as a row image with `digits` fraction digits stores it. In the binary protocol, the
+    microseconds are at index `offset` of the value. The server omits the microseconds if they are 0.
     """
     micros = little_endian(buffer, start + offset, 4) if size >= offset + 4 else np.int64(0)
     return micros // (10_000 if digits <= 2 else 100 if digits <= 4 else 1)
@@ -60,7 +60,7 @@ def date_images(buffer: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> Non
 
 @compiled
 def datetime_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes) -> None:
-    """Converts dates with times to DATETIME2's row image of `width` bytes: five bytes and the fraction."""
+    """Converts dates with times to DATETIME2's row image of `width` bytes: five bytes for date and time, then the fraction."""
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0:
@@ -77,8 +77,8 @@ def datetime_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Intege
 def timestamp_images(
     buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes
 ) -> Integer:
-    """Converts UTC timestamps to TIMESTAMP2's row image of `width` bytes: seconds since 1970 in four bytes, and the fraction. Returns the
-    first row that is not a valid timestamp, or NOT_A_VALUE.
+    """Converts UTC timestamps to TIMESTAMP2's row image of `width` bytes: seconds since 1970 in four bytes, then the fraction. Returns the
+    index of the first row whose value is not a valid timestamp, or NOT_A_VALUE.
     """
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
@@ -97,8 +97,8 @@ def timestamp_images(
 
 @compiled
 def time_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes) -> None:
-    """Converts times to TIME2's row image of `width` bytes: hours, minutes, seconds and fraction as one signed number, plus half of its
-    range.
+    """Converts times to TIME2's row image of `width` bytes: hours, minutes, seconds and fraction as one signed number, to which half of the
+    number range is added.
     """
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
@@ -140,8 +140,8 @@ def decimal_images(
 ) -> Integer:
     """Converts decimal texts to DECIMAL's row image: groups of up to nine digits, with all bits inverted if the number is negative.
 
-    `groups`: number of digits in each group. `byte_counts`: bytes of a group, indexed by its digits. `out`: filled with zeros. Returns the
-    first row that is not a number of this type, or NOT_A_VALUE.
+    `groups`: number of digits in each group. `byte_counts`: bytes of a group, indexed by its number of digits. `out`: must be filled with
+    zeros. Returns the index of the first row whose text is not a number of this type, or NOT_A_VALUE.
     """
     width, precision = np.int64(0), np.int64(0)
     for index in range(groups.shape[0]):
@@ -180,7 +180,7 @@ def decimal_images(
 
 
 def images_of(values: Values, out: Bytes, width: int) -> Values:
-    """Returns Values for row images in `out`, `width` bytes per row. The same rows are NULL as in `values`."""
+    """Returns the row images in `out`, `width` bytes per row, as Values. The rows that are NULL in `values` are NULL in the result."""
     starts = np.arange(values.count, dtype=np.int64) * width
     starts[values.starts < 0] = -1
     return Values(out, starts, np.where(values.starts < 0, 0, width).astype(np.int64))

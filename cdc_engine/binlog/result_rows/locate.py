@@ -1,13 +1,14 @@
 """Kernel that finds the values in the rows of a SELECT result in MySQL's binary protocol. `decoder` decodes the values.
 
-A packet has a length (3 bytes), a number (1) and a payload; a packet of 0xFFFFFF bytes continues in the next one. A row's payload is
+A packet has a length (3 bytes), a number (1) and a payload. A payload of 0xFFFFFF bytes continues in the next packet. A row's payload is
 0x00, a bitmap of NULLs whose first two bits are unused, and the values that are not NULL, back to back. Some types have a fixed width;
-other values have a length-encoded length before them. After the rows, the server sends a packet that begins with 0xFE and is shorter
-than nine bytes, or an error packet, which begins with 0xFF
+other values have a length-encoded length before them. After the rows, the server sends a packet that begins with 0xFE and is shorter than
+nine bytes, or an error packet, which begins with 0xFF
 (https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_binary_resultset.html).
 
 The kernel checks that every read is within its packet, that the packet is within the received bytes, and that a row ends where its
-packet ends."""
+packet ends.
+"""
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument, and numba has no keyword-only arguments
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-# Results of `locate_rows`. MORE: the next packet is incomplete. FULL: the arrays are full. DONE: the result ends. ERROR: the server sent
-# an error (cursor[PAYLOAD] and cursor[PAYLOAD_END] are its payload). WRONG: the bytes do not follow the protocol.
+# Results of `locate_rows`. MORE: the next packet has not arrived completely. FULL: `starts` and `sizes` are full. DONE: there are no more
+# rows. ERROR: the server sent an error, whose payload is from cursor[PAYLOAD] to cursor[PAYLOAD_END]. WRONG: the bytes do not follow the
+# protocol.
 MORE, FULL, DONE, ERROR, WRONG = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 4
-GOES_ON = 0xFFFFFF  # A packet of this length continues in the next packet.
+GOES_ON = 0xFFFFFF  # A payload of this length continues in the next packet.
 ROW, END, REFUSED = 0x00, 0xFE, 0xFF
 END_BYTES_MAX = 8
 NULL_BITS_FIRST = 2
@@ -33,7 +35,7 @@ CURSOR_FIELDS = 5
 
 @compiled
 def packet_end(buffer: Bytes, at: Integer, end: Integer) -> Integer:
-    """Returns the end of the packet at `at`, including the packets that continue it; -1 if it is incomplete."""
+    """Returns the end of the packet at `at`, including the packets that continue it, or -1 if one of them is incomplete."""
     length = GOES_ON
     while length == GOES_ON:
         if at + HEADER_BYTES > end:
@@ -48,9 +50,7 @@ def packet_end(buffer: Bytes, at: Integer, end: Integer) -> Integer:
 @compiled
 def join_packets(buffer: Bytes, at: Integer, sequence: Integer) -> tuple[Integer, Integer]:
     """Joins a packet with the packets that continue it, in place, by removing the headers between them. Returns (end of the joined payload,
-    number of the next packet).
-
-    The end is -1 if a packet has a wrong number.
+    number of the next packet). The returned end is -1 if a packet has a wrong number.
     """
     length = GOES_ON
     write, read = at + HEADER_BYTES, at
@@ -70,7 +70,7 @@ def join_packets(buffer: Bytes, at: Integer, sequence: Integer) -> tuple[Integer
 
 @compiled
 def length_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Returns (length-encoded integer at `at`, offset after it). The integer is -1 if it is truncated or invalid."""
+    """Returns (length-encoded integer at `at`, offset after the integer). The first result is -1 if the integer is truncated or invalid."""
     if at >= end:
         return -1, at
     first = np.int64(buffer[at])
@@ -86,8 +86,8 @@ def length_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Intege
 def locate_row(
     buffer: Bytes, at: Integer, end: Integer, width: Int8s, starts: Int64s, sizes: Int64s, row: Integer
 ) -> bool:
-    """Writes the offset and size of each value of a row; NULL has the offset -1. The row's payload is from `at` to `end`. Returns False if
-    the payload is not a valid row.
+    """Writes the offset and size of each value of a row to `starts` and `sizes`. NULL has the offset -1. The row's payload is from `at` to
+    `end`. Returns False if the payload is not a valid row.
     """
     columns = width.shape[0]
     nulls = at + 1
@@ -113,8 +113,9 @@ def locate_row(
 def locate_rows(buffer: Bytes, end: Integer, width: Int8s, cursor: Int64s, starts: Int64s, sizes: Int64s) -> Integer:
     """Locates the values of rows in `buffer` up to `end`. Returns MORE, FULL, DONE, ERROR or WRONG.
 
-    `cursor` (int64, CURSOR_FIELDS): offset of the next packet, number of that packet, number of rows located so far, and beginning and end
-    of the last payload. `width`: bytes of a value of each column, or 0 if a length precedes it. `starts`, `sizes`: columns by rows.
+    `cursor` (int64, CURSOR_FIELDS): offset of the next packet, number of the next packet, number of rows located so far, and beginning and
+    end of the last payload. `width`: for each column, the bytes of a value, or 0 if a length precedes each value. `starts`, `sizes`:
+    columns by rows.
     """
     while True:
         at = cursor[AT]

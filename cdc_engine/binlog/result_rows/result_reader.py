@@ -1,7 +1,7 @@
-"""Reads one SELECT result of MySQL's binary protocol: its column descriptions, then its rows as record batches.
+"""Reads one SELECT result of MySQL's binary protocol: the column descriptions, then the rows as record batches.
 
-The caller's `receive` writes pieces of any size into one buffer, which is reused. The buffer grows for a row that is larger than it, and
-shrinks afterwards. Called by `cdc_engine.snapshot`.
+The caller's function `receive` writes pieces of any size into one buffer, which is reused. The buffer grows for a row that does not fit,
+and shrinks afterwards. Called by `cdc_engine.snapshot`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sluice.cdc_engine.binlog.rows.decoder import CHUNK_CELLS_MAX, CHUNK_ROWS_MA
 from sluice.cdc_engine.contracts import Int64s
 from sluice.cdc_engine.errors import SourceConnectionError
 
-# A function that receives bytes into the given memory and returns their number; 0 means that the connection ended.
+# A function that receives bytes into the given memory and returns the number of bytes. 0 means that the connection ended.
 Receive = Callable[[memoryview], int]
 # The offset of the text in an error packet: after 0xFF, the code (2 bytes), '#' and the SQL state (5 bytes).
 ERROR_TEXT_AT = 9
@@ -39,7 +39,7 @@ class ServerRefusedError(Exception):
 
 
 class ResultReader:
-    """Reads a result. Callers call `sent_columns` once, then `batches`. `received`: number of bytes received so far.
+    """Reads one SELECT result. Callers call `sent_columns` once, then `batches`. `received`: number of bytes received so far.
 
     Both methods raise ServerRefusedError if the server sends an error, and SourceConnectionError if the connection ends or the bytes do not
     follow the protocol.
@@ -62,7 +62,9 @@ class ResultReader:
         return columns
 
     def batches(self, decoder: ResultDecoder) -> Iterator[pa.RecordBatch]:
-        """Yields the rows as record batches, each with as many rows as fit into the buffers. Also raises the errors of `decoder.batch`."""
+        """Yields the rows as record batches, each with as many rows as fit into the buffer and into the arrays of locations. Also raises
+        the errors of `decoder.batch`.
+        """
         rows_max = min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, len(decoder.columns)))
         starts, sizes = (np.empty((len(decoder.columns), rows_max), np.int64) for _ in range(2))
         status = locate.MORE
@@ -80,7 +82,9 @@ class ResultReader:
                 self._make_room()
 
     def _locate(self, decoder: ResultDecoder, starts: Int64s, sizes: Int64s) -> int:
-        """Receives bytes and locates values until the rows end, the arrays are full, or the buffer is full."""
+        """Receives bytes and locates values until there are no more rows, `starts` and `sizes` are full, or the buffer is full. Returns the
+        result of `locate_rows`.
+        """
         while True:
             status: int = locate.locate_rows(self._buffer, self._filled, decoder.widths, self._cursor, starts, sizes)
             if status != locate.MORE or self._filled == len(self._buffer):
@@ -95,8 +99,8 @@ class ResultReader:
         self.received += count
 
     def _make_room(self) -> None:
-        """Moves the unread bytes to the buffer's front. Replaces the buffer by a larger one if they fill it, and by one of the usual size
-        after a large row.
+        """Moves the unread bytes to the beginning of the buffer. If they fill the whole buffer, replaces it by one of twice the size. After
+        a large row, replaces it by one of the usual size.
         """
         rest = self._buffer[self._cursor[locate.AT] : self._filled]
         size = 2 * len(rest) if len(rest) == len(self._buffer) else max(self._buffer_bytes, 2 * len(rest))
@@ -108,7 +112,7 @@ class ResultReader:
         self._filled, self._cursor[locate.AT] = len(before), 0
 
     def _payload(self) -> bytes:
-        """Reads the next of the packets that precede the rows. Returns its payload."""
+        """Reads the next packet before the rows, and returns the payload of the packet."""
         while (end := locate.packet_end(self._buffer, int(self._cursor[locate.AT]), self._filled)) < 0:
             if self._filled == len(self._buffer):
                 self._make_room()

@@ -1,7 +1,9 @@
-"""Defines, for each type, the SQL expression of a SELECT, the form in the binary protocol, and the decoder. Called by `decoder`.
+"""Defines for each column type how a SELECT reads it: the SQL expression, the form of the values in the binary protocol, and the function
+that decodes them. Called by `decoder`.
 
-Values are converted to the form of row images and decoded by the `finish` of `column_types.type_of`, so that types and policies equal
-those of row events. JSON, UUID, INET4 and INET6 need no conversion, because the server sends them as text."""
+Values are converted to the form of row images and decoded by the `finish` function of `column_types.type_of`. So they get the same Arrow
+types and policies as values of row events. JSON, UUID, INET4 and INET6 need no conversion, because the server sends them as text.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
 NUMBER = "CAST({} AS UNSIGNED)"  # Makes the server send an ENUM as its number and a SET as its bits.
-# Type code of a result column → bytes of each value. Values of other types have a length before them.
+# Type code of a result column → bytes of each value. Values of other types are preceded by their length.
 WIDTHS = {
     TypeCode.TINY: 1,
     TypeCode.SHORT: 2,
@@ -54,8 +56,8 @@ _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResultType:
-    """How a SELECT reads a column. `expression`: SQL with {} for the quoted name. `type`: the column type for row events. `finish`: decodes
-    the values that the server sends.
+    """How a SELECT reads a column. `expression`: SQL with {} for the quoted name. `type`: the column type that row events have. `finish`:
+    the function that decodes the values that the server sends.
 
     The server's description of the column must have a type code in `sent`, the charset `charset` (empty: any), and the unsigned flag
     `unsigned` (None: either).
@@ -75,8 +77,8 @@ class ResultType:
 
 
 def result_type(column: Column, declared_charset: str, zero_dates: str = "null") -> ResultType:
-    """Returns how a SELECT reads a column. `column`: the column, with the charset of its stored values. `declared_charset`: the charset
-    that the source declares. Raises TypeUnsupportedError.
+    """Returns how a SELECT reads a column. `column`: the column, with the charset that its stored values really have. `declared_charset`:
+    the charset that the source declares for the column. Raises TypeUnsupportedError for a type that Sluice does not support.
     """
     found = type_of(column, zero_dates)
     if _PRINTED.match(column.mysql_type):

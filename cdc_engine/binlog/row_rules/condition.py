@@ -1,7 +1,7 @@
-"""Evaluates the condition of a row filter on the columns of a record batch. `rules` makes a `Condition` for each table version.
+"""Evaluates the condition of a row filter on the columns of a record batch. The module `rules` makes a `Condition` for each table version.
 
 As in SQL, a comparison with NULL is neither true nor false, and a row meets the condition only if the whole condition is true. Texts are
-compared character by character: unlike in the source, no collation makes 'de' equal to 'DE'. ILIKE ignores case.
+compared character by character, without the source's collations. So 'de' never equals 'DE'. ILIKE ignores case.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ConditionRefusedError(Exception):
 
 
 class Condition:
-    """A condition with its literals converted to the column types. `types`: the columns' types by lower-case name. Raises
-    ConditionRefusedError if a literal does not fit its column.
+    """The condition of a row filter, with its literals converted to the types of the columns with which they are compared. `types`:
+    lower-case column name → type. Raises ConditionRefusedError if a literal does not fit its column, or if the table lacks a column.
     """
 
     def __init__(self, expression: Expression, types: Mapping[str, pa.DataType]) -> None:
@@ -59,7 +59,9 @@ class Condition:
         self.met({name: _none_of(types[name]) for name in self.columns})
 
     def met(self, columns: Mapping[str, AnyArray]) -> Chosen:
-        """Returns which rows meet the condition (bool). `columns`: lower-case name → values, at least for `self.columns`."""
+        """Returns for each row whether it meets the condition. `columns`: lower-case column name → values, at least for the columns in
+        `self.columns`.
+        """
         found: Any = pc.fill_null(self._of(self._expression, columns), False)
         return cast("Chosen", found.to_numpy(zero_copy_only=False))
 
@@ -88,7 +90,9 @@ class Condition:
         return _COMPARE[sign](values, self._scalars[column.lower(), literal])
 
     def _bind(self, term: Expression, types: Mapping[str, pa.DataType]) -> None:
-        """Converts each literal to its column's type. Raises ConditionRefusedError."""
+        """Converts each literal of a term to the type of its column, and stores the result in `_scalars`. Raises ConditionRefusedError if a
+        literal does not fit.
+        """
         if isinstance(term, Joined):
             for each in term.terms:
                 self._bind(each, types)
@@ -124,7 +128,7 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
         return pa.scalar(float(literal), of)
     if pa.types.is_boolean(of) and literal in (0, 1):
         return pa.scalar(bool(literal), of)
-    # The literal keeps its own precision. In the column's type, it may have more digits before the point than fit.
+    # The literal is not converted to the column's type, because it may have more digits before the point than that type allows.
     if pa.types.is_decimal(of):
         return pa.scalar(decimal.Decimal(literal))
     if pa.types.is_integer(of):
@@ -134,7 +138,9 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
 
 
 def _converted(column: str, literal: str, of: pa.DataType) -> Any:
-    """Converts a text literal to an Arrow text, date or timestamp. If only the column has a time zone, the literal is in UTC."""
+    """Converts a text literal to an Arrow text, date or timestamp. A literal without a time zone is taken as UTC if the column has a time
+    zone.
+    """
     try:
         if _is_text(of):
             return pa.scalar(literal, of)

@@ -21,7 +21,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 Literal: TypeAlias = str | int | decimal.Decimal
 CHARACTERS_MAX = 10_000
-DEPTH_MAX = 50  # The most nested levels of brackets and NOT.
+DEPTH_MAX = 50  # The maximum number of nested levels of brackets and NOT.
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))|(?P<quoted>`[^`]+`|"[^"]+")
     |(?P<word>[^\W\d][\w$]*)|(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))""",
@@ -33,7 +33,7 @@ COMPARISONS = {"=": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">",
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonNode:
-    """A comparison of a column with a literal. `sign`: = <> < <= > >=."""
+    """A comparison of a column with a literal. `sign` is one of = <> < <= > >=."""
 
     column: str
     sign: str
@@ -65,7 +65,7 @@ class Not:
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """Terms joined by `word`: AND or OR."""
+    """Terms that are joined by `word`, which is AND or OR."""
 
     word: str
     terms: tuple[Expression, ...]
@@ -96,7 +96,7 @@ class _Token:
 
     @property
     def word(self) -> str:
-        """The token in upper case if it is a word or a sign, else empty."""
+        """The token's text in upper case if the token is a word or a sign, else an empty text."""
         return self.text.upper() if self.kind in {"word", "sign"} else ""
 
 

@@ -1,7 +1,8 @@
 """Removes historical rows of MariaDB's system-versioned tables from the rows of a batch. Called by `rows`.
 
-MariaDB logs more row events for such a table: an update also inserts the old version of the row, with its end time in the column ROW END.
-A delete is an update that sets ROW END. DELETE HISTORY deletes historical rows. In a current row, ROW END has the greatest possible time.
+For a system-versioned table, MariaDB logs an update as two changes: the update, and an insert of the old version of the row with the end
+time in the column ROW END. A delete is logged as an update that sets ROW END. The statement DELETE HISTORY is logged as deletes of
+historical rows. In a current row, ROW END has the greatest possible time.
 """
 
 from __future__ import annotations
@@ -10,26 +11,26 @@ import numpy as np
 
 from sluice.cdc_engine.contracts import Bytes, Column, Int8s, Int64s, Operation
 
-# The values of contracts.Column.generated for the columns ROW START and ROW END. The lake has no hidden columns.
+# The values of contracts.Column.generated for the columns ROW START and ROW END. Hidden columns are not in the lake.
 ROW_START, ROW_END, HIDDEN_START, HIDDEN_END = "row start", "row end", "hidden row start", "hidden row end"
 HIDDEN = frozenset({HIDDEN_START, HIDDEN_END})
 END_BYTES = 7  # Bytes of a TIMESTAMP(6): four for the seconds, three for the microseconds.
-# ROW END of a current row: in the year 2038, or since MariaDB 11.5 in the year 2106.
+# The bytes of ROW END in a current row: the greatest TIMESTAMP, in the year 2038 or, since MariaDB 11.5, in the year 2106.
 _NEVER = (bytes.fromhex("7fffffff0f423f"), bytes.fromhex("ffffffff0f423f"))
 Mask = np.typing.NDArray[np.bool_]
 
 
 def row_end(columns: tuple[Column, ...]) -> int:
-    """Returns the index of the ROW END column; -1 for a table without system versioning."""
+    """Returns the index of the ROW END column, or -1 for a table without system versioning."""
     return next((index for index, column in enumerate(columns) if column.generated in {ROW_END, HIDDEN_END}), -1)
 
 
 def current_rows(operation: Int8s, buffer: Bytes, starts: Int64s, *, keyed: bool) -> Mask:
-    """Returns which images belong to current rows. `starts`: offset of each image's ROW END in `buffer`, or negative if the image omits it
-    because it did not change.
+    """Returns which images belong to current rows, so that the caller can drop all other images. `starts`: offset of each image's ROW END
+    in `buffer`, or a negative number if the image omits ROW END because the update did not change it.
 
-    If `keyed`, changes `operation` in place: an update that sets ROW END becomes a delete. In a table without a key, its after image is
-    dropped, and its before image removes the row.
+    If `keyed`, an update that sets ROW END becomes a delete: the function changes its entry in `operation`. In a table without a key, the
+    after image of such an update is historical, and the before image removes the row.
     """
     there = starts >= 0
     found = buffer[np.where(there, starts, 0)[:, None] + np.arange(END_BYTES)]

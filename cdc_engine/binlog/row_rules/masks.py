@@ -1,4 +1,4 @@
-"""Masks the values of columns: replaces them by NULL, by their first characters, or by a digest."""
+"""Masks the values of columns: replaces each value by NULL, by its first characters, or by a digest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HASH, TRUNCATE, NULL = "hash", "truncate", "null"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnMask:
-    """The mask of a column. `kind`: HASH, TRUNCATE to `chars` characters (bytes for binary values), or NULL. `salt`: the text that precedes
-    each value in the hash.
+    """The mask of a column in conf/. `kind`: HASH, TRUNCATE (to `chars` characters, or bytes for binary values), or NULL. `salt`: for HASH,
+    the text that is hashed before each value.
 
     `may_be_missing`: whether a table version may lack the column. If False, such a version stops the table, because a renamed column would
     not be masked.
@@ -32,7 +32,9 @@ class ColumnMask:
     may_be_missing: bool = False
 
     def refusal(self, of: ColumnType, *, in_key: bool) -> str:
-        """Returns why this mask cannot be applied to a column of the type `of`; empty if it can. `in_key`: whether it is a key column."""
+        """Returns why this mask cannot be applied to a column of the type `of`, or an empty text if it can be applied. `in_key`: whether
+        the column belongs to the key.
+        """
         if in_key and self.kind != HASH:
             return (
                 "the column belongs to the key, and several rows would get the same key; use hash, or remove the mask"
@@ -49,13 +51,15 @@ class ColumnMask:
         return ""
 
     def shown_type(self, of: ColumnType) -> ColumnType:
-        """Returns the type of the masked column. `of`: the type without the mask."""
+        """Returns the type of the masked column. `of`: the column's type without the mask."""
         if self.kind == HASH:
             return dataclasses.replace(of, arrow=pa.string(), spark="string", by_zero_dates={})
         return of
 
     def shown_column(self, column: Column) -> Column:
-        """Returns the column's description for the lake and consumers, without default and labels, because these contain values."""
+        """Returns the column's description for the lake and consumers. The default and the labels are removed, because they contain
+        unmasked values.
+        """
         plain = dataclasses.replace(column, default=(), labels=())
         if self.kind == HASH:
             return dataclasses.replace(plain, mysql_type=f"char({DIGEST_CHARS})")
@@ -70,18 +74,22 @@ class ColumnMask:
         return hashed(values, self.salt.encode())
 
     def shown_text(self, text: str) -> str | None:
-        """Returns one text value with the mask applied, or None if the mask is `null`."""
+        """Returns a text value with the mask applied, or None if the mask's kind is NULL."""
         found = self.shown(pa.array([text], pa.string()))
         return cast("str | None", found[0].as_py())
 
     def shown_bytes(self, digits: str) -> str | None:
-        """Masks one binary value. The value and the result are hexadecimal digits."""
+        """Returns a binary value with the mask applied, or None if the mask's kind is NULL. `digits` and the result are
+        hexadecimal digits.
+        """
         found: Any = self.shown(pa.array([bytes.fromhex(digits)], pa.binary()))[0].as_py()
         return found.hex() if isinstance(found, bytes) else found
 
 
 def hashed(values: AnyArray, salt: bytes) -> AnyArray:
-    """Returns the SHA-256 of the salt and each value's bytes (for a number, of its decimal digits), as 64 hexadecimal digits per value."""
+    """Returns a SHA-256 digest for each value, as 64 hexadecimal digits. The input of a digest is the salt, followed by the value's bytes
+    or, for a number, its decimal digits. NULL stays NULL.
+    """
     texts: Any = values if _is_binary(values.type) or _is_text(values.type) else values.cast(pa.string())
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()

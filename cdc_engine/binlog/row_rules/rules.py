@@ -9,8 +9,8 @@ consumers never see a row that does not meet the filter.
     no                      yes                    an insert of the after image
     no                      no                     nothing
 
-So a filter requires that both images of each update have all columns, and a transform requires that every image has all columns. A table
-with incomplete images stops.
+So a filter requires that both images of each update have all columns, and a transform requires that every image has all columns. If an
+image of a table with such rules omits columns, the table stops.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowRules:
-    """A table's rules in conf/. `condition`: the row filter as text, see `expression`; empty for all rows. `masks`: one per masked column.
-    `transform`: the operator's function, or None.
+    """The rules in conf/ for the rows of a table. `condition`: the row filter as text (syntax in the module `expression`), or empty if
+    there is no filter. `masks`: one mask per masked column. `transform`: the operator's function, or None.
     """
 
     condition: str = ""
@@ -45,12 +45,12 @@ class RowRules:
     transform: Transform | None = None
 
     def __bool__(self) -> bool:
-        """Returns whether there is any rule."""
+        """Returns whether the table has any rule."""
         return bool(self.condition or self.masks or self.transform)
 
     def words(self) -> dict[str, Any]:
-        """Returns the values that identify the rules, for digests. Without a transform, the key `transform` is absent, so that digests of
-        earlier Sluice versions stay valid.
+        """Returns the values that identify the rules, for digests. Without a transform, the result has no key `transform`, so that digests
+        of earlier Sluice versions stay valid.
         """
         words = {"condition": self.condition, "masks": [dataclasses.asdict(mask) for mask in self.masks]}
         return words if self.transform is None else {**words, "transform": self.transform.words()}
@@ -94,11 +94,11 @@ NO_RULES = RowRules()
 
 
 class BoundRules:
-    """Rules bound to one table version. Raises TableStoppedError with ROWS_RULE if they do not fit the version, and with TRANSFORM_FAILED
-    if the transform fails.
+    """The rules of a table, prepared for the columns of one table version. Raises TableStoppedError with ROWS_RULE if the rules do not fit
+    the version, and with TRANSFORM_FAILED if the transform fails.
 
-    `columns`, `types`: of the captured columns, in the order of the batches. `shown_columns`, `shown_types`: of the columns after masking
-    and the transform.
+    `columns`, `types`: the captured columns and their types, in the order of the batches. `shown_columns`, `shown_types`: the columns and
+    their types after masking and the transform.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class BoundRules:
         shown = [(self._masks.get(index), column, types[index]) for index, column in enumerate(columns)]
         self.shown_columns = tuple(mask.shown_column(column) if mask else column for mask, column, _ in shown)
         self.shown_types = tuple(mask.shown_type(each) if mask else each for mask, _, each in shown)
-        #: Whether rows can be dropped. If so, `streamed` needs both images of each update.
+        #: Whether the rules can drop rows. In that case, `streamed` must get both images of each update.
         self.filters = rules.drops_rows
         self._transform = self._with_transform(rules.transform) if rules.transform is not None else None
 
@@ -124,13 +124,15 @@ class BoundRules:
         return self._masks.get(self._names.index(column.lower())) if column.lower() in self._names else None
 
     def met_by(self, columns: Sequence[Column], arrays: Sequence[AnyArray]) -> Chosen:
-        """Returns which rows meet the condition. `columns`, `arrays`: only the columns of the condition."""
+        """Returns for each row whether it meets the condition. `columns`, `arrays`: only the columns that the condition uses."""
         if self._condition is None:
             return np.ones(len(arrays[0]), bool)
         return self._condition.met({column.name.lower(): each for column, each in zip(columns, arrays, strict=True)})
 
     def read(self, arrays: Sequence[AnyArray]) -> list[AnyArray]:
-        """Applies the rules to rows that a SELECT read. Returns the columns of the rows that remain, after masking and the transform."""
+        """Applies the rules to rows that a SELECT read. Returns the columns after masking and the transform, without the rows that the
+        rules drop.
+        """
         if self._transform is not None:
             return self._transformed(self._transform, arrays)[1]
         return self._masked(arrays if self._condition is None else _chosen(arrays, self._met(self._condition, arrays)))
@@ -138,11 +140,11 @@ class BoundRules:
     def streamed(
         self, operation: Int8s, arrays: Sequence[AnyArray], compared: Sequence[int]
     ) -> tuple[Chosen | None, Int8s, list[AnyArray]]:
-        """Applies the rules to the images of row events. Returns (which images remain, None for all; new operation of each image; columns
-        of the remaining images after masking and the transform). In `arrays`, each after image follows its before image.
+        """Applies the rules to the images of row events. Returns (which images remain, or None for all; new operation of each image;
+        columns of the remaining images after masking and the transform). In `arrays`, each after image follows its before image.
 
-        `compared`: indices of columns. If `compared` is not empty, the before image of an update remains only if one of these columns
-        changes. If it is empty, the before image always remains.
+        `compared`: indices of columns. If both images of an update meet the filter, the before image remains only if one of these columns
+        changes, or if `compared` is empty.
         """
         if self._transform is not None:
             met, shown = self._transformed(self._transform, arrays)
@@ -164,8 +166,8 @@ class BoundRules:
     def _transformed(
         self, transform: BoundTransform, arrays: Sequence[AnyArray]
     ) -> tuple[Chosen | None, list[AnyArray]]:
-        """Returns (which rows remain, None for all; their columns after masking and the transform). The transform gets only rows that meet
-        the condition.
+        """Returns (which rows remain, or None for all; the columns of the remaining rows after masking and the transform). The transform
+        gets only rows that meet the condition.
         """
         met = None if self._condition is None else self._met(self._condition, arrays)
         shown, kept = transform.applied(self._masked(arrays if met is None else _chosen(arrays, met)))
@@ -240,8 +242,8 @@ def _chosen(arrays: Sequence[AnyArray], chosen: Chosen) -> list[AnyArray]:
 
 
 def _changed(before: Any, compared: Sequence[AnyArray]) -> Chosen:
-    """Returns which before images differ from their after image in a column of `compared`. `before`: row numbers of the before images; each
-    after image is in the next row.
+    """Returns which before images differ from their after image in any column of `compared`. `before`: row numbers of the before images.
+    The after image is in the row after its before image.
     """
     if not compared:
         return np.ones(len(before), bool)

@@ -1,9 +1,10 @@
 """Applies an operator's function (transform) to the rows of a table. The function can change values, add columns and drop rows. Used by
 `rules`; `instance.tables.transform_functions` makes the callable.
 
-The function gets the columns `reads` of a record batch, after the row filter and the masks, and returns the columns `writes` for the
-same rows in the same order. It gets neither operation nor position, so that a snapshot, a change and a repair of a row have the same
-result."""
+The function gets the columns `reads` of a record batch, after the row filter and the masks, and returns the columns `writes` for the same
+rows in the same order. The function gets neither the operation nor the binlog position of a row. So its result for a row is the same in a
+snapshot, in a change and in a repair.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.states import TableState
 
-KEEP = "_sluice_keep"  # A function with `drops` returns this boolean column; rows with false are dropped.
+KEEP = "_sluice_keep"  # A function with `drops` also returns this boolean column. Rows with false are dropped.
 Kept = np.typing.NDArray[np.bool_]
 _SPARK_TYPES = {
     pa.bool_(): "boolean",
@@ -41,15 +42,16 @@ TYPES = "bool, int8 to int64, float32, float64, decimal128, string, binary, date
 
 
 class TransformFailedError(Exception):
-    """An operator's function raised an error or did not return in time. The message is for operators."""
+    """An operator's function (transform) raised an error or did not return in time. The message is for operators."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transform:
-    """An operator's function for one table, with its settings in conf/. `function`: its name. `reads`, `writes`: the columns that it gets
-    and returns. `drops`: whether it also returns the column KEEP.
+    """An operator's function for one table, with its settings in conf/. `function`: the name of the function. `reads`, `writes`: the
+    columns that the function gets and returns. `drops`: whether the function also returns the column KEEP.
 
-    `identity`: a value that differs whenever the function's results differ. `call`: calls the function; raises TransformFailedError.
+    `identity`: a value that changes whenever the function's results can change. `call`: calls the function, and raises TransformFailedError
+    if the function fails.
     """
 
     function: str
@@ -65,7 +67,7 @@ class Transform:
         return {each.name: getattr(self, each.name) for each in named}
 
     def concerns(self, column: str) -> bool:
-        """Returns whether the function gets or returns a column."""
+        """Returns whether the function reads or writes the column."""
         return self.writes_to(column) or column.lower() in {name.lower() for name in self.reads}
 
     def writes_to(self, column: str) -> bool:
@@ -74,11 +76,11 @@ class Transform:
 
 
 class BoundTransform:
-    """A transform bound to one table version. `columns`, `types`: the columns of its input rows, after masking. `key`: indices of the key
-    columns.
+    """A transform, prepared for the columns of one table version. `columns`, `types`: the table's columns before the transform, after
+    masking. `key`: indices of the key columns in `columns`.
 
-    `shown_columns`, `shown_types`: the columns of its output rows. Columns that it adds to the table come last. Raises TableStoppedError:
-    with ROWS_RULE if the transform does not fit the table, with TRANSFORM_FAILED if the function fails.
+    `shown_columns`, `shown_types`: the table's columns after the transform. Columns that the function adds come last. Raises
+    TableStoppedError with ROWS_RULE if the transform does not fit the table, and with TRANSFORM_FAILED if the function fails.
     """
 
     def __init__(
@@ -104,7 +106,9 @@ class BoundTransform:
             self._show(name, slot)
 
     def applied(self, arrays: Sequence[AnyArray]) -> tuple[list[AnyArray], Kept | None]:
-        """Calls the function. Returns (all columns after it, which rows it keeps; None for all rows)."""
+        """Calls the function for rows of the table. Returns (all columns of all rows after the transform, which rows the function keeps or
+        None for all).
+        """
         given = pa.RecordBatch.from_arrays([arrays[slot] for slot in self._reads], schema=self._input)
         result = self._called(given)
         self._check_first_rows(given, result)
@@ -125,7 +129,9 @@ class BoundTransform:
         return self._names.index(name.lower())
 
     def _written(self, name: str, key: Sequence[int]) -> int:
-        """Returns the index of the column that the function replaces; -1 if it adds the column. Raises TableStoppedError."""
+        """Returns the index of the column that the function replaces, or -1 if the function adds the column. Raises TableStoppedError if
+        the function must not write the column.
+        """
         slot = self._names.index(name.lower()) if name.lower() in self._names else -1
         if slot in key:
             raise self._unfit(
@@ -209,8 +215,9 @@ class BoundTransform:
             )
 
     def _check_first_rows(self, given: pa.RecordBatch, result: pa.RecordBatch) -> None:
-        """Calls the function a second time, for one row, and raises TableStoppedError if the result differs. Does so once per decoder.
-        Results that depend on other rows, on time or on chance would differ between a snapshot, a change and a repair of a row.
+        """Calls the function again for one row alone, and raises TableStoppedError if the row's result differs. Does this only for the
+        first batch with rows. A result that depends on other rows, on time or on chance would differ between a snapshot, a change and a
+        repair of the row.
         """
         if self._checked or not given.num_rows:
             return
@@ -236,7 +243,7 @@ class BoundTransform:
 
 
 def _is_same(one: AnyArray, other: AnyArray) -> bool:
-    """Returns whether two arrays with one value each are equal. NaN equals NaN."""
+    """Returns whether two arrays with one value each are equal. Unlike in Arrow, NaN equals NaN."""
     if one.equals(other):
         return True
     return pa.types.is_floating(one.type) and pc.is_nan(one).to_pylist() == pc.is_nan(other).to_pylist() == [True]
