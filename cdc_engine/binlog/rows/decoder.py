@@ -1,7 +1,7 @@
 """Decodes the row events of one table version into Arrow record batches. Called by `staging`.
 
-`RowDecoder` prepares the kernels' arguments for a table version. `RowDecoder.chunks` decodes row events of a block. Its record batches
-are so small that the located values of all columns stay in the processor's caches.
+`RowDecoder` prepares the kernels' arguments for a table version. `RowDecoder.chunks` decodes row events of a block into small record
+batches, so that the offsets and sizes of a batch's values stay in the processor's caches.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ from sluice.cdc_engine.states import TableState
 
 OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
-CHUNK_CELLS_MAX = 1 << 19  # The most values that are located at once; their offsets take 8 MB.
-CHUNK_ROWS_MAX = 1 << 14  # The most rows at once; a larger chunk does not fit the processor's caches.
-CHUNK_BYTES_MAX = 32 << 20  # The most bytes of images at once; a single larger image is allowed.
+CHUNK_CELLS_MAX = 1 << 19  # The maximum number of values per chunk. Their offsets and sizes take 8 MiB.
+# The maximum number of rows per chunk. A larger chunk does not fit into the processor's caches.
+CHUNK_ROWS_MAX = 1 << 14
+CHUNK_BYTES_MAX = 32 << 20  # After this number of bytes of images, a chunk ends. So a single larger image is allowed.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Events:
-    """The events of a block that are decoded, as contiguous arrays of the types that the kernels require."""
+    """The row events of a block that are to be decoded, as contiguous arrays of the types that the kernels require."""
 
     block: Block
     located: RowEvents
@@ -84,7 +85,9 @@ def row_events(block: Block, chosen: Int64s) -> RowEvents:
 
 
 class ValueLocations:
-    """Memory for the located values of one chunk. The next chunk reuses it, and decoders that never run at the same time can share it."""
+    """Memory for the offsets and sizes of the values of one chunk. The next chunk reuses the memory, and decoders that never run at the
+    same time can share it.
+    """
 
     def __init__(self) -> None:
         self.starts, self.sizes = np.empty(CHUNK_CELLS_MAX, np.int64), np.empty(CHUNK_CELLS_MAX, np.int64)
@@ -100,7 +103,7 @@ class ValueLocations:
         return self.starts[: columns * rows].reshape(columns, rows), self.sizes[: columns * rows].reshape(columns, rows)
 
     def memory(self, columns: int, differences: Int64s) -> ChunkMemory:
-        """Returns the memory for a chunk with `columns` columns, as an argument for kernels."""
+        """Returns this memory, as an argument for kernels that locate a chunk with `columns` columns."""
         rows, before = self.rows(columns), (np.empty((columns, 1), np.int64) for _ in range(2))
         values = LocatedValues(*self.cells(columns))
         return ChunkMemory(values, LocatedValues(*before), self.operation[:rows], self.image_event[:rows], differences)
@@ -110,13 +113,14 @@ class RowDecoder:
     """Decodes the row events of one table version.
 
     - `kept` (int32, ascending): indices of the columns to decode; None means all.
-    - `nulls_in_key`: whether NULL is allowed in the key, because it does not identify rows (columns that a foreign key references).
-    - `every_preimage`: whether a before image becomes a row for every update that changes a column in `kept`.
-    - `columns`, `types`, `schema`, `key`: of the decoded rows, after the policy's rules, with the shard column.
+    - `nulls_in_key`: whether NULL is allowed in the key columns. This is so if the key does not identify rows, as with columns that a
+      foreign key references.
+    - `every_preimage`: whether the before image becomes a row for every update that changes a column in `kept`.
+    - `columns`, `types`, `schema`, `key`: those of the decoded rows, after the policy's rules, with the shard column.
 
-    Without `every_preimage`, the before image of an update becomes a row only if a key column's bytes change. In a table without a key, it
-    always becomes one. Raises TableStoppedError with TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with SCHEMA_MISMATCH if
-    a key column is not in `kept`.
+    Without `every_preimage`, the before image of an update becomes a row only if a key column's bytes change. In a table without a key,
+    every before image becomes a row. Raises TableStoppedError with TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with
+    SCHEMA_MISMATCH if a key column is not in `kept`.
     """
 
     def __init__(
@@ -155,12 +159,12 @@ class RowDecoder:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        # Without key columns, the kernels return every before image.
+        # With an empty key, the kernels return every before image. The filter needs all of them.
         paired = self._compared[:0] if filters else self._compared
         self._layout = TableLayout(prefix, width, slot, paired)
         self._locations = locations or ValueLocations()
         self._starts, self._sizes = self._locations.cells(self._located)
-        # True after the first event that omits columns. From then on, the slower kernel `locate_partial` locates values.
+        # True after the first event whose images omit columns. From then on, the slower kernel `locate_partial` locates the values.
         self._leaves_out = False
         scratch = (np.zeros(len(every), np.int8) for _ in range(3))
         self._images = ImageColumns(rows_partial.facts_of(version, slot), *scratch)
@@ -181,13 +185,13 @@ class RowDecoder:
         self.partial_schema = rows_partial.partial_schema(self.schema)
 
     def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of row events in stream order. `chosen` (int64, ascending): indices of events in `block`, all of this table
-        version.
+        """Yields the rows of row events as record batches, in stream order. `chosen` (int64, ascending): indices of row events in `block`,
+        all of this table version. A batch has `self.schema`, or `self.partial_schema` if a row omits columns whose values only the lake
+        has.
 
-        A batch has `self.schema`, or `self.partial_schema` if a row omits columns whose values only the lake has. Raises
-        BinlogFormatError for bytes that are not row images. Raises TableStoppedError for a column count that differs from the schema's
-        (SCHEMA_MISMATCH), omitted columns that cannot be filled (IMAGE_NOT_FULL), a key that is NULL (KEY_NULL), and values that cannot
-        be decoded (TYPE_UNSUPPORTED).
+        Raises BinlogFormatError for bytes that are not row images. Raises TableStoppedError for a column count that differs from the
+        schema's (SCHEMA_MISMATCH), omitted columns that cannot be filled (IMAGE_NOT_FULL), a key column that is NULL (KEY_NULL), and values
+        that cannot be decoded (TYPE_UNSUPPORTED).
         """
         if not len(chosen):
             return
@@ -209,7 +213,9 @@ class RowDecoder:
                     yield batch if shard is None else shard.inserted_into(batch, len(self._shown))
 
     def events_of(self, rows: int) -> Int32s:
-        """Returns, for each of the `rows` rows of the last batch from `chunks`, the index of its event in `chosen`."""
+        """Returns for each row of the last batch from `chunks` the index of its row event in `chosen`. `rows`: the number of rows of the
+        batch.
+        """
         return self._locations.image_event[:rows].copy()
 
     def take_refused(self) -> list[RefusedValue]:
@@ -218,8 +224,8 @@ class RowDecoder:
         return taken
 
     def shown_fill(self, column: str, text: str | None) -> str | None:
-        """Applies the column's mask to the default that existing rows got when the column was added. `text` and the result have the form of
-        `contracts.Column.default`.
+        """Applies the column's mask to the default value that existing rows got when the column was added to the table. `text` and the
+        result have the form of `contracts.Column.default`.
         """
         mask = self._rules.mask_of(column) if self._rules is not None else None
         if mask is None or text is None:
@@ -228,8 +234,8 @@ class RowDecoder:
         return mask.shown_bytes(text) if pa.types.is_binary(read.arrow) else mask.shown_text(text)
 
     def _type(self, column: Column, wanted: bool) -> ColumnType:
-        """Returns a column's type. Of a column that is not `wanted`, only the layout is used, so an unsupported charset or unknown labels
-        are no error.
+        """Returns the type of a column. `wanted`: whether the column's values are decoded. If not, only the layout of the values is used,
+        so an unsupported charset or unknown labels are no error.
         """
         try:
             stepped_over = column if wanted else dataclasses.replace(column, charset="", labels=("",))
@@ -248,7 +254,9 @@ class RowDecoder:
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
     def _locate_any(self, events: _Events, cursor: Int64s) -> int:
-        """Locates a chunk's values. Uses the fast kernel until an image omits columns. From that chunk on, uses the slower kernel."""
+        """Locates the values of the next chunk. Uses the fast kernel until the images of an event omit columns. From that chunk on, uses
+        the slower kernel.
+        """
         begun = cursor.copy()
         status = rows_locate.IMAGE_NOT_FULL if self._leaves_out else self._locate(events, cursor)
         if status == rows_locate.IMAGE_NOT_FULL:
@@ -294,7 +302,9 @@ class RowDecoder:
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
 
     def _ruled(self, batch: pa.RecordBatch, events: _Events, rules: BoundRules) -> pa.RecordBatch:
-        """Applies the row filter, the masks and the transform to a batch. Returns the rows that remain."""
+        """Applies the row filter, the masks and the transform to a batch. Returns the batch of the rows that remain, and updates their
+        event indices.
+        """
         ours, arrays = len(self._columns), batch.columns
         if rules.needs_whole and batch.num_columns > len(self._schema):
             raise self._not_whole(f"{events.block.file}:{int(events.position[self._locations.image_event[0]])}")
@@ -319,7 +329,9 @@ class RowDecoder:
         return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
 
     def _keep_current_rows(self, events: _Events, rows: int) -> int:
-        """Drops the located rows that are history in a system-versioned table, before their values are decoded. Returns how many remain."""
+        """Drops the located rows that are historical rows of a system-versioned table, before their values are decoded. Returns the number
+        of rows that remain.
+        """
         locations = self._locations
         starts = self._starts[self._ends, :rows]
         now = current_rows(locations.operation[:rows], events.block.buffer, starts, keyed=bool(self.version.key))
@@ -384,7 +396,9 @@ class RowDecoder:
         return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
     def _without_refused(self, slot: int, values: Values) -> AnyArray:
-        """Decodes a column with NULL for each value that cannot be decoded. Adds these values to `_found`, which `_described` reports."""
+        """Decodes a column with NULL in place of each value that cannot be decoded. Adds these values to `_found`, from which `_described`
+        makes RefusedValue objects.
+        """
         finish = self._types[slot].finish
         found = refusals(values, finish)
         self._found += [(slot, *each) for each in found]
@@ -453,7 +467,7 @@ class RowDecoder:
 
 
 def _schema(columns: tuple[Column, ...], types: tuple[ColumnType, ...]) -> pa.Schema:
-    """Returns the schema of decoded rows: Sluice's three columns, then the table's columns."""
+    """Returns the schema of decoded rows: Sluice's columns OPERATION, ORDER_KEY and COMMIT_TIME, then the table's columns."""
     meta = [
         pa.field(OPERATION, pa.int8(), False),
         pa.field(ORDER_KEY, pa.int64(), False),

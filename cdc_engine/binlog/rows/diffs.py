@@ -1,7 +1,7 @@
-"""Applies the JSON differences (PARTIAL_JSON) of a chunk of rows and returns the resulting documents as texts. Called by `rows`.
+"""Applies the JSON differences (PARTIAL_JSON) of a chunk of rows and returns the resulting documents as texts. Called by `decoder`.
 
-The kernels of `locate_diffs` list the differences in an int64 array (4 by n): slot and row of the value, offset and size of the document
-in the before image.
+The kernels of `locate_diffs` list the differences in an int64 array (4 by n), which the functions here get as `differences`: slot and row
+of the value, offset and size of the document in the before image.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START, DIFFERENCE_ROWS, ROW, SLOT
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-DIFFERENCES_MAX = 1 << 12  # The most differences of a chunk; a chunk with more ends early.
-# Nodes that are allocated first for a document's tree. Their number doubles while a document has more.
+DIFFERENCES_MAX = 1 << 12  # The maximum number of differences in a chunk. A chunk with more differences ends early.
+# The number of nodes that is allocated first for the tree of a document. For a document with more nodes, the number is doubled until they
+# fit.
 NODES_MIN = 1 << 10
 
 
 def room(columns: int) -> Int64s:
-    """Allocates the array for a chunk's differences. It is large enough for a row in which all columns are differences."""
+    """Allocates the array for the differences of a chunk. The array is large enough for a row in which the values of all columns are
+    differences.
+    """
     return np.empty((DIFFERENCE_ROWS, max(DIFFERENCES_MAX, columns)), np.int64)
 
 
 def of_column(differences: Int64s, slot: int) -> Int64s:
-    # Without differences, as in most chunks, this skips the comparison, which would run for every column.
+    # Most chunks have no differences. This test then saves a comparison per column.
     return differences[:, differences[SLOT] == slot] if differences.shape[1] else differences
 
 
 def without(values: Values, differences: Int64s) -> Values:
-    """Returns the values with NULL in the rows that have differences."""
+    """Returns `values` with NULL in the rows that have differences."""
     starts, sizes = values.starts.copy(), values.sizes.copy()
     starts[differences[ROW]], sizes[differences[ROW]] = -1, 0
     return Values(values.buffer, starts, sizes)
 
 
 def documents(values: Values, differences: Int64s) -> AnyArray:
-    """Applies the differences and returns the resulting documents as texts, in the order of `differences`. Raises ValueRefusedError for a
-    difference that cannot be applied.
+    """Applies differences to the documents in the before images. Returns the resulting documents as texts, in the order of `differences`.
+    Raises ValueRefusedError for a difference that cannot be applied.
     """
     rows, starts, sizes = (np.ascontiguousarray(differences[field]) for field in (ROW, BEFORE_START, BEFORE_SIZE))
     absent = np.flatnonzero(starts < 0)
@@ -77,7 +80,9 @@ def documents(values: Values, differences: Int64s) -> AnyArray:
 
 
 def _changed(document: bytes, differences: bytes, row: int) -> bytes:
-    """Applies differences in Python, for a row that the kernel cannot process. Raises ValueRefusedError."""
+    """Applies differences to a document in Python, for a row that the kernel cannot process. Raises ValueRefusedError if they cannot be
+    applied.
+    """
     try:
         return json_diff.changed(document, differences).encode()
     except JsonFormatError as error:
@@ -86,7 +91,7 @@ def _changed(document: bytes, differences: bytes, row: int) -> bytes:
 
 
 def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:
-    """Replaces the values in the rows that have differences by `texts`. `differences`: the differences, in ascending order of rows."""
+    """Returns `others` with `texts` in the rows that have differences. `differences` must be in ascending order of rows."""
     chosen = np.zeros(len(others), bool)
     chosen[differences[ROW]] = True
     column: AnyArray = pc.replace_with_mask(others, pa.array(chosen), texts)

@@ -1,7 +1,7 @@
 """Computes 128-bit fingerprints of row keys: equal keys have equal fingerprints, and different keys practically never do.
 
-The fingerprints are computed from decoded values, because the lake compares these. The computation begins with random bits, so that nobody
-can choose keys that collide. Fingerprints never leave the process.
+The fingerprints are computed from decoded values, because the lake compares keys by their decoded values. The computation begins with
+random bits of this process, so that nobody can choose keys that collide. So fingerprints must never leave the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HALF, _EIGHT, _ZERO = np.uint64(32), np.uint64(8), np.uint64(0)
 
 
 def fingerprints(columns: Sequence[Any]) -> Int64s:
-    """Returns the fingerprint of each row (int64, 2 by n). `columns`: the Arrow arrays of the key columns."""
+    """Returns the fingerprint of the key in each row, as two int64 words (2 by n). `columns`: the Arrow arrays of the key columns."""
     lanes = np.repeat(_SEEDS.reshape(LANES, 1), len(columns[0]), axis=1)
     for column in columns:
         mix_words(column.is_null().to_numpy(zero_copy_only=False).astype(np.uint64).reshape(-1, 1), lanes, _FACTORS)
@@ -47,7 +47,7 @@ def _words(column: Any) -> Words:
         return np.ascontiguousarray(pairs[column.offset : column.offset + len(column)])
     if pa.types.is_floating(column.type):
         floats: Any = pc.fill_null(column.cast(pa.float64()), 0.0)
-        # The addition turns -0.0 into 0.0, because they are equal keys.
+        # The addition turns -0.0 into 0.0, because the two are equal as keys.
         bits: Words = (floats.to_numpy() + 0.0).view(np.uint64)
         return bits.reshape(-1, 1)
     narrow = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
@@ -58,8 +58,8 @@ def _words(column: Any) -> Words:
 
 @kernel
 def _mixed(lane: np.uint64, word: np.uint64, factor: np.uint64) -> np.uint64:
-    """Mixes a word into a lane of the fingerprint. For a given lane, different words have different results, so keys of one word never
-    collide.
+    """Mixes a word into a lane, which is one of the two 64-bit words of a fingerprint. For a given lane, different words have different
+    results, so keys that consist of one word never collide.
     """
     lane = (lane ^ word) * factor
     lane ^= lane >> _HALF
@@ -70,7 +70,7 @@ def _mixed(lane: np.uint64, word: np.uint64, factor: np.uint64) -> np.uint64:
 
 @kernel
 def mix_words(words: Words, lanes: Words, factors: Words) -> None:
-    """Mixes the words of each row (`words`: n by words per row) into its two lanes (`lanes`: 2 by n)."""
+    """Mixes the words of each row (`words`: n by words per row) into the two lanes of the row (`lanes`: 2 by n)."""
     for lane in range(LANES):
         for row in range(words.shape[0]):
             for index in range(words.shape[1]):
@@ -79,7 +79,9 @@ def mix_words(words: Words, lanes: Words, factors: Words) -> None:
 
 @kernel
 def mix_bytes(data: Bytes, ends: Int64s, lanes: Words, factors: Words) -> None:
-    """Mixes the length and the bytes of each row, data[ends[row] : ends[row + 1]], into its two lanes (`lanes`: 2 by n)."""
+    """Mixes the length and the bytes of each row into the two lanes of the row (`lanes`: 2 by n). The bytes of a row are data[ends[row] :
+    ends[row + 1]].
+    """
     for row in range(ends.shape[0] - 1):
         at, end = ends[row], ends[row + 1]
         length = np.uint64(end - at)

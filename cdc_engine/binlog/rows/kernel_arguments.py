@@ -1,4 +1,4 @@
-"""Named tuples that group the arguments of the kernels that find values in row events. `decoder` and `entries` make them."""
+"""Named tuples that group the arguments of the kernels that find values in row events. Made by `decoder` and by the package `entries`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 
 class RowEvents(NamedTuple):
-    """Row events of one table. `buffer`: contains the events. The arrays have one entry per event."""
+    """Row events of one table. `buffer` contains the events. The other arrays have one entry per event."""
 
     buffer: Bytes
     offset: Int64s
@@ -20,10 +20,11 @@ class RowEvents(NamedTuple):
 
 
 class TableLayout(NamedTuple):
-    """How a table's row images store values, and which values to locate. The arrays have one entry per column, except `key`.
+    """How the row images of a table store values, and which values to locate. The arrays have one entry per column of the table, except
+    `key`.
 
-    `prefix`: number of length bytes before a value. `width`: bytes of a value without a length. `slot`: the index of the column in the
-    located values, or -1 to skip it. `key`: slots of the key columns; empty for a table without a key.
+    `prefix`: number of length bytes before a value, or 0 if the value has a fixed size. `width`: the fixed size in bytes. `slot`: the row
+    of the column in LocatedValues, or -1 if its values are not located. `key`: slots of the key columns; empty for a table without a key.
     """
 
     prefix: Int8s
@@ -33,10 +34,11 @@ class TableLayout(NamedTuple):
 
 
 class ImageColumns(NamedTuple):
-    """Which columns the images of an event have, one entry per column. The caller fills only `facts` (bits, see `locate_partial`); the
-    kernels fill the other arrays.
+    """Which columns the images of an event have. The arrays have one entry per column of the table. The caller fills only `facts` (bits,
+    see `locate_partial`). The kernels fill the other arrays.
 
-    `before`, `after`: whether the image has the column. `partial`: whether the column's value is a JSON difference.
+    `before`, `after`: whether the before image and the after image have the column. `partial`: whether the column's value in the after
+    image is a JSON difference.
     """
 
     facts: Int8s
@@ -46,10 +48,10 @@ class ImageColumns(NamedTuple):
 
 
 class ChunkMemory(NamedTuple):
-    """Memory for the located rows of one chunk. `values`: columns by rows. `before`: scratch memory for one before image. `operation`,
-    `image_event`: operation and event index, one entry per row.
+    """Memory to which kernels write the located rows of one chunk. `values`: columns by rows. `before`: scratch memory for one before
+    image. `operation`, `image_event`: the operation of each row and the index of its row event.
 
-    `differences` (4 by at least the number of columns): see `locate_diffs`.
+    `differences` (4 by at least the number of columns): JSON differences, see `locate_diffs`.
     """
 
     values: LocatedValues
@@ -60,8 +62,8 @@ class ChunkMemory(NamedTuple):
 
 
 class OpenEvent(NamedTuple):
-    """The event whose images a kernel locates. `end`: end of its images. `doubted`: whether an update without a key change may be a
-    REPLACE.
+    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`. `doubted`: whether an update in this event
+    that leaves the key unchanged may be a REPLACE.
     """
 
     buffer: Bytes

@@ -1,8 +1,8 @@
 """Kernel that finds which source row an image belongs to, if updates change keys. Called by `staging`.
 
-A *life* is one source row from its first image in a segment until it is deleted. Usually an image belongs to the row that the lake has
-under the image's key. Its life is then AT_HOME. After an update that changes the key and omits columns, the table `slots` maps the old and
-the new key to their lives.
+A *life* is one source row from its first image in a segment until the row is deleted. Usually an image belongs to the row that the lake has
+under the image's key. The life of such an image is AT_HOME. After an update that changes the key and omits columns, the hash table `slots`
+maps the old key and the new key to their lives.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy.typing as npt
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Int8s, Int64s
 
-# Rows of `slots`, an open-addressing hash table. HIGH and LOW are the two words of a key's fingerprint; LIFE is the number of a life, or
-# AT_HOME, NOBODY or FREE.
+# Rows of `slots`, an open-addressing hash table with one column per slot. HIGH and LOW have the two words of a key's fingerprint. LIFE has
+# the number of a life, or AT_HOME, NOBODY or FREE.
 HIGH, LOW, LIFE = range(3)
 SLOT_ROWS: Final = 3
 SLOTS_FIRST: Final = 1 << 10
-# AT_HOME: the row that the lake has under this key. NOBODY: no row has this key after a move or a delete. FREE: an empty slot.
+# AT_HOME: the key belongs to the row that the lake has under this key. NOBODY: no row has this key any more, after a change of the key or a
+# delete. FREE: the slot is empty.
 AT_HOME, NOBODY, FREE = (
     -1,
     -2,
@@ -32,8 +33,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 class KeyedImages(NamedTuple):
-    """n images of a segment. `keys` (2 by n): fingerprints of their keys. `moved`: whether it is an after image that omits columns and
-    whose key differs from its before image's key. `whole`: whether the image has all columns.
+    """n images of a segment. `keys` (2 by n): the fingerprints of the images' keys. `moved`: whether an image is the after image of an
+    update that changes the key and omits columns. `whole`: whether an image has all columns.
     """
 
     keys: Int64s
@@ -43,10 +44,10 @@ class KeyedImages(NamedTuple):
 
 
 class BegunLives(NamedTuple):
-    """The lives that begin in a call of `follow`, in order. One value per life.
+    """The lives that begin in a call of `follow`, in ascending order of their numbers. The arrays have one value per life.
 
-    `births`: the number of the life's first image, or 0 if the lake has the row already, under the life's original key. `origins`: the
-    index in `images` of an image with this original key.
+    `births`: the number of the life's first image, or 0 if the lake already has the row under the life's original key. `origins`: the index
+    in `images` of an image with this original key.
     """
 
     births: Int64s
@@ -54,13 +55,15 @@ class BegunLives(NamedTuple):
 
 
 def free_slots(count: int) -> Int64s:
-    """Allocates an empty table `slots` for up to `count` / 2 keys. `count` must be a power of two."""
+    """Allocates an empty hash table `slots` with `count` slots, enough for `count` / 2 keys. `count` must be a power of two."""
     return np.full((SLOT_ROWS, count), FREE, np.int64)
 
 
 @kernel
 def slot_of(slots: Int64s, high: Integer, low: Integer) -> Integer:
-    """Returns the slot of a key, or the free slot for the key if the table lacks it. `high`, `low`: the key's fingerprint."""
+    """Returns the index of a key's slot in the hash table, or of a free slot for the key if the table does not have the key. `high`, `low`:
+    the key's fingerprint.
+    """
     mask = slots.shape[1] - 1
     at = low & mask
     while slots[LIFE, at] != FREE and (slots[HIGH, at] != high or slots[LOW, at] != low):
@@ -78,7 +81,7 @@ def put(slots: Int64s, counts: Int64s, high: Integer, low: Integer, life: Intege
 
 @kernel
 def move_slots(slots: Int64s, larger: Int64s) -> None:
-    """Copies all keys of `slots` into the table `larger`."""
+    """Copies all keys of the hash table `slots` into the empty hash table `larger`."""
     for at in range(slots.shape[1]):
         if slots[LIFE, at] != FREE:
             other = slot_of(larger, slots[HIGH, at], slots[LOW, at])
@@ -90,8 +93,8 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
-    """Writes the number of each image's life, or AT_HOME, to `life` (n). `first_row`: number of the first image; images count from 1.
-    `slots` must have free slots for n more keys.
+    """Determines the life of each of n images. Writes the number of the life, or AT_HOME, to `life` (n values). `first_row`: the number of
+    the first image in the segment, where images count from 1. `slots` must have free slots for n more keys.
     """
     keys, operation, moved, whole = images
     births, origins = begun_here

@@ -1,14 +1,15 @@
 """Kernel that finds the column values in the row events of one table version. Called by `decoder`.
 
-A row event (MySQL's rows_event.h) has: a 19-byte common header; table id (6) and flags (2); in version 2 an extra part whose
-2-byte length includes itself; the column count, length-encoded; a bitmap of the columns present, two of them for an
-update; then row images up to the end. An image is a bitmap of NULLs and the values that are not NULL, back to back.
+A row event (MySQL's rows_event.h) has: a 19-byte common header; table id (6) and flags (2); from version 2 on, an extra part that begins
+with its own length (2 bytes, which count too); the column count, length-encoded; a bitmap of the present columns, or for an update two
+bitmaps; then row images up to the end. An image is a bitmap of NULLs and the values that are not NULL, back to back.
 
 For each column, the kernel needs only the number of length bytes before a value (`prefix`) or the value's fixed size (`width`). It writes
 the offset and size of each value; `column_types` decodes the values, column by column.
 
 The kernel checks that each read is within the event, and that the event is within the buffer. It casts bytes to int64 before it
-shifts them, because numba turns a mix of unsigned and signed integers into a float."""
+shifts them, because numba turns a mix of unsigned and signed integers into a float.
+"""
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.kernel_arguments import ChunkMemory, RowEvents, TableLayout
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-# Results of `locate`. Unless the result is DONE, cursor[0] is the event at which it stopped.
+# Results of `locate`. Unless the result is DONE, cursor[0] is the index of the event at which `locate` stopped.
 DONE, FULL, TRUNCATED, WRONG_COLUMN_COUNT, IMAGE_NOT_FULL = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 19
@@ -31,7 +32,7 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4  # contracts.Operation
 
 @kernel
 def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
-    """Returns whether the bitmap at `at` has the bit of every column."""
+    """Returns whether the bits of all columns are set in the bitmap at `at`."""
     for column in range(column_count):  # noqa: SIM110 - compiled, a loop is the fast form
         if not (np.int64(buffer[at + (column >> 3)]) >> np.int64(column & 7)) & 1:
             return False
@@ -40,8 +41,8 @@ def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
 
 @kernel
 def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Reads a length-encoded column count. Returns (count, offset after it). The count is -1 if it is truncated, and -2 if it is more than
-    a table can have.
+    """Reads a length-encoded column count. Returns (count, offset after the count). The returned count is -1 if its bytes are truncated,
+    and -2 if the count is greater than a table can have.
     """
     if at + 1 > end:
         return -1, at
@@ -84,8 +85,8 @@ def first_image(
 def locate_image(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, values: LocatedValues, row: Integer
 ) -> Integer:
-    """Writes the offset and size of each value of the image at `at` that has a slot; NULL has the offset -1. Returns the image's end, or -1
-    if the image is truncated.
+    """Writes the offset and size of each value of an image to row `row` of `values`, except for columns without a slot. NULL has the offset
+    -1. The image begins at `at`. Returns the end of the image, or -1 if the image is truncated.
     """
     prefix, width, slot, _ = layout
     starts, sizes = values
@@ -137,7 +138,7 @@ def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer,
 
 @kernel
 def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues) -> None:
-    """Moves row `row` of `values` to the next row, and copies row 0 of `others` to row `row`."""
+    """Inserts row 0 of `others` before row `row` of `values`: row `row` of `values` moves to the next row, which must be free."""
     starts, sizes = values
     other_starts, other_sizes = others
     for column in range(starts.shape[0]):
@@ -149,8 +150,8 @@ def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues)
 def locate_update(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, row: Integer, memory: ChunkMemory
 ) -> tuple[Integer, Integer]:
-    """Locates both images of an updated row. Returns (end of the images or -1, rows written). The before image becomes a row only if a key
-    column changes or the table has no key.
+    """Locates both images of an updated row. Returns (end of the images, number of rows written), or (-1, 0) if an image is truncated. The
+    before image becomes a row only if a key column changes or the table has no key.
     """
     after_at = locate_image(buffer, at, end, layout, memory.before, 0)
     if after_at < 0:
@@ -170,11 +171,11 @@ def locate_update(
 
 @kernel
 def locate(events: RowEvents, layout: TableLayout, cursor: Int64s, bytes_max: Integer, memory: ChunkMemory) -> Integer:
-    """Locates the values of images from `cursor` on. Returns DONE at the end of the events, FULL if the memory has no free row or
-    `bytes_max` bytes of images are done, or the reason why it cannot continue.
+    """Locates the values of images, from the image at `cursor` on. Returns DONE after the last event, FULL if the memory has no free rows
+    or after `bytes_max` bytes of images, or the reason why an event cannot be read.
 
-    `cursor` (int64, at least 3): index of the event, offset in `buffer` of the next image (0 at the beginning of an event), number of rows
-    that this call wrote.
+    `cursor` (int64, at least 3 values): index of the event, offset in `buffer` of the next image (0 at the beginning of an event), number
+    of rows that this call wrote.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     column_count, operation, image_event = layout.prefix.shape[0], memory.operation, memory.image_event

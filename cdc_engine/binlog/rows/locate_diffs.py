@@ -1,8 +1,9 @@
 """Kernels that locate JSON differences in PARTIAL_UPDATE_ROWS events. Called by `locate_partial`.
 
-The after image (MySQL's rows_event.h, Partial_update_rows_event) begins with value options, a length-encoded integer. Its only
-defined bit is PARTIAL_JSON. If the bit is set, a bitmap follows that has a bit for every JSON column of the table, even if the image
-omits the column. If a column's bit is set, its value is not a document but the differences from the document in the before image.
+The after image (MySQL's rows_event.h, Partial_update_rows_event) begins with the value options, a length-encoded integer. The only defined
+bit of the options is PARTIAL_JSON. If this bit is set, a bitmap follows. The bitmap has a bit for every JSON column of the table, even if
+the image omits the column. If the bit of a column is set, the column's value is not a document, but the differences from the document in
+the before image.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -18,16 +19,16 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 PARTIAL_JSON = 1  # The only value option that MySQL defines.
 DOCUMENT = 32  # A bit of `ImageColumns.facts`: the column is JSON. `locate_partial` defines the other bits.
 OPTIONS_UNKNOWN = 5  # A result in addition to those of `locate`: the event has an unknown value option.
-# Rows of the array of differences: slot and row of the value, and offset and size of the document in the before image. The offset is -1 if
-# the document is NULL, and -2 if the image omits it.
+# Rows of the array of differences: slot and row of the value, and offset and size of the document in the before image. BEFORE_START is -1
+# if the document is NULL, and -2 if the before image omits it.
 SLOT, ROW, BEFORE_START, BEFORE_SIZE = range(4)
 DIFFERENCE_ROWS = 4
 
 
 @kernel
 def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, partial: Int8s) -> Integer:
-    """Reads the value options at `at` and sets `partial` (one per column) to 1 for values that are differences. Returns the end of the
-    options, or -TRUNCATED or -OPTIONS_UNKNOWN.
+    """Reads the value options at `at`. Sets `partial` (one entry per column) to 1 for columns whose value is differences, and to 0 for the
+    other columns. Returns the end of the options, -TRUNCATED or -OPTIONS_UNKNOWN.
     """
     partial[:] = 0
     if at + 1 > end:
@@ -58,7 +59,9 @@ def note_differences(
     differences: Int64s,
     found: Integer,
 ) -> Integer:
-    """Adds the values of row `row` that are differences to `differences`, which has `found` entries. Returns the new number of entries."""
+    """Adds an entry to `differences` for each value of row `row` that is differences. `found`: the number of entries before. Returns the
+    new number of entries.
+    """
     for column in range(partial.shape[0]):
         wanted = slot[column]
         if partial[column] and wanted >= 0 and starts[wanted, row] >= 0:
@@ -71,7 +74,9 @@ def note_differences(
 
 @kernel
 def column_without_document(partial: Int8s, slot: Int32s, before: Int8s, after: Int8s) -> Integer:
-    """Returns the first column with a slot whose value is differences from a document that the before image omits, or -1."""
+    """Returns the first column with a slot whose value is differences, although the before image omits the document. Returns -1 if there is
+    no such column.
+    """
     for column in range(partial.shape[0]):
         if partial[column] and slot[column] >= 0 and after[column] and not before[column]:
             return column

@@ -1,13 +1,15 @@
 """Kernel that locates values in row events that omit columns (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or contain JSON differences
 (version 3, see `locate_diffs`). Called by `decoder`.
 
-The kernel is a slower form of `locate`. It reads the bitmaps of present columns in each event; an image has NULL bits only for present
-columns. If an update's after image omits a value, the kernel uses the before image's value. A value that both omit starts at ABSENT.
+The kernel does the same as `locate`, but slower, because it reads the bitmaps of present columns in each event. An image has NULL bits only
+for present columns. If the after image of an update omits a value, the kernel uses the value of the before image. If both images omit a
+value, its offset is ABSENT.
 
-Once per event, the kernel checks whether its omitted columns can be handled, from facts of the table's columns (bits of one int8 per
-column). Servers that write version 1 of the events (MariaDB; MySQL with log_bin_use_v1_row_events) need more checks. Such a server omits
-virtual columns from an update that changes them. It also logs some REPLACE statements as updates that omit the columns which REPLACE set
-to their defaults."""
+Once per event, the kernel checks whether the columns that the event omits can be handled. The check uses facts about the table's columns
+(bits of one int8 per column). Servers that write version 1 of the events (MariaDB; MySQL with log_bin_use_v1_row_events) need two more
+checks. Such a server omits virtual columns from an update even if their values change. It also logs some REPLACE statements as updates that
+omit the columns which REPLACE sets to their defaults.
+"""
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ from sluice.cdc_engine.binlog.rows.locate_diffs import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-ABSENT = -2  # The start of a value that the image omits.
-# Results of `locate_partial` besides those of `locate` and `locate_diffs`. Each says why an event cannot be decoded, and cursor[3] has the
-# index of the column that is the cause.
+ABSENT = -2  # The offset of a value that the image omits.
+# Results of `locate_partial` in addition to those of `locate` and `locate_diffs`. Each is a reason why an event cannot be decoded.
+# cursor[3] then has the index of the column that is the cause.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
     10, 17
 )
-# Bits of a column's facts. WANTED: it is decoded. KEY: it is in the key. DEFAULTED: its default is known. VIRTUAL: it is, or may be, a
-# virtual column. LARGE: NOBLOB omits it. `locate_diffs` defines one more bit, DOCUMENT.
+# Bits of a column's facts. WANTED: the column is decoded. KEY: the column is in the key. DEFAULTED: the column's default is known. VIRTUAL:
+# the column is, or may be, virtual. LARGE: binlog_row_image=NOBLOB omits the column. `locate_diffs` defines one more bit, DOCUMENT.
 WANTED, KEY, DEFAULTED, VIRTUAL, LARGE = 1, 2, 4, 8, 16
 
 
@@ -63,8 +65,8 @@ def read_bitmap(buffer: Bytes, at: Integer, present: Int8s) -> None:
 def first_image_of(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, before: Int8s, after: Int8s
 ) -> Integer:
-    """Returns the offset of the event's first row image, or a negated result of `locate`. Writes to `before` and `after` which columns the
-    images have.
+    """Returns the offset of the event's first row image, or a negated result of `locate`, for example -TRUNCATED. Writes to `before` and
+    `after` which columns the before images and the after images have.
     """
     at += HEADER_BYTES + 8
     if version >= 2:
@@ -90,7 +92,9 @@ def first_image_of(
 def why_refused(
     kind: Integer, version: Integer, keyed: bool, facts: Int8s, before: Int8s, after: Int8s
 ) -> tuple[Integer, Integer]:
-    """Returns (0, -1) if images with the columns `before` and `after` can be decoded, else (reason, index of the column)."""
+    """Returns (0, -1) if an event whose images have the columns `before` and `after` can be decoded, else (reason, index of the column that
+    is the cause).
+    """
     if kind == KIND_INSERT and not after.any():
         return ALL_ABSENT, 0  # Images without columns have no bytes, so the number of rows is unknown.
     for column in range(facts.shape[0]):
@@ -112,10 +116,11 @@ def why_refused(
 
 @kernel
 def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> bool:
-    """Returns whether an update that leaves the key unchanged may be a REPLACE whose omitted columns got their defaults.
+    """Returns whether an update that leaves the key unchanged may be a REPLACE that set the omitted columns to their defaults.
 
-    With MINIMAL, the after image of an UPDATE has key columns only if the statement sets them. With NOBLOB, it always has them. The before
-    image shows which of the two the server uses.
+    With MINIMAL, the after image of an UPDATE statement has key columns only if the statement sets them, so an unchanged key column there
+    is a sign of a REPLACE. With NOBLOB, the after image always has the key columns. The before image shows whether the server uses MINIMAL
+    or NOBLOB.
     """
     names_key, incomplete, minimal = False, False, False
     for column in range(facts.shape[0]):
@@ -130,7 +135,9 @@ def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s
 def locate_present(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, present: Int8s, values: LocatedValues, row: Integer
 ) -> Integer:
-    """Locates the values of an image with the columns `present`, like `locate.locate_image`. Returns the image's end, or -TRUNCATED."""
+    """Locates the values of an image that has only the columns `present`, like `locate.locate_image`. Returns the end of the image, or
+    -TRUNCATED.
+    """
     prefix, width, slot, _ = layout
     starts, sizes = values
     nulls, count, index = at, np.int64(0), np.int64(0)
@@ -181,7 +188,7 @@ def locate_after(
     row: Integer,
     cursor: Int64s,
 ) -> Integer:
-    """Locates the values of an update's after image. Returns the image's end, or a negative result of `locate_present` or
+    """Locates the values of an update's after image. Returns the end of the image, a negative result of `locate_present` or
     `read_value_options`, or -DOCUMENT_ABSENT.
     """
     if event.version == 3:
@@ -242,8 +249,8 @@ def locate_partial(
 ) -> Integer:
     """Locates values like `locate.locate`, in events whose images may omit columns.
 
-    `cursor` (int64, 5): the first three entries are those of `locate.locate`. The fourth is the index of the column that is the reason of a
-    refusal; the last is the number of `memory.differences` that this call wrote.
+    `cursor` (int64, 5 values): the first three are those of `locate.locate`. cursor[3] is the index of the column that is the cause if an
+    event cannot be decoded. cursor[4] is the number of entries that this call wrote to `memory.differences`.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, _ = images

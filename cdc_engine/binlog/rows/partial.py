@@ -1,8 +1,9 @@
 """Handles row images that omit columns: fills in defaults, adds columns that say which values are present, and explains why a table stops.
-Called by `rows`.
+Called by `decoder`.
 
-If the image of an INSERT omits a column, the column has its constant default, which is filled in. If another image omits a column, the row
-keeps the value that it has in the lake. Batches with such rows have the additional columns of `partial_schema` after the table's own.
+If the image of an INSERT omits a column, the source has the column's constant default in the row, and the default is filled in. If another
+image omits a column, the row keeps the value that it has in the lake. Batches with such rows have the additional columns of
+`partial_schema` after the table's columns.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
 
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
-GROUP_COLUMNS = 63  # Columns per `_sluice_present_` word: one bit each, without the sign bit of the int64.
+# The number of table columns per column `_sluice_present_<g>` (int64): one bit each, without the sign bit.
+GROUP_COLUMNS = 63
 LARGE_CODES = {
     TypeCode.BLOB,
     TypeCode.TINY_BLOB,
@@ -71,7 +73,9 @@ def key_null(column: Column, where: str, *, in_source: bool) -> str:
 
 
 def facts_of(version: TableVersion, slot: Any) -> Int8s:
-    """Returns the facts of each column for the kernel `locate_partial`. `slot`: per column, -1 if the column is not decoded."""
+    """Returns the facts (bits, see `locate_partial`) of each column of a table version. `slot`: one entry per column, -1 if the column is
+    not decoded.
+    """
     key = {name.lower() for name in version.key}
     return np.array([_facts(column, slot[index] >= 0, key) for index, column in enumerate(version.columns)], np.int8)
 
@@ -88,7 +92,9 @@ def _facts(column: Column, wanted: bool, key: set[str]) -> int:
 
 
 def absences(starts: Int64s) -> Mask | None:
-    """Returns which values (columns by rows) the images omit, or None if they omit none. Changes `starts`: these values become NULL."""
+    """Returns which values (columns by rows) the images omit, or None if the images omit no values. Changes the offset of each omitted
+    value in `starts` to that of NULL.
+    """
     absent: Mask = starts == locating.ABSENT
     if not absent.any():
         return None
@@ -97,7 +103,7 @@ def absences(starts: Int64s) -> Mask | None:
 
 
 def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnType) -> AnyArray:
-    """Returns the array with the default `text` in the rows `chosen`. Raises ValueError if the text is not a value of the type."""
+    """Returns `array` with the default value `text` in the rows `chosen`. Raises ValueError if `text` is not a value of the type `each`."""
     if text is None:
         return array
     filled: AnyArray = pc.if_else(pa.array(chosen), scalar_value(text, each), array)
@@ -105,10 +111,10 @@ def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnTy
 
 
 def partial_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns `schema` (Sluice's three columns, then the table's) with the columns for partial images appended.
+    """Returns `schema` (Sluice's three columns, then the table's columns) with the columns for partial images appended.
 
     `_sluice_present_<g>` (int64): bit b is set if the image has column 63 * g + b of the table. `_sluice_moved` (bool): whether the row is
-    the after image of an update that changes the key and omits columns; its before image is the row before.
+    the after image of an update that changes the key and omits columns. The before image is in the row before it.
     """
     groups = -(-(len(schema) - 3) // GROUP_COLUMNS)
     ours = [pa.field(f"{PRESENT}{group}", pa.int64(), False) for group in range(groups)]
@@ -116,13 +122,15 @@ def partial_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def key_fields(schema: pa.Schema, key: tuple[str, ...]) -> list[pa.Field[Any]]:
-    """Returns the fields of the key columns. The case of column names does not matter."""
+    """Returns the fields of the columns `key` in a schema. The case of column names does not matter."""
     names = {field.name.lower(): field for field in schema}
     return [names[name.lower()] for name in key]
 
 
 def with_presence(batch: pa.RecordBatch, absent: Mask | None = None) -> pa.RecordBatch:
-    """Returns the batch with the additional columns of `partial_schema`. `absent`: omitted values, columns by rows; None means none."""
+    """Returns the batch with the additional columns of `partial_schema`. `absent`: which values the images omit (columns by rows); None
+    means that no value is omitted.
+    """
     schema = partial_schema(batch.schema)
     rows = batch.num_rows
     if absent is None:

@@ -1,6 +1,7 @@
-"""Defines a table's policy for its values, and finds the values of a column that cannot be decoded.
+"""Defines the policy by which a table's values are decoded, and finds the values of a column that cannot be decoded.
 
-Only a column whose decoder raised an error is searched, by bisection, so the search costs nothing for columns without such values.
+The values are found by bisection, and only in a column whose decoder raised an error. So the search costs nothing for columns whose values
+can all be decoded.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ from sluice.cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
 STOP, QUARANTINE = "stop", "quarantine"
-# The maximum of undecodable values of a table in one batch. With more of them, the table stops, because its charset is probably wrong.
+# The maximum number of undecodable values of a table in one batch. With more such values, the table stops, because the charset of a column
+# is probably wrong.
 REFUSED_VALUES_MAX = 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValuePolicy:
-    """The settings by which a table's values are decoded. `zero_dates`: the policy for invalid dates, as in `column_types.entry.type_of`.
-    `undecodable`: what a value that cannot be decoded causes. "stop" stops the table; "quarantine" stores the value and writes NULL into
-    its row. `charsets`: column name → real charset of the bytes, if the source declares a wrong one. `rules`: row filter, masks and
-    transform. `shard`: the column that distinguishes the shards of a lake table.
+    """The settings by which a table's values are decoded.
+
+    - `zero_dates`: the policy for invalid dates, as in `column_types.entry.type_of`.
+    - `undecodable`: what happens if a value cannot be decoded. "stop" stops the table. "quarantine" stores the value in the quarantine and
+      writes NULL to the row.
+    - `charsets`: column name → real charset of the bytes, for columns for which the source declares a wrong charset.
+    - `rules`: row filter, masks and transform.
+    - `shard`: the column that distinguishes the shards of a lake table, or None.
     """
 
     zero_dates: str = "null"
@@ -37,7 +43,7 @@ class ValuePolicy:
     shard: ShardColumn | None = None
 
     def corrected(self, column: Column) -> Column:
-        """Returns the column with its charset in `charsets`, or unchanged if it has none there."""
+        """Returns the column with the charset that `charsets` has for it, or unchanged if `charsets` does not have the column."""
         charset = self.charsets.get(column.name)
         return dataclasses.replace(column, charset=charset) if charset else column
 
@@ -47,11 +53,11 @@ DEFAULT_POLICY = ValuePolicy()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusedValue:
-    """A value that cannot be decoded and that the decoder replaced by NULL. `raw`: its bytes. `key`: the row's key columns with their
-    decoded values; all columns for a table without a key.
+    """A value that cannot be decoded and that the decoder replaced by NULL.
 
-    `file` and `offset`: the place of the row event in the binlog. `order_key`: the order key of its transaction. `image`: a number that
-    rises from image to image. `column`: the column, with the charset that the decoder used.
+    `column`: the column, with the charset that the decoder used. `raw`: the bytes of the value. `key`: the row's key columns with their
+    decoded values, or all columns for a table without a key. `file`, `offset`: where the row event is in the binlog. `order_key`: the order
+    key of the event's transaction. `image`: a number that rises from row image to row image.
     """
 
     column: Column

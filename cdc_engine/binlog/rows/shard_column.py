@@ -19,13 +19,15 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardColumn:
-    """The shard column. `column`: its name in the lake. `name`: the shard's name, which is its value in every row."""
+    """The column of a lake table that distinguishes its shards. `column`: the name of the column in the lake. `name`: the name of the
+    source table's shard, which is the value in every row.
+    """
 
     column: str
     name: str
 
     def declared(self) -> Column:
-        """Returns the column's description, as if the source had the column."""
+        """Returns a description of the shard column, as if the column were in the source table."""
         return Column(
             name=self.column,
             type_code=TypeCode.VARCHAR,
@@ -39,8 +41,8 @@ class ShardColumn:
         return type_of(self.declared())
 
     def key(self, key: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the key that identifies a row among all shards, or an empty key for a table without one. The shard column comes last,
-        because readers skip files by the first key columns.
+        """Returns the key that identifies a row among all shards: the source table's `key` with the shard column. Returns an empty key for
+        a table without a key. The shard column comes last, because readers of the lake skip files by the first key columns.
         """
         return (*key, self.column) if key else ()
 
@@ -49,7 +51,7 @@ class ShardColumn:
         return cast("AnyArray", pa.repeat(one, rows))
 
     def refuse_taken(self, version: TableVersion, columns: tuple[Column, ...]) -> None:
-        """Raises TableStoppedError if the table has a column with the shard column's name."""
+        """Raises TableStoppedError if one of the table's `columns` has the name of the shard column."""
         if any(column.name.lower() == self.column.lower() for column in columns):
             why = (
                 f"the table has a column {self.column}, which conf/ uses for the name of the shard: set "
@@ -58,8 +60,8 @@ class ShardColumn:
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 
     def inserted_into(self, batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
-        """Inserts the shard column at `index`, after the table's own columns. In a batch with `partial_schema`, marks it as present in
-        every row.
+        """Returns the batch with the shard column at `index`, which is the place after the table's columns. In a batch with
+        `partial_schema`, marks the shard column as present in every row.
         """
         arrays = list(batch.columns)
         bit, own = (index - 3) % GROUP_COLUMNS, pa.field(self.column, self.type().arrow)
