@@ -1,4 +1,4 @@
-"""Numba kernels that encode rows as Avro, from the texts of values that Canal clients get. Called by `avro_rows`."""
+"""Numba kernels that encode rows as Avro messages. The input is the text of each value, as Canal clients get it. Called by `avro_rows`."""
 # ruff: noqa: PLR0917, PLR1714, SIM109 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ DOT = 46
 def put_decimal(
     out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer, scale: Integer, limbs: Int64s
 ) -> Integer:
-    """Writes a decimal as Avro bytes: its unscaled value in two's complement, big-endian. Returns the offset after it. `limbs`: scratch
-    memory.
+    """Writes a decimal as Avro bytes: the unscaled value in two's complement, big-endian. Returns the offset after the bytes. `limbs`:
+    scratch memory.
     """
     for index in range(LIMBS):
         limbs[index] = 0
@@ -89,7 +89,9 @@ def byte_of(limbs: Int64s, index: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def times_ten(limbs: Int64s, used: Integer, digit: Integer) -> Integer:
-    """Multiplies the number in `limbs` by ten and adds a digit. Returns how many limbs the number has. `used`: how many it had."""
+    """Multiplies the number in `limbs` by ten and adds a digit. `used`: the number of limbs that the number has before. Returns the number
+    of limbs that it has afterwards.
+    """
     carry = digit
     for limb in range(used):
         carry += limbs[limb] * 10
@@ -110,7 +112,9 @@ def put_value(
     image: Integer,
     values: SchemaValues,
 ) -> Integer:
-    """Writes a column's value in one image as a union of null and the column's type. An invalid date such as 0000-00-00 becomes null."""
+    """Writes the value that a column has in an image, as a union of null and the column's type. An invalid date such as 0000-00-00 becomes
+    null. Returns the offset after the value.
+    """
     starts, sizes, _, texts = values.shown
     size, first = sizes[column, image], starts[column, image]
     kind, end = columns.kinds[column], first + size
@@ -151,7 +155,7 @@ def put_row(
 
 @kernel
 def put_omitted(out: Bytes, at: Integer, columns: RowColumns, image: Integer, other: Integer, sizes: Int64s) -> Integer:
-    """Writes an array with the names of the columns that both `image` and `other` omit. Returns the offset after it."""
+    """Writes an array with the names of the columns that both `image` and `other` omit. Returns the offset after the array."""
     omitted = np.int64(0)
     for column in range(sizes.shape[0]):
         omitted += sizes[column, image_of(sizes, column, image, other)] == ABSENT
@@ -174,7 +178,7 @@ def put_messages(
     key_ends: Int64s,
     ends: Int64s,
 ) -> None:
-    """Writes the key and the value of each message to `out`, and their ends to `key_ends` and `ends`."""
+    """Writes the key and the value of each message to `out`, the ends of the keys to `key_ends`, and the ends of the values to `ends`."""
     at = np.int64(0)
     has_key = frame.starts[KEY_HEAD + 1] > frame.starts[KEY_HEAD]
     for unit in range(units.kinds.shape[0]):

@@ -1,7 +1,7 @@
-"""Makes the Avro schemas of a table: a record with its columns, the envelope of a change, and the record of its key.
+"""Makes the Avro schemas of a table: a record with the table's columns, the envelope of a change, and a record with the key columns.
 
-Every column is a union of null and its type, and null is the default. So a schema that has more or fewer columns than its predecessor is
-compatible with it (the registry's compatibility level BACKWARD).
+Every field of a column is a union of null and the column's type, and null is the default. So a schema remains compatible with the previous
+schema (the registry's compatibility level BACKWARD) if columns are added or dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ SOURCE = {
 
 @dataclasses.dataclass(frozen=True)
 class AvroType:
-    """The Avro type of a column. `kind`: the kind of its values. `schema`: the type as JSON. `scale`: the scale of a decimal."""
+    """The Avro type of a column. `kind`: the kind of the column's values. `schema`: the type as in the JSON of an Avro schema. `scale`: the
+    scale of a decimal, else 0.
+    """
 
     kind: ColumnKind
     schema: Any
@@ -51,8 +53,8 @@ class AvroType:
 
 
 UNSIGNED_PRECISION = 20
-# The type of a TIME. Avro's time-micros is not used, because it allows less than a day, and a TIME can be longer. The property
-# `column_type` distinguishes a TIME from a BIGINT when schemas are compared.
+# The Avro type of a TIME column. Avro's time-micros is not used, because its values must be less than a day, and a TIME can be longer. The
+# property `column_type` distinguishes a TIME from a BIGINT when schemas are compared.
 TIME = {"type": "long", "column_type": "time"}
 NAMES_OF_KINDS: dict[ColumnKind, Any] = {
     ColumnKind.INT: "int",
@@ -69,7 +71,7 @@ NAMES_OF_KINDS: dict[ColumnKind, Any] = {
 
 
 def avro_type(column: Column, texts: ColumnTexts) -> AvroType:
-    """Returns the Avro type of a column. `texts`: how the column's values become the texts that the kernels encode."""
+    """Returns the Avro type of a column. `texts`: how the column's values are converted to the texts that the kernels encode."""
     found = column_type(column, texts)
     if found.kind == ColumnKind.DECIMAL:
         return AvroType(found.kind, _decimal(found.precision, found.scale), found.scale)
@@ -81,7 +83,7 @@ def avro_type(column: Column, texts: ColumnTexts) -> AvroType:
 def table_schemas(
     database: str, table: str, columns: Sequence[Column], types: Sequence[AvroType], key: Sequence[str]
 ) -> TableSchemas:
-    """Returns the Avro schemas of a table. `key`: the names of its key columns."""
+    """Returns the Avro schemas of a table's messages. `types`: the Avro types of `columns`. `key`: the names of the key columns."""
     namespace = namespace_of(database, table)
     fields = [_field(column, each) for column, each in zip(columns, types, strict=True)]
     envelope = {

@@ -1,5 +1,5 @@
-"""Determines, for Avro and Protobuf, the kind of each column's values and the column's name in a schema. Each format maps a kind to one of
-its types.
+"""Determines the kind of each column's values and the column's name in a schema, for both Avro and Protobuf. `avro_schema` and
+`protobuf_schema` map each kind to a type of their format.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
 NAMESPACE = "sluice"
-LONG_BITS = 64  # An unsigned integer with this many bits does not fit into a signed one; its kind is UNSIGNED.
+# An unsigned integer with this number of bits does not fit into a signed 64-bit integer, so its kind is UNSIGNED.
+LONG_BITS = 64
 # Matches what `schema_name` escapes: characters that schemas do not permit, a digit at the beginning, and text that looks like an escape.
 ESCAPED = re.compile(r"[^A-Za-z0-9_]|^[0-9]|_(?=u[0-9a-f]{4})")
 
 
 class ColumnKind(enum.IntEnum):
-    """The kind of a column's values. It determines how the kernels encode them. `kernel` defines the same numbers."""
+    """The kind of a column's values, which determines how the kernels encode the values. The module `kernel` defines the same numbers."""
 
     INT = 0
     LONG = 1
@@ -40,7 +41,9 @@ class ColumnKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class SchemaType:
-    """The kind of a column's values. `precision`, `scale`: those of a decimal; 0 for other kinds."""
+    """The kind of a column's values, with the precision and the scale if the kind is DECIMAL. For other kinds, `precision` and `scale` are
+    0.
+    """
 
     kind: ColumnKind
     precision: int = 0
@@ -49,8 +52,8 @@ class SchemaType:
 
 @dataclasses.dataclass(frozen=True)
 class TableSchemas:
-    """The schemas of a table version. `value`, `key`: the texts of the schemas of a message's value and key; `key` is empty for a table
-    without a key. `record`, `key_record`: the full names of their record types.
+    """The schemas of a table version's messages. `value`, `key`: the texts of the schemas of a message's value and key. `key` is empty for
+    a table without a key. `record`, `key_record`: the full names of the record types of value and key.
     """
 
     record: str
@@ -61,7 +64,9 @@ class TableSchemas:
 
 @dataclasses.dataclass(frozen=True)
 class SchemaIds:
-    """The registry's ids and texts of a table's schemas. `key`: None for a table without a key."""
+    """The ids and texts that the registry has for a table's schemas. `value`, `key`: the ids of the schemas of a message's value and key.
+    `key` is None for a table without a key.
+    """
 
     value: int
     key: int | None
@@ -84,10 +89,10 @@ KINDS = {
 
 
 def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
-    """Returns the kind of a column's values. `texts`: how the values become the texts that the kernels encode."""
+    """Returns the kind of a column's values. `texts`: how the values are converted to the texts that the kernels encode."""
     code = TypeCode(column.type_code)
     is_year = code == TypeCode.YEAR and column.mysql_type.startswith("year")
-    # A column of any type with a `hash` mask has this sqlType too.
+    # This sqlType is also that of a column of any type with a `hash` mask.
     if texts.sql_type == SqlType.VARCHAR and not is_year:
         return SchemaType(ColumnKind.STRING)
     if code in BYTES:
@@ -102,7 +107,9 @@ def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
 
 
 def schema_name(name: str) -> str:
-    """Returns a name in the form that schemas permit: `_u` and four hexadecimal digits replace each UTF-16 unit of other characters."""
+    """Returns a column's name in the form that schemas permit. Each UTF-16 unit of a character that is not permitted is replaced by `_u`
+    and four hexadecimal digits.
+    """
     return ESCAPED.sub(lambda found: "".join(map(_escape, _units(found.group()))), name) or "_"
 
 

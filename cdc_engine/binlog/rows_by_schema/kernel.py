@@ -21,18 +21,21 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 INT, LONG, UNSIGNED, DECIMAL, DATE, DATETIME, TIMESTAMP, TIME, FLOAT, DOUBLE, STRING, BYTES = range(12)
 # Indices in the result of `SchemaTable.frame`: header of the key, header of the value, binlog file, table, and ts_ms.
 KEY_HEAD, VALUE_HEAD, FILE, TABLE, NOW = range(5)
-CELL_BYTES, DECIMAL_BYTES = 16, 48  # The most bytes by which an encoded value, or decimal, is longer than its text.
-MESSAGE_BYTES = 128  # The most bytes of a message in addition to its values and pieces.
+# The maximum number of bytes by which an encoded value is longer than its text, for a decimal DECIMAL_BYTES, else CELL_BYTES.
+CELL_BYTES, DECIMAL_BYTES = 16, 48
+# The maximum number of bytes of a message in addition to its values, frame, GTID and names of omitted columns.
+MESSAGE_BYTES = 128
 DAY_MICROS, SECOND_MICROS = 86_400_000_000, 1_000_000
 NO_MOMENT = -(2**62)  # Returned for an invalid date such as 2021-02-31.
-LIMBS = 8  # Limbs of 32 bits for a decimal: 65 digits have 216 bits.
+LIMBS = 8  # The number of 32-bit limbs for a decimal. The 65 digits that a DECIMAL can have need 216 bits.
 MINUS = 45
 OPS = np.frombuffer(b"cud", np.uint8)
 
 
 class RowColumns(NamedTuple):
-    """The columns of a table, one entry per column. `kinds`: see `ColumnKind`. `keys`: 1 for key columns. `bits`: for a FLOAT or DOUBLE
-    column, its row in `SchemaValues.bits`, else -1. `names`: the names, encoded by the format.
+    """The columns of a table. The arrays have one entry per column. `kinds`: numbers of `ColumnKind`. `keys`: 1 for a key column. `bits`:
+    for a FLOAT or DOUBLE column, the index of the column in `SchemaValues.bits`, else -1. `names`: the column names, encoded in the format
+    of the messages.
     """
 
     kinds: Int8s
@@ -43,8 +46,8 @@ class RowColumns(NamedTuple):
 
 
 class SchemaValues(NamedTuple):
-    """The values to encode. `shown`: their texts. `bits`: the bits of FLOAT and DOUBLE values, columns by images. `limbs`: scratch memory
-    for one decimal.
+    """The values to encode. `shown`: the texts of the values. `bits`: the bits of FLOAT and DOUBLE values, columns by images. `limbs`:
+    scratch memory for one decimal.
     """
 
     shown: ShownValues
@@ -53,8 +56,9 @@ class SchemaValues(NamedTuple):
 
 
 class RowUnits(NamedTuple):
-    """The rows to encode, one entry per message: kind of change, index of the first image, and offset, time (ms) and server id of the
-    event. `gtids`: encoded GTIDs. `marks`: the index of each message's GTID in `gtids`.
+    """The changed rows to encode. The arrays have one entry per message: the kind of change, the index of the row's first image, and the
+    offset in the file, the time (ms) and the server id of the row event. `gtids`: encoded GTIDs. `marks`: the index of each message's GTID
+    in `gtids`.
     """
 
     kinds: Int8s
@@ -68,7 +72,7 @@ class RowUnits(NamedTuple):
 
 @nb.njit(inline="always")
 def put_unsigned(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Writes the 64 bits of a number as an unsigned varint. Returns the offset after it."""
+    """Writes the 64 bits of a number as an unsigned varint. Returns the offset after the varint."""
     while value & ~0x7F:
         out[at] = value & 0x7F | 0x80
         value = (value >> 7) & 0x1FFFFFFFFFFFFFF
@@ -79,7 +83,7 @@ def put_unsigned(out: Bytes, at: Integer, value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def put_long(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Writes a signed number as a zigzag varint. Returns the offset after it."""
+    """Writes a signed number as a zigzag varint. Returns the offset after the varint."""
     return put_unsigned(out, at, (value << 1) ^ (value >> 63))
 
 
@@ -101,8 +105,8 @@ def digits_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def number_of(kind: Integer, texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Parses the text of a value: returns an integer as it is, a date as days since 1970, and any other date or time as microseconds.
-    Returns NO_MOMENT for an invalid date.
+    """Parses the text of an integer, a date or a time. Returns the integer itself, the days since 1970 for a DATE, and microseconds for the
+    other kinds. Returns NO_MOMENT for an invalid date.
     """
     if kind == DATE or kind == DATETIME or kind == TIMESTAMP:
         days = days_of(texts, first)
@@ -164,7 +168,9 @@ def iso_size(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def put_iso(out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Writes the bytes of a binary value, whose text has one ISO 8859-1 character per byte in UTF-8. Returns the offset after them."""
+    """Writes the bytes of a binary value. Its text has one ISO 8859-1 character per byte, encoded as UTF-8. Returns the offset after the
+    bytes.
+    """
     index = first
     while index < end:
         byte = np.int64(texts[index])
@@ -179,15 +185,15 @@ def put_iso(out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer)
 
 @nb.njit(inline="always")
 def image_of(sizes: Int64s, column: Integer, image: Integer, other: Integer) -> Integer:
-    """Returns the image to read a column's value from: `image`, or `other` if `image` omits the column because the update did not change
-    it.
+    """Returns the image from which to read a column's value: `image`, or `other` if `image` omits the column. An update's after image omits
+    columns that the update does not change.
     """
     return other if sizes[column, image] == ABSENT else image
 
 
 @kernel
 def room_of(units: RowUnits, columns: RowColumns, values: ShownValues, frame: Pieces) -> Integer:
-    """Returns an upper bound for the total bytes of all messages."""
+    """Returns an upper bound for the total size of all messages in bytes."""
     constant, sizes = frame.starts[-1] + MESSAGE_BYTES, values.sizes
     total = np.int64(0)
     for unit in range(units.kinds.shape[0]):
@@ -209,7 +215,7 @@ def room_of(units: RowUnits, columns: RowColumns, values: ShownValues, frame: Pi
 
 @kernel
 def gather_shown(values: ShownValues, column: Integer, offsets: Int64s, out: Bytes) -> None:
-    """Copies the texts of one column to `out`, back to back, and writes their offsets to `offsets`."""
+    """Copies the texts of one column's values to `out`, back to back, and writes the offsets of the texts to `offsets`."""
     at = np.int64(0)
     for image in range(values.sizes.shape[1]):
         offsets[image] = at

@@ -1,6 +1,7 @@
-"""Numba kernels that encode rows as Protobuf, from the texts of values that Canal clients get. Called by `protobuf_rows`.
+"""Numba kernels that encode rows as Protobuf messages. The input is the text of each value, as Canal clients get it. Called by
+`protobuf_rows`.
 
-The bytes equal those of Google's library: fields are in the order of their numbers, and fields with default values are omitted.
+The encoded bytes equal those of Google's library: fields are in the order of their numbers, and fields with default values are omitted.
 """
 # ruff: noqa: PLR0917, PLR1714, SIM109 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
@@ -47,15 +48,16 @@ from sluice.cdc_engine.binlog.rows_by_schema.kernel import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-LENGTH_BYTES = 5  # Bytes that are reserved for the length of a nested message, until its size is known.
+# The number of bytes reserved for the length of a nested message until the message is written and its length is known.
+LENGTH_BYTES = 5
 # Keys of the fields of the messages Envelope and Source: field number << 3 | wire type.
 BEFORE, AFTER, SOURCE, OP, OMITTED, OMITTED_BEFORE = 0x0A, 0x12, 0x1A, 0x22, 0x32, 0x3A
 POS, TS_MS, SERVER_ID = 0x10, 0x20, 0x28
 
 
 class RowFields(NamedTuple):
-    """The Protobuf fields of the columns. `order`: the columns' indices in the order of their field numbers. `keys`: the encoded key of
-    each column's field (number and wire type).
+    """The Protobuf fields of a table's columns. `order`: the indices of the columns, in the order of their field numbers. `keys`: for each
+    column, the encoded key (number and wire type) of its field.
     """
 
     order: Int64s
@@ -66,7 +68,9 @@ class RowFields(NamedTuple):
 def put_value(
     out: Bytes, at: Integer, columns: RowColumns, column: Integer, image: Integer, keys: Pieces, values: SchemaValues
 ) -> Integer:
-    """Writes a column's field, or nothing for NULL and for an invalid date such as 0000-00-00. Returns the offset after it."""
+    """Writes the field of a column with the value in an image. Writes nothing for NULL and for an invalid date such as 0000-00-00. Returns
+    the offset after the field.
+    """
     starts, sizes, _, texts = values.shown
     size, first = sizes[column, image], starts[column, image]
     if size < 0:
@@ -105,8 +109,8 @@ def put_row(
 
 @nb.njit(inline="always")
 def put_length(out: Bytes, at: Integer, end: Integer) -> Integer:
-    """Writes the length of a nested message at `at`. The message is in `out` from `at` + LENGTH_BYTES up to `end`; moves it directly after
-    the length. Returns its new end.
+    """Writes the length of a nested message at `at`, and moves the message directly after the length. Before the call, the message is in
+    `out` from `at` + LENGTH_BYTES to `end`. Returns the new end of the message.
     """
     size = end - at - LENGTH_BYTES
     return put_bytes(out, put_unsigned(out, at, size), out, at + LENGTH_BYTES, size)
@@ -114,7 +118,7 @@ def put_length(out: Bytes, at: Integer, end: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def put_number(out: Bytes, at: Integer, key: Integer, value: Integer) -> Integer:
-    """Writes an integer field, or nothing for the default value 0. Returns the offset after it."""
+    """Writes an integer field, or nothing for the default value 0. Returns the offset after the field."""
     if value == 0:
         return at
     out[at] = key
@@ -136,7 +140,9 @@ def put_source(out: Bytes, at: Integer, units: RowUnits, unit: Integer, frame: P
 def put_omitted(
     out: Bytes, at: Integer, key: Integer, columns: RowColumns, image: Integer, other: Integer, sizes: Int64s
 ) -> Integer:
-    """Writes the names of the columns that both `image` and `other` omit. Returns the offset after them."""
+    """Writes the names of the columns that both `image` and `other` omit, as a repeated field with the field key `key`. Returns the offset
+    after the names.
+    """
     for column in range(sizes.shape[0]):
         if sizes[column, image_of(sizes, column, image, other)] == ABSENT:
             out[at] = key
@@ -154,8 +160,8 @@ def put_messages(
     frame: Pieces,
     ends: tuple[Int64s, Int64s],
 ) -> None:
-    """Writes the key and the value of each message to `out`. `fields`: the columns' fields in the key's schema and in the value's schema.
-    `ends`: the kernel writes the ends of the keys and of the values there.
+    """Writes the key and the value of each message to `out`. `fields`: the fields of the columns in the key's schema, and those in the
+    value's schema. `ends`: two arrays, to which the kernel writes the ends of the keys and of the values.
     """
     of_key, of_value = fields
     at, sizes = np.int64(0), values.shown.sizes

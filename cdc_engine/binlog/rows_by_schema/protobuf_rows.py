@@ -14,7 +14,7 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_schema import protobuf_sch
 from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import parsed
 from sluice.cdc_engine.binlog.rows_by_schema.table import SchemaTable, Written, byte_pieces, head_of
 
-FIRST_MESSAGE = b"\0"  # Confluent's message index: 0 means the first message type of the schema.
+FIRST_MESSAGE = b"\0"  # The message index of Confluent's wire format: 0 means the first message type of the schema.
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 WIRE_TYPES = {
     "int64": VARINT,
@@ -61,7 +61,9 @@ class ProtobufTable(SchemaTable):
         protobuf_kernel.put_messages(written.out, units, self._columns, self._fields, values, frame, ends)
 
     def _of(self, schema: str) -> RowFields:
-        """Returns the columns' fields in a schema. A column without a field there is not encoded. `schema`: its text, or empty."""
+        """Returns the fields of the columns in a schema. Columns without a field in the schema are not encoded. `schema`: the text of the
+        schema, or empty if no column is to be encoded.
+        """
         fields = {field.name: field for field in rows_of(parsed(schema)).fields} if schema else {}
         own = [fields.get(name) for name in self._names]
         keys = [encoded_varint(each.number << 3 | WIRE_TYPES[each.type]) if each else b"" for each in own]

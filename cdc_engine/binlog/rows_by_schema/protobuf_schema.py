@@ -1,8 +1,10 @@
-"""Makes the Protobuf schemas of a table: a message with its columns, the envelope of a change, and the message of its key.
+"""Makes the Protobuf schemas of a table: a message with the table's columns, the envelope of a change, and a message with the key columns.
 
-Every column is an `optional` field, which is absent if the value is NULL. This module numbers the fields for a new subject of the
-registry. For an existing subject, `brokers.registry.field_numbers` replaces these numbers by the numbers of the subject. Protobuf has no
-logical types. So each kind of value that consumers must distinguish has its own Protobuf type. For example, only a DATE is `sint32`.
+Every column is an `optional` field, which is absent if the value is NULL. This module numbers the fields for a new subject of the registry.
+For an existing subject, `brokers.registry.field_numbers` replaces these numbers by those that the subject has.
+
+Protobuf has no logical types. So each kind of value that consumers must distinguish has its own Protobuf type. For example, only a DATE is
+`sint32`.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ SOURCE = ProtobufMessage(
 def protobuf_schemas(
     database: str, table: str, columns: Sequence[Column], kinds: Sequence[ColumnKind], key: Sequence[str]
 ) -> TableSchemas:
-    """Returns the Protobuf schemas of a table. `key`: the names of its key columns."""
+    """Returns the Protobuf schemas of a table's messages. `kinds`: the kinds of `columns`. `key`: the names of the key columns."""
     package = namespace_of(database, table)
     fields = [_field(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     value = ProtobufSchema(package, (ENVELOPE, ProtobufMessage("Value", _numbered(fields)), SOURCE))
@@ -69,7 +71,9 @@ def protobuf_schemas(
 
 
 def rows_of(schema: ProtobufSchema) -> ProtobufMessage:
-    """Returns the message `Value` or `Key` of a schema, whose fields are the columns. Raises ValueError if the schema has neither."""
+    """Returns the message of a schema whose fields are the table's columns: `Value` or `Key`. Raises ValueError if the schema has no such
+    message.
+    """
     found = next((each for each in schema.messages if each.name in ROWS), None)
     if found is None:
         raise ValueError("the schema has no message Value or Key")

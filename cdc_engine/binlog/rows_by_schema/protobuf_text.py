@@ -1,7 +1,7 @@
 """Parses and writes Protobuf schemas (.proto files).
 
-A registry may reformat the text of a schema, so the parser accepts the whole proto3 syntax except maps. It returns only the package,
-messages, fields and reserved numbers, which determine how messages are read.
+A registry may reformat the text of a schema, so the parser accepts the whole proto3 syntax except maps. The parser returns only the
+package, messages, fields and reserved numbers, because only these determine how messages are decoded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ProtobufMessage:
 
     @property
     def next_number(self) -> int:
-        """The number for a new field. It is greater than all used and reserved numbers."""
+        """The number for a new field, which is greater than all used and reserved numbers."""
         used = [field.number for field in self.fields] + [last for _, last in self.reserved]
         return after(max(used, default=0))
 
@@ -187,8 +187,8 @@ class _Reader:
 
 
 def _share_json_names(fields: Sequence[ProtobufField]) -> bool:
-    """Returns whether two fields have the same name in JSON, such as user_id and userId. protoc then requires the message option
-    deprecated_legacy_json_field_conflicts.
+    """Returns whether two fields have the same name in JSON, such as user_id and userId. For such fields, protoc requires the message
+    option deprecated_legacy_json_field_conflicts.
     """
     names = ({_in_json(field.name) for field in fields}, {field.json_name or _in_json(field.name) for field in fields})
     return min(map(len, names)) < len(fields)

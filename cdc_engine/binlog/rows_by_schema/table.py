@@ -28,8 +28,8 @@ REALS = {ColumnKind.FLOAT: (pa.float32(), np.uint32), ColumnKind.DOUBLE: (pa.flo
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SchemaMessages:
-    """Encoded messages, back to back in `data`. A message consists of its key, which ends at its entry in `key_ends`, and its value, which
-    ends at its entry in `ends`. `events`, `partitions`: the row event and the partition of each message.
+    """Encoded messages, back to back in `data`. A message consists of a key and a value. `key_ends`, `ends`: where the key and the value of
+    each message end in `data`. `events`, `partitions`: the index of the row event and the partition of each message.
     """
 
     data: Bytes
@@ -41,7 +41,9 @@ class SchemaMessages:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Written:
-    """The arrays that a format's kernel fills: `out` with the messages, `key_ends` and `ends` with the ends of their keys and values."""
+    """The arrays that a format's kernel fills: `out` with the messages, `key_ends` with the ends of the keys in `out`, and `ends` with the
+    ends of the values.
+    """
 
     out: Bytes
     key_ends: Int64s
@@ -49,8 +51,8 @@ class Written:
 
 
 class SchemaTable(abc.ABC):
-    """Encodes the rows of one table version. `kinds`, `scales`, `names`: one per column; the names are encoded by the format. Raises
-    ConsumerStoppedError if the messages omit a key column.
+    """Encodes the rows of one table version. `kinds`, `scales`, `names`: one entry per column. The names are already encoded in the format
+    of the messages. Raises ConsumerStoppedError if the messages omit a key column.
     """
 
     schemas: TableSchemas
@@ -69,7 +71,9 @@ class SchemaTable(abc.ABC):
         )
 
     def messages(self, shown: ShownRows, units: Units, block: Block, ids: SchemaIds, now_ms: int) -> SchemaMessages:
-        """Returns one message per unit, which is an inserted, updated or deleted row. `now_ms`: the messages' ts_ms, in milliseconds."""
+        """Returns one message for each inserted, updated or deleted row (unit). `now_ms`: the value of the messages' field ts_ms, in
+        milliseconds since 1970.
+        """
         events, facts = units.event, shown.facts
         gtids, marks = self._gtids(block, facts.transactions[events])
         offsets, ms, servers = (np.ascontiguousarray(each[events]) for each in (facts.offsets, facts.ms, facts.servers))
@@ -98,13 +102,13 @@ class SchemaTable(abc.ABC):
         """Calls the format's kernel, which writes the messages to `written`."""
 
     def _gtids(self, block: Block, transactions: Int64s) -> tuple[Pieces, Int64s]:
-        """Returns (encoded GTIDs, index of each transaction's GTID in them)."""
+        """Returns (encoded GTIDs, for each transaction the index of its GTID in the encoded GTIDs)."""
         each, marks = np.unique(transactions, return_inverse=True)
         names = [name_of(block, transaction) for transaction in each.tolist()]
         return byte_pieces([self.gtid(name) for name in names]), marks.astype(np.int64)
 
     def _bits(self, shown: ShownRows) -> Int64s:
-        """Parses the texts of FLOAT and DOUBLE columns. Returns the numbers' bits, columns by images."""
+        """Parses the texts of FLOAT and DOUBLE columns. Returns the bits of the numbers, columns by images."""
         values, count = shown.values, shown.sizes.shape[1]
         found = np.zeros((len(self._reals), count), np.int64)
         for row, (column, kind) in enumerate(self._reals):
@@ -126,7 +130,7 @@ def byte_pieces(pieces: Sequence[bytes]) -> Pieces:
 
 
 def head_of(number: int) -> bytes:
-    """Returns the header of Confluent's wire format: a zero byte and the schema's id."""
+    """Returns the header of a key or value in Confluent's wire format: a zero byte and the schema's id."""
     return MAGIC + number.to_bytes(4, "big")
 
 
