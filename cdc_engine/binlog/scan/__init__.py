@@ -1,1 +1,3 @@
-"""Makes blocks from received bytes: splits packets, scans most events in a numba kernel, and handles the remaining events in Python."""
+"""Makes blocks from the bytes of a binlog stream: splits packets, scans most events in a numba kernel, and handles the other events in
+Python.
+"""

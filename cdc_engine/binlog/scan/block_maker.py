@@ -1,6 +1,7 @@
 """Makes blocks from the events that the scan kernel has found.
 
-`scanner` makes a block at the end of a buffer. `control_events` makes one before a new file and before a DDL statement.
+The module `scanner` uses it to make a block at the end of a buffer, and `control_events` to make one before a new file and before a DDL
+statement.
 """
 
 from __future__ import annotations
@@ -31,10 +32,9 @@ from sluice.cdc_engine.position import Position
 
 
 class BlockMaker:
-    """Makes blocks. It has the stream's epoch, file and server, and the buffer that is being scanned.
-
-    `mariadb` tells whether GTIDs are MariaDB's. `last_time_us` is the commit time of the last transaction in a block or, before the first
-    block, of the start position. It is 0 if unknown.
+    """Makes blocks, for which it has the stream's epoch, file and server, and the buffer that is being scanned. `mariadb` tells whether the
+    GTIDs are those of MariaDB. `last_time_us` is the commit time of the last transaction in a block. Before the first block, it is that of
+    the start position. It is 0 if unknown.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        # A copy of the rows query event that is marked as CARRIED. It was in the previous buffer.
+        # A copy of the rows query event that is marked as CARRIED. The event itself is in the previous buffer.
         self._query: Bytes = self._buffer
 
     @property
@@ -56,8 +56,8 @@ class BlockMaker:
         return self.files.file
 
     def use(self, buffer: Bytes) -> None:
-        """Sets the buffer that the kernel scans next. All events of the current buffer must be in blocks already. A rows query event whose
-        row events have not arrived yet is copied from the current buffer.
+        """Sets the buffer that the kernel scans next. All row events of the current buffer must be in blocks already. If the row events of
+        a rows query event have not arrived yet, copies the rows query event from the current buffer.
         """
         state = self.memory.state
         begin = int(state[at.QUERY_AT])
@@ -70,7 +70,7 @@ class BlockMaker:
         return self._buffer is buffer
 
     def position(self, time_us: int = 0) -> Position:
-        """Returns the position after the current event. Its executed set has the transactions that are in blocks, but no later ones."""
+        """Returns the position after the current event. The executed set of the position has only the transactions that are in blocks."""
         offset = int(self.memory.state[at.FILE_END])
         return Position(
             epoch=self.epoch,
@@ -85,8 +85,8 @@ class BlockMaker:
     def end_block(
         self, changes: tuple[TableChange, ...] = (), statement: LoggedStatement | None = None
     ) -> Iterator[Block]:
-        """Yields a block with the events and ends of transactions since the last call, and with `changes` and `statement`. Yields nothing
-        if the block would be empty.
+        """Yields a block with the row events and the ends of transactions since the last call, and with `changes` and `statement`. Yields
+        no block if it would be empty.
         """
         state = self.memory.state
         event_count, end_count = int(state[at.EVENT_COUNT]), int(state[at.END_COUNT])
@@ -100,7 +100,9 @@ class BlockMaker:
             yield block
 
     def _open_frame(self) -> Frames:
-        """Returns the known fields of FRAME for the open transaction, or NO_FRAMES if no transaction is open."""
+        """Returns one entry of FRAME for the open transaction, with -1 in the fields that are not known yet. Returns NO_FRAMES if no
+        transaction is open.
+        """
         state = self.memory.state
         if not state[at.OPEN]:
             return NO_FRAMES
@@ -167,7 +169,9 @@ class BlockMaker:
         )
 
     def _bytes_of(self, events: Int64s, queries: Int64s) -> tuple[int, Bytes]:
-        """Returns where the block's bytes begin in the buffer, and these bytes. Offsets in `queries` become offsets in these bytes."""
+        """Returns (offset in the buffer at which the block's bytes begin, the block's bytes). Changes the offsets in `queries` to offsets
+        in the block's bytes.
+        """
         if not events.size:
             return 0, self._buffer[:0]
         begin, end = int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])
@@ -186,7 +190,7 @@ class BlockMaker:
 
 
 def frames_of(fields: Int64s) -> Frames:
-    """Converts an array with a row per field of FRAME, and a column per transaction, to an array of FRAME."""
+    """Converts an array with one row per field of FRAME and one column per transaction to an array with the dtype FRAME."""
     frames = np.empty(fields.shape[1], FRAME)
     for name, values in zip(FRAME_FIELDS, fields, strict=True):
         frames[name] = values

@@ -1,7 +1,8 @@
 """Computes CRC32 with carry-less multiplication, an instruction of x86 processors (PCLMULQDQ). Called by `checksum`.
 
-The technique is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step shortens the bytes
-by 128 bits and does not change their remainder. `checksum` computes the remainder of the last 128 bits with its tables."""
+The algorithm is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step shortens the bytes by 16
+without changing their remainder. The module `checksum` computes the remainder of the last 16 bytes with its tables.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from numba.extending import intrinsic
 from sluice.cdc_engine.contracts import Bytes
 
 UNIT_BYTES = 16
-LANES = 4  # The number of accumulators. With several, a multiplication does not wait for the result of the one before.
+# The number of accumulators. With several accumulators, a multiplication does not wait for the result of the previous one.
+LANES = 4
 FOLD_BYTES_MIN = UNIT_BYTES * LANES
 
 
@@ -32,12 +34,14 @@ def _power(exponent: int) -> int:
 
 
 def _distance(bits: int) -> tuple[int, int]:
-    """Returns the two factors that move a 128-bit value forward by `bits` bits: for its lower and for its upper half."""
+    """Returns the two factors that move a 128-bit value forward by `bits` bits: one for the lower half of the value, one for the upper
+    half.
+    """
     return _power(bits + 32), _power(bits - 32)
 
 
 def _has_instruction() -> bool:
-    settings: Any = nb.config  # numba's stubs lack the settings.
+    settings: Any = nb.config  # The type stubs of numba lack its settings.
     return not settings.DISABLE_JIT and bool(binding.get_host_cpu_features().get("pclmul"))
 
 
@@ -83,8 +87,8 @@ class _Code:
         return self._builder.load(self._builder.gep(self._start, [index]), align=1)
 
     def moved(self, value: Any, factors: tuple[int, int]) -> Any:
-        """Emits the instructions that move `value` forward by the distance of `factors`: they multiply each half by its factor, and add
-        the products.
+        """Emits instructions that move `value` forward by the distance for which `_distance` returned `factors`: they multiply each half of
+        the value by its factor, and add the products (XOR).
         """
         by = ir.Constant(_VECTOR, list(factors))
         lower, upper = (
@@ -93,8 +97,8 @@ class _Code:
         return self._builder.xor(lower, upper)
 
     def loop(self, lanes: list[Any], at: Any, units: Any, factors: tuple[int, int]) -> tuple[list[Any], Any]:
-        """Emits a loop that folds len(lanes) units per step, from the unit `at` on, as long as that many are left. Returns the new lanes,
-        and the index of the next unit.
+        """Emits a loop that folds len(lanes) units of 16 bytes per step, from the unit `at` on. The loop ends when fewer units are left.
+        Returns the new lanes, and the index of the next unit.
         """
         builder, step = self._builder, ir.Constant(_WORD, len(lanes))
         before = builder.block
@@ -118,6 +122,6 @@ class _Code:
 
 
 Folded = Callable[[Bytes, int, int, np.uint32], tuple[np.uint64, np.uint64]]
-#: Returns 128 bits, as (lower, upper) uint64, with the same remainder as buffer[begin : begin + 16 * units] with the initial value `crc`.
-# `units` must be at least LANES.
+#: Takes (buffer, begin, units, crc). Returns 128 bits, as (lower, upper) uint64, with the same remainder as the units (16 bytes each) of
+#: the buffer from `begin` on, if the initial value is `crc`. `units` must be at least LANES.
 folded = cast("Folded", intrinsic(_typed))

@@ -1,8 +1,11 @@
 """Computes the CRC32 of binlog events, with the same result as zlib's crc32, which MySQL calls. Called by `kernel`.
 
-`carryless` processes most bytes if the processor has carry-less multiplication (14 GB/s). Tables process the remaining bytes, or all
-bytes on other processors, sixteen per step ("slicing-by-16": 2 GB/s). Each table maps one byte at one distance from the end of the step,
-so the sixteen lookups do not wait for each other. zlib is not called, because numba cannot cache a pointer to its function on disk."""
+If the processor has carry-less multiplication, `carryless` processes most bytes (14 GB/s). The remaining bytes, and all bytes on other
+processors, are processed with tables, sixteen bytes per step ("slicing-by-16": 2 GB/s). There is one table for each of the sixteen bytes of
+a step, so the lookups do not wait for each other.
+
+The kernel does not call zlib, because numba cannot cache a kernel that contains a pointer to a function of zlib on disk.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,8 @@ def _word(buffer: Bytes, at: int) -> np.uint32:
 
 @nb.njit(inline="always")
 def _fold(word: np.uint32, first: int) -> np.uint32:
-    """Looks up the four bytes of a word in four tables, and XORs the results. `first` is the index of the table for the lowest byte. The
-    tables for the other bytes have the next lower indices.
+    """Looks up the four bytes of a word in four tables, and returns the XOR of the results. `first` is the index of the table for the
+    lowest byte. For each next byte, the index is lower by one.
     """
     return np.uint32(
         TABLES[first, word & np.uint32(0xFF)]
@@ -60,7 +63,7 @@ def _fold(word: np.uint32, first: int) -> np.uint32:
 
 @kernel
 def crc32(buffer: Bytes, begin: int, end: int) -> int:
-    """Returns the CRC32 of buffer[begin:end]. The caller ensures that both offsets are in the buffer."""
+    """Returns the CRC32 of buffer[begin:end]. The caller ensures that these bytes are in the buffer."""
     crc = np.uint32(0xFFFFFFFF)
     at = begin
     if AVAILABLE and end - begin >= FOLD_BYTES_MIN:

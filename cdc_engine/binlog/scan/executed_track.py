@@ -1,7 +1,8 @@
-"""Tracks the executed set along a stream, and the names of the GTID sources for which the kernel has numbers.
+"""Tracks the executed set of a binlog stream, and the names of the GTID sources that the scan kernel numbers.
 
-If a stream starts in the middle of a MySQL binlog file without an executed set, the set is unknown up to the PREVIOUS_GTIDS of the next
-file. Until then, transactions get no GTID, because a stream that resumes with an incomplete set would read the whole binlog again.
+If a stream starts in the middle of a MySQL binlog file without an executed set, the set is unknown until the next file, whose
+PREVIOUS_GTIDS event has the complete set. While the set is unknown, transactions get no GTID, because a stream that resumes with an
+incomplete set would read the whole binlog again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, is_mariadb, parse_e
 
 
 class ExecutedTrack:
-    """The executed set of a stream. `known` tells whether it is complete. `text` is the set as text, or "" while it is unknown.
-
-    Raises PositionLostError if the set of the start position cannot be parsed.
+    """The executed set of a binlog stream: the GTIDs of all transactions up to the stream's position. `known` tells whether the set is
+    complete. `text` is the set as text, or "" while the set is unknown. Raises PositionLostError if the set of the start position cannot be
+    parsed.
     """
 
     def __init__(self, text: str, *, known: bool) -> None:
@@ -41,12 +42,12 @@ class ExecutedTrack:
         return self._text
 
     def adopt(self, executed: GtidSet | MariadbPosition) -> None:
-        """Replaces the set by `executed`, which must be complete."""
+        """Replaces the executed set by `executed`, which must be complete."""
         self._executed, self.known, self._text = executed, True, None
 
     def name_sources(self, sources: Int64s, count: int, *, mariadb: bool) -> None:
-        """Adds the names of the GTID sources that the kernel has found since the last call. `sources` is the kernel's array with `count`
-        sources (see `state.SOURCE_NEW`).
+        """Adds the names of the GTID sources that the kernel has found since the last call to `self.sources`. `sources` is the kernel's
+        array, with `count` sources in the layout of `state.SOURCE_NEW`.
         """
         for index in range(len(self.sources), count):
             high, low = sources[:2, index].tolist()
@@ -58,7 +59,9 @@ class ExecutedTrack:
                 self.sources.append(f"{server}:{tag}" if tag else str(server))
 
     def take(self, source: Int64s, number: Int64s) -> None:
-        """Adds the transactions of a block to the set, by the GTID source and number of each."""
+        """Adds the transactions of a block to the executed set. `source`, `number`: the GTID of each transaction, as the index of its
+        source and its number.
+        """
         if not self.known or not len(source) or source.max() < 0:
             return
         if self._executed is None:
@@ -66,8 +69,8 @@ class ExecutedTrack:
         self.adopt(self._executed.including(self.sources, source.astype(np.int32), number))
 
     def file_begins(self, previous: GtidSet, file: str) -> None:
-        """Compares the set with `previous`, which the PREVIOUS_GTIDS of a new file contains. If the set is unknown, it becomes `previous`.
-        Raises PositionLostError if `previous` has transactions that the stream did not have.
+        """Compares the executed set with `previous`, the set in the PREVIOUS_GTIDS event of a new file. If the executed set is unknown,
+        adopts `previous`. Raises PositionLostError if `previous` has transactions that the stream did not contain.
         """
         if not self.known:
             self.adopt(previous)

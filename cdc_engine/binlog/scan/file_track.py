@@ -1,7 +1,7 @@
 """Tracks the binlog file of a stream, and checks that each file follows the previous one.
 
-A name does not identify a file: a server that was reset, rebuilt or restored writes other files with the same names. The creation time in
-the file's FORMAT_DESCRIPTION distinguishes them.
+A name does not identify a file, because a server that was reset, rebuilt or restored writes other files with the same names. The creation
+time in the FORMAT_DESCRIPTION event of a file distinguishes files with the same name.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 class FileTrack:
-    """The current binlog file of a stream: its name `file`, which is empty until the server sends it, and its creation time `created` in
-    seconds since 1970, or 0 while unknown.
+    """The current binlog file of a stream. `file`: the name of the file, or empty until the server sends the name. `created`: the creation
+    time of the file in seconds since 1970, or 0 while unknown.
     """
 
     def __init__(self, start: Position) -> None:
         self.file, self.created = start.file, start.file_created
-        # The file of the start position. After a format description, the file that it begins.
+        # The name of the last file for which `described` was called. Before the first call, the file of the start position.
         self._handed_out = start.file
         self._described = False  # Whether this connection has received a format description.
 
     def rotate_to(self, file: str) -> None:
-        """Handles a ROTATE event, which names the next file or repeats the current one. Raises FilesRenumberedError or PositionLostError
-        if the file has a lower number than the current one, or another base name.
+        """Handles a ROTATE event, which names the next file or repeats the name of the current file. Raises FilesRenumberedError or
+        PositionLostError if `file` has a lower number than the current file, or another base name.
         """
         if self.file and file != self.file:
             if _base(file) != _base(self.file) or file_number(file) < file_number(self.file):
@@ -32,8 +32,9 @@ class FileTrack:
         self.file = file
 
     def described(self, created: int) -> bool:
-        """Handles a FORMAT_DESCRIPTION event with the creation time `created` (0 if the event has none). Returns whether the event begins a
-        new file. Raises FilesRenumberedError or PositionLostError if the current file has another creation time.
+        """Handles a FORMAT_DESCRIPTION event with the creation time `created` (0 if the event has no creation time). Returns whether the
+        event begins a new file, and does not repeat the description of the current file. Raises FilesRenumberedError or PositionLostError
+        if the current file has another creation time.
         """
         if self.created and created and created != self.created:
             raise self._refuse(
@@ -45,8 +46,8 @@ class FileTrack:
         return new
 
     def _refuse(self, what: str) -> FilesRenumberedError | PositionLostError:
-        """Returns the error for an unexpected file. In the middle of a stream, it is FilesRenumberedError, after which the parser
-        reconnects. At the start, it is PositionLostError.
+        """Returns the error for an unexpected file. In the middle of a stream, the error is FilesRenumberedError, after which the parser
+        reconnects. At the start of a stream, the error is PositionLostError.
         """
         if self._described:
             return FilesRenumberedError(f"{what}: the numbers of the server's binlog files began again")

@@ -1,7 +1,7 @@
 """Manages the buffers into which the socket writes, so that the scan needs no copy of the bytes.
 
-The socket fills a buffer, and the scan reads the complete packets in this buffer. An incomplete packet at the end moves to the next buffer.
-An event of 16 MiB or more arrives in several packets, and is assembled in a separate buffer.
+The socket fills a buffer, and the scan reads the complete packets in this buffer. If the packet at the end of a buffer is incomplete, its
+bytes are copied to the next buffer. An event of 16 MiB or more arrives in several packets, and is assembled in a separate buffer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
 
 PACKET_HEADER_BYTES = 4
-ROOM_BYTES_MIN = 64 * 1024  # If less space than this is free, the next read gets a new buffer.
+ROOM_BYTES_MIN = 64 * 1024  # If fewer bytes are free in the buffer, the next read gets a new buffer.
 EVENT_AT = PACKET_HEADER_BYTES + 1  # In a packet, the event begins after the packet header and the status byte.
 
 
 class LargeEvent:
-    """Assembles an event that arrives in several packets. Its bytes are in `event`, and valid when `complete` is true."""
+    """Assembles an event that arrives in several packets. The bytes of the event are in `event`. They are valid when `complete` is true."""
 
     def __init__(self, length: int) -> None:
         self.event: Bytes = np.empty(length, np.uint8)
@@ -37,8 +37,9 @@ class LargeEvent:
         return self._packet_is_last and self._packet_left == 0
 
     def take(self, buffer: Bytes, begin: int, end: int) -> int:
-        """Copies the event's bytes from buffer[begin:end]. Returns the offset after the last byte that was used. An incomplete packet
-        header is left for the next call. Raises BinlogFormatError if the packets are longer or shorter than the event.
+        """Copies bytes of the event from buffer[begin:end], without the packet headers. Returns the offset after the last byte that was
+        used. The caller must pass the bytes of an incomplete packet header again. Raises BinlogFormatError if the packets are longer or
+        shorter than the event.
         """
         at = begin
         while not self.complete:
@@ -69,12 +70,12 @@ class LargeEvent:
 
 
 class PacketFramer:
-    """Manages the buffers of a stream. The caller reads from the socket into `space()`, and then calls `received`, which scans the new
-    bytes.
+    """Manages the buffers of a binlog stream. The caller reads from the socket into `space()`, and then calls `received`, which scans the
+    new bytes.
 
-    - `bytes_received`: the number of bytes so far.
+    - `bytes_received`: the number of bytes received so far.
     - `answer`: the packet that ended the stream, without its header: an error, or the end of the dump.
-    - `beginning`: skips the part of the file before the start position.
+    - `beginning`: skips the part of the file before the start position, or None if the dump begins at the start position.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class PacketFramer:
         self.answer: bytes | None = None
 
     def space(self) -> memoryview:
-        """Returns at least one byte of free memory for the socket. It never overlaps bytes of earlier blocks."""
+        """Returns free memory for the socket, at least one byte. The memory never overlaps bytes of earlier blocks."""
         room = len(self._buffer) - self._end
         if room < min(ROOM_BYTES_MIN, self._buffer_bytes) and not self._holds_large_packet():
             self._move_tail()
@@ -131,8 +132,8 @@ class PacketFramer:
         self.answer = self._buffer[begin : begin + packet_length(self._buffer, self._begin)].tobytes()
 
     def _packet_bytes(self) -> int:
-        """Returns the length of the packet at `_begin`, with its header. Returns 0 if it is unknown, or if `LargeEvent` assembles the
-        packet.
+        """Returns the length of the packet at `_begin`, with its header. Returns 0 if the length is unknown, or if `LargeEvent` assembles
+        the event of the packet.
         """
         if self._end - self._begin < PACKET_HEADER_BYTES or self._large is not None:
             return 0
@@ -140,18 +141,20 @@ class PacketFramer:
         return PACKET_HEADER_BYTES + length if length < limits.PACKET_BYTES_MAX else 0
 
     def _holds_large_packet(self) -> bool:
-        """Returns whether the packet at `_begin` fits into the current buffer, and is too large to be worth copying."""
+        """Returns whether the packet at `_begin` fits into the current buffer, and is so large that copying it costs more than the unused
+        space.
+        """
         return ROOM_BYTES_MIN < self._packet_bytes() <= len(self._buffer) - self._begin
 
     def _move_tail(self) -> None:
-        """Moves the incomplete packet to a new buffer with space for the whole packet."""
+        """Copies the incomplete packet to a new buffer with space for the whole packet."""
         tail = self._buffer[self._begin : self._end]
         fresh: Bytes = np.empty(max(self._buffer_bytes, self._packet_bytes()), np.uint8)
         fresh[: len(tail)] = tail
         self._buffer, self._begin, self._end = fresh, 0, len(tail)
 
     def _begin_large(self) -> bool:
-        """Begins to assemble an event of several packets. Returns False if its header has not arrived completely."""
+        """Begins to assemble an event of several packets. Returns False if the header of the event has not arrived completely."""
         header = self._begin + EVENT_AT
         if self._end < header + HEADER_BYTES:
             return False
@@ -174,5 +177,5 @@ class PacketFramer:
 
 
 def packet_length(buffer: Bytes | memoryview, at: int) -> int:
-    """Returns the length of the packet whose header is at `at`, without the header."""
+    """Returns the length of a packet without its header. The header is at `at`."""
     return int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16

@@ -1,8 +1,8 @@
 """Numba kernels that read GTID events: MySQL's, MySQL's with tags, and MariaDB's.
 
-A GTID source is a uuid, a uuid with a tag (MySQL 8.3 and later), or MariaDB's domain and server. The kernels compare sources as six
-integers (`state.SOURCE_NEW`) instead of texts. The tagged event is in the format of MySQL's serialization library, with the fields of
-libs/mysql/binlog/event/control_events.h:
+A GTID source is the part of a GTID before the number: a uuid, a uuid with a tag (MySQL 8.3 and later), or MariaDB's domain and server id.
+The kernels compare sources as six integers (`state.SOURCE_NEW`) instead of texts. The GTID event with a tag is in the format of MySQL's
+serialization library, with the fields of libs/mysql/binlog/event/control_events.h:
 https://dev.mysql.com/doc/dev/mysql-server/latest/PageLibsMysqlSerialization.html
 """
 
@@ -36,14 +36,15 @@ from sluice.cdc_engine.binlog.scan.state import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# Offsets in the body of a GTID event: of the kind of logical clock, and of the end of the clock. The body has flags (1 byte), source (16),
-# number (8), kind of clock (1), two clock values (8 each) and commit times (7 each).
+# Offsets in the body of a GTID event: of the kind of the logical clock, and of the commit times after the clock. The body has flags (1
+# byte), source (16), number (8), kind of clock (1), two clock values (8 each) and commit times (7 each).
 CLOCK_KIND, LOGICAL_CLOCK = 25, 42
 KNOWN_CLOCK = 2
-HAS_ORIGINAL_TIME = 1 << 55  # Set in the replica's commit time if the original server's commit time follows it.
+# This bit is set in the first commit time (that of the replica) if the commit time of the original server follows.
+HAS_ORIGINAL_TIME = 1 << 55
 STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # Flags of MariaDB's GTID event.
 SERIALIZATION = 1  # The version of the tagged GTID event's message format.
-# Ids of the fields of a tagged GTID event. Other ids up to LAST_FIELD are integers that Sluice does not use.
+# Ids of the fields of a tagged GTID event. The fields with other ids up to LAST_FIELD are integers that Sluice does not use.
 UUID_FIELD, NUMBER_FIELD, TAG_FIELD, TIME_FIELD, ORIGINAL_TIME_FIELD, LAST_FIELD = 1, 2, 3, 6, 7, 11
 NEEDED_FIELDS = 1 << UUID_FIELD | 1 << NUMBER_FIELD | 1 << TAG_FIELD
 
@@ -56,8 +57,8 @@ def is_unfinished(state: Int64s) -> bool:
 
 @kernel
 def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads a GTID event: flags (1 byte), uuid of the source (16) and number (8). Since MySQL 5.7, the logical clock follows, and since
-    8.0 commit times in µs.
+    """Reads MySQL's GTID event. Stores the GTID and the commit time of the transaction that follows in `state`. The event has flags (1
+    byte), uuid of the source (16) and number (8), since MySQL 5.7 also a logical clock, and since 8.0 also commit times in µs.
     """
     body = state[EVENT] + HEADER_BYTES
     if body + 25 > body_end:
@@ -84,8 +85,8 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> S
 
 @kernel
 def take_mariadb_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads MariaDB's GTID event: sequence number (8 bytes), domain (4), flags (1). Without the flag STANDALONE, it also begins a
-    transaction.
+    """Reads MariaDB's GTID event. Stores the GTID of the transaction that follows in `state`. The event has a sequence number (8 bytes),
+    domain (4) and flags (1). Without the flag STANDALONE, the event also opens the transaction.
     """
     body = state[EVENT] + HEADER_BYTES
     if body + 13 > body_end:
@@ -126,8 +127,8 @@ def _plain_source(state: Int64s, sources: Int64s, high: int, low: int) -> int:
 
 @kernel
 def _source_index(state: Int64s, sources: Int64s) -> int:
-    """Returns the index of the GTID source in SOURCE_NEW. Adds it if it is new, or returns -1 if `sources` is full. Searches the newest
-    sources first.
+    """Returns the index in `sources` of the GTID source in SOURCE_NEW. Adds the source if it is new. Returns -1 if `sources` is full.
+    Searches the newest sources first.
     """
     count: int = state[SOURCE_COUNT]
     for index in range(count - 1, -1, -1):
@@ -149,10 +150,13 @@ def _source_index(state: Int64s, sources: Int64s) -> int:
 
 @kernel
 def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads a tagged GTID event: version, size, id of the last field that a reader must understand, then the fields, each after its id, in
-    ascending order.
+    """Reads MySQL's GTID event with a tag. Stores the GTID and the commit time of the transaction that follows in `state`.
 
-    Returns HAND_OVER for a newer version, and if an unknown field must be understood. Python then raises an error.
+    The event has a version, a size, the id of the last field that a reader must understand, and the fields in ascending order of ids, each
+    preceded by its id.
+
+    Returns HAND_OVER if the version is newer, or if the event has an unknown field that a reader must understand. Python then raises an
+    error.
     """
     body = state[EVENT] + HEADER_BYTES
     version, at = _varlen(buffer, body, body_end)
@@ -178,8 +182,8 @@ def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: in
 
 @kernel
 def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> tuple[Integer, Integer]:
-    """Reads the fields of a tagged GTID event. Writes the source to SOURCE_NEW. Returns the transaction's number, and its commit time in
-    µs or 0. The number is 0 if the fields are invalid.
+    """Reads the fields of a tagged GTID event. Writes the GTID source to SOURCE_NEW. Returns (number of the transaction, commit time in µs
+    or 0). The returned number is 0 if the fields are invalid.
     """
     seen, last = 0, -1
     number, time_us = np.int64(0), np.int64(0)
@@ -188,7 +192,7 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
         if at < 0 or field <= last:
             return 0, 0
         if field > LAST_FIELD:
-            break  # A reader need not understand later fields, as `take_tagged_gtid` has checked.
+            break  # `take_tagged_gtid` has checked that a reader need not understand this field and later ones.
         value = np.int64(0)
         if field == UUID_FIELD:
             at = _tagged_uuid(buffer, at, end, state)
@@ -201,7 +205,7 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
         if field == NUMBER_FIELD:
             # The lowest bit is the sign. A negative number becomes 0, which is not valid.
             number = (value >> 1) * (1 - (value & 1))
-        # The commit time on the original server, if the event has it, replaces that on the replica.
+        # If the event has the commit time on the original server, this time replaces the commit time on the replica.
         if field in (TIME_FIELD, ORIGINAL_TIME_FIELD):
             time_us = value
         seen |= 1 << field
@@ -211,11 +215,11 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
 
 @kernel
 def _varlen(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Reads an integer of variable length. Returns it and the offset after it. The offset is -1 if the integer is truncated or `at` is
-    negative.
+    """Reads an integer of variable length. Returns (integer, offset after the integer). The returned offset is -1 if the integer is
+    truncated or `at` is negative.
 
     In the first byte, the number of 1 bits below the lowest 0 bit is the number of bytes that follow. The integer consists of all bits
-    above that 0 bit, in little-endian order.
+    above this 0 bit, in little-endian order.
     """
     if at < 0 or at >= end:
         return 0, -1
@@ -232,7 +236,9 @@ def _varlen(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]
 
 @kernel
 def _tagged_uuid(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
-    """Reads a uuid, each of whose 16 bytes is an integer, into SOURCE_NEW. Returns the offset after it, or -1 if it is invalid."""
+    """Reads a uuid into SOURCE_NEW. Each of its 16 bytes is encoded as an integer of variable length. Returns the offset after the uuid, or
+    -1 if the uuid is invalid.
+    """
     state[SOURCE_NEW] = state[SOURCE_NEW + 1] = 0
     for index in range(16):
         value, at = _varlen(buffer, at, end)
@@ -244,7 +250,9 @@ def _tagged_uuid(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Int
 
 @kernel
 def _tag(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
-    """Reads a tag (a length, then letters, digits and underscores) into SOURCE_NEW. Returns the offset after it, or -1 if it is invalid."""
+    """Reads a tag (a length, then letters, digits and underscores) into SOURCE_NEW. Returns the offset after the tag, or -1 if the tag is
+    invalid.
+    """
     length, at = _varlen(buffer, at, end)
     if at < 0 or not 0 <= length <= TAG_BYTES_MAX or at + length > end:
         return -1

@@ -1,8 +1,8 @@
 """Numba kernel that scans the received bytes in one pass: it separates packets, verifies checksums and finds row events.
 
-The kernel handles the frequent events itself. For other events, such as a new table map or a DDL statement, it returns to Python. Before it
-reads bytes, it checks that they have arrived, so invalid bytes lead to a status and never to a read outside the buffer. `state` names the
-arrays. Layouts: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html
+The kernel handles the frequent events itself. For other events, such as a new table map or a DDL statement, the kernel returns to Python.
+It reads only bytes that have arrived, so invalid bytes lead to a status and never to a read outside the buffer. The module `state`
+describes the arrays. Layouts of events: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html
 https://mariadb.com/kb/en/replication-protocol/
 """
 
@@ -118,7 +118,7 @@ QUERY_POST_HEADER = 13
 # A row event with one of these table ids has no rows. It only ends a statement.
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # End positions in events have 32 bits. An end position that seems 2 GiB or more ahead is behind.
+REWOUND = 1 << 31  # End positions in events have 32 bits. If one seems 2 GiB or more ahead, it is behind.
 
 
 @kernel
@@ -223,10 +223,10 @@ def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
 @nb.njit(inline="always")
 def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
     """Moves FILE_END to the end of the current event. `end` is the end position in its header, with 32 bits. Returns False if the event
-    cannot be at this place.
+    cannot end there.
 
-    MariaDB 11 writes 0 as end position within a transaction. Then the event's length counts. If a dump begins in the middle of a file, the
-    server first repeats the file's format description with 0, which does not move FILE_END.
+    MariaDB 11 writes the end position 0 within a transaction. FILE_END then moves by the length of the event. If a dump begins in the
+    middle of a file, the server first repeats the format description with the end position 0, which does not move FILE_END.
     """
     expected = state[FILE_END] + length
     if end == 0:
@@ -242,8 +242,8 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Moves FILE_END for an event in a compressed event: for the last one, to the end of the compressed event, and for all others to its
-    beginning.
+    """Sets FILE_END for an event that is in a compressed event. For the last event in it, FILE_END is the end of the compressed event; for
+    all other events in it, the beginning.
     """
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:
@@ -298,8 +298,8 @@ def _take(  # noqa: PLR0911, PLR0917
 
 @nb.njit(inline="always")
 def _take_harmless(event_type: int, state: Int64s) -> ScanStatus:
-    """Skips types of events that need no handling, and returns HAND_OVER for all others. (A QUERY event follows INTVAR, RAND and
-    USER_VAR.)
+    """Skips types of events that need no handling, and returns HAND_OVER for all other types. (INTVAR, RAND and USER_VAR only set values
+    for the QUERY event that follows.)
     """
     if event_type in (HEARTBEAT, HEARTBEAT_V2):
         state[HEARTBEATS] += 1
@@ -376,7 +376,7 @@ def _take_rows(  # noqa: PLR0917
 
 @nb.njit(inline="always")
 def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatus:
-    """Records a rows query event: the SQL text of the statement whose row events follow. In MySQL's event, a length byte precedes it."""
+    """Records a rows query event: the SQL text of the statement whose row events follow (in MySQL, after a length byte)."""
     if state[EVENT] + HEADER_BYTES + (event_type == ROWS_QUERY) > body_end:
         return ScanStatus.BAD_BODY
     state[IGNORED] += 1
@@ -387,7 +387,7 @@ def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatu
 
 @kernel
 def _find(tables: Int64s, table_id: int) -> int:
-    """Returns the slot of a table id, or -1 if `tables` does not have it. Searches in the same order as `state.free_or_same`."""
+    """Returns the slot of a table id, or -1 if `tables` lacks the id. Searches in the same order as `state.free_or_same`."""
     mask = tables.shape[1] - 1
     slot: int = table_id & mask
     for _ in range(tables.shape[1]):
@@ -455,7 +455,7 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
 
 @nb.njit(inline="always")
 def event_length(state: Int64s) -> int:
-    """Returns the length of the current event in the binlog file. For an event in a compressed event, this is the latter's length."""
+    """Returns the length of the current event in the file. An event in a compressed event has the length of the compressed event."""
     length: int = state[EVENT_LENGTH] if state[INNER_END] == 0 else state[INNER_END] - state[INNER_BEGIN]
     return length
 

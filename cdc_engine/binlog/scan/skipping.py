@@ -1,10 +1,12 @@
-"""Walks from event to event by their lengths, without decoding them: to skip the beginning of a file, or to track the position of a
+"""Walks from event to event by their lengths, without decoding the events: to skip the beginning of a file, or to track the position of a
 stream.
 
-COM_BINLOG_DUMP has only four bytes for the offset. To start above 4 GiB, Sluice requests the whole file and skips the events before the
-start position (`FileBeginning`). It neither decodes these events nor computes their checksums. But it checks every end position, and that
-an event begins exactly at the start position. The scanner gets the two events that open a file, because they define how to read the
-others. `EventWalk` tracks a whole stream in the same way, for `parser.shared`.
+The command COM_BINLOG_DUMP has only four bytes for the offset. To start above 4 GiB, Sluice requests the whole file and skips the events
+before the start position (`FileBeginning`). Sluice neither decodes the skipped events nor computes their checksums. But it checks the end
+position of every event, and that an event begins exactly at the start position. The scanner gets the two events that open a file (ROTATE
+and FORMAT_DESCRIPTION), because they define how to read the other events.
+
+`EventWalk` tracks a whole stream in the same way, for `parser.shared`.
 """
 
 from __future__ import annotations
@@ -35,15 +37,16 @@ from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
 from sluice.cdc_engine.position import Position
 
 PACKET_HEADER_BYTES = 4
-# Indices of the state. AT: offset in the buffer. OFFSET: offset in the file. LEFT: bytes of the current packet that have not arrived.
-# GOES_ON: whether its event continues in the next packet.
+# Indices of the state. AT: offset in the buffer of the next byte. OFFSET: offset in the file of the next event. LEFT: number of bytes of
+# the current packet that are not skipped yet. GOES_ON: 1 if the event of the current packet continues in the next packet.
 AT, OFFSET, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
-NEVER = 1 << 62  # A target offset that no file reaches.
+NEVER = 1 << 62  # A target offset that is greater than any file.
 
 
 class FileBeginning:
-    """Skips the events of a file before the position `target`. `done` tells whether the next event begins there. `contiguous` is as in
-    Scanner. `begins_at` is the file offset of the first event after the two that open the file, or 0 if it follows them directly.
+    """Skips the events of a file before the position `target`. `done` tells whether the next event begins at `target`. `contiguous` tells
+    whether the server sends every event of the file, so that a gap is an error. `begins_at` is the file offset of the first event after the
+    two that open the file, or 0 if this event follows them directly.
     """
 
     def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:
@@ -52,7 +55,7 @@ class FileBeginning:
         self.done = self.answered = False
 
     def pass_over(self, scanner: Scanner, buffer: Bytes, begin: int, end: int) -> Generator[Block, None, int]:
-        """Skips events in buffer[begin:end]. Returns the offset after the last byte that it skipped. Sets `answered` if the packet there
+        """Skips events in buffer[begin:end]. Returns the offset after the last skipped byte. Sets `answered` if the packet at this offset
         is no event, but an error or the end of the stream.
 
         Raises BinlogFormatError for bytes that are not a stream of events, and PositionLostError if no event begins at the target.
@@ -95,11 +98,12 @@ class FileBeginning:
 class EventWalk:
     """Tracks which position in the binlog the bytes of a dump have reached.
 
-    - `file`: empty until the server names the first file. `created`: its creation time in seconds since 1970.
-    - `offset`: file offset of the next event (64 bits). `missing`: how many bytes of the previous event have not arrived, or -1 while
-      unknown.
-    - `opening`: the two packets that open the file. Both are there if `described` is true.
-    - `answer`: the packet that ended the stream, without its header. Empty before.
+    - `file`: name of the current binlog file, or empty until the server names the first file.
+    - `created`: creation time of the file in seconds since 1970.
+    - `offset`: file offset of the next event (64 bits).
+    - `missing`: number of bytes of the previous event that have not arrived, or -1 while unknown.
+    - `opening`: the packets of the events that open the file (ROTATE and FORMAT_DESCRIPTION). It has both packets if `described` is true.
+    - `answer`: the packet that ended the stream, without its header. Empty until the stream ends.
     """
 
     def __init__(self, *, checksum: bool, contiguous: bool) -> None:
@@ -118,8 +122,8 @@ class EventWalk:
         return -1 if self._state[GOES_ON] else int(self._state[LEFT])
 
     def step(self, buffer: Bytes, begin: int, end: int) -> tuple[int, bool]:
-        """Processes events in buffer[begin:end]. Returns the offset after the last processed byte, and whether it stopped after an event
-        that opens a file. In that case, the caller must call it again for the remaining bytes.
+        """Processes events in buffer[begin:end]. Returns (offset after the last processed byte, whether the processing stopped after an
+        event that opens a file). If it stopped so, the caller must call `step` again for the remaining bytes.
 
         Raises BinlogFormatError for bytes that are not a stream of events.
         """
@@ -141,8 +145,8 @@ class EventWalk:
             described = parse_format_description(event)
             self._checksum_bytes = CHECKSUM_BYTES if described.checksum else 0
             self.created, self.opening, self.described = described.created, self.opening + packet, True
-            # If a dump begins in the middle of a file, the server repeats this event with the end position 0. It then adds nothing to
-            # OFFSET.
+            # If a dump begins in the middle of a file, the server repeats this event with the end position 0. The repeated event is not at
+            # OFFSET, so its length is not added.
             self._state[OFFSET] += len(event) if end_of(event) else 0
         else:
             rotation = parse_rotate(event, self._checksum_bytes)
@@ -152,20 +156,22 @@ class EventWalk:
 
 
 def packet_at(buffer: Bytes, begin: int) -> bytes:
-    """Returns the packet at `begin`, with its header. It must be complete, and its event must end in it."""
+    """Returns the packet at `begin`, with its header. The packet must be complete and contain a whole event."""
     payload = int.from_bytes(buffer[begin : begin + 3].tobytes(), "little")
     return buffer[begin : begin + PACKET_HEADER_BYTES + payload].tobytes()
 
 
 def end_of(event: bytes) -> int:
-    """Returns the end position in an event's header: its low 32 bits, or 0 if the event is not in a file."""
+    """Returns the end position in the header of an event. The header has only the low 32 bits of the position, and 0 if the event is not in
+    a file.
+    """
     return int.from_bytes(event[END_AT : END_AT + 4], "little")
 
 
 @kernel
 def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, contiguous: Integer) -> ScanStatus:
-    """Skips events by their lengths. Returns GO_ON when it has reached the target, INCOMPLETE, HAND_OVER at a complete event that opens a
-    file, NOT_AN_EVENT, or the reason why the bytes are invalid.
+    """Skips events by their lengths. Returns GO_ON when OFFSET has reached `target`, INCOMPLETE when more bytes must arrive, HAND_OVER at a
+    complete event that opens a file, NOT_AN_EVENT, or the reason why the bytes are invalid.
     """
     while True:
         taken = min(state[LEFT], limit - state[AT])
@@ -189,7 +195,7 @@ def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, co
 
 @kernel
 def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> ScanStatus:
-    """Moves OFFSET to the end of the event whose packet is at AT. Reads only the event's header."""
+    """Moves OFFSET to the end of the event whose packet is at AT. Reads only the header of the event."""
     payload, event = little_endian(buffer, state[AT], 3), state[AT] + PACKET_OVERHEAD
     whole = state[AT] + PACKET_HEADER_BYTES + payload <= limit
     if payload == 0 or (event <= limit and buffer[event - 1] != 0):

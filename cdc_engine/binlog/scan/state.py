@@ -1,8 +1,8 @@
-"""Defines the memory of a scan, which the kernel and `scanner.Scanner` share: arrays whose indices have names.
+"""Defines the arrays that the scan kernel and `scanner.Scanner` share, and names for the indices in these arrays.
 
-`state` (int64) has one number per name below. The kernel writes row events to `events`, ends of transactions to `ends`, and rows queries
-to `queries` (int64, one row per name, one column per entry). `tables` and `pool` have the table maps of earlier events. `sources` (int64,
-SOURCE_ROWS rows) has the GTID sources, in the layout of SOURCE_NEW.
+The array `state` (int64) has one number per name below. The kernel writes row events to `events`, ends of transactions to `ends`, and rows
+queries to `queries` (int64, one row per name, one column per entry). `tables` and `pool` have the table maps that the kernel knows.
+`sources` (int64, SOURCE_ROWS rows) has the GTID sources, in the layout of SOURCE_NEW.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ AT: Final = 0  # next byte to scan
 LIMIT: Final = 1  # end of the received bytes
 EVENT: Final = 2  # header of the current event
 EVENT_LENGTH: Final = 3  # length of the current event, with checksum
-FILE_END: Final = 4  # offset in the file (64 bits) after the last event that the file has
-CONTIGUOUS: Final = 5  # 1: every event of the file is sent, a gap is an error
+# offset in the file (64 bits) after the last scanned event; events that are not in the file do not count
+FILE_END: Final = 4
+CONTIGUOUS: Final = 5  # 1: the server sends every event of the file, so a gap is an error
 CHECKSUM: Final = 6  # bytes of an event's checksum: 0 or 4
 OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: events without packets
 OPEN: Final = 8  # 1: inside a transaction
 OPEN_ROWS: Final = 9  # row events since the transaction began
-GENERATION: Final = 10  # A number that rises with every transaction. A table map is valid only in its own transaction.
+# A number that rises with every transaction, because a table map is valid only in its own transaction.
+GENERATION: Final = 10
 TIME_US: Final = 11  # commit time in the transaction's GTID event; 0: none
 SOURCE: Final = 12  # index of the transaction's GTID source; -1: no GTID
 NUMBER: Final = 13  # number in the transaction's GTID
@@ -42,8 +44,8 @@ BEGAN: Final = 22  # file offset of the current event
 INNER_END: Final = 23  # file offset of the end of the compressed event that is being scanned; 0: none
 INNER_BEGIN: Final = 24  # file offset of the beginning of the compressed event that is being scanned
 INNER_SIZE: Final = 25  # decompressed bytes of the compressed event
-INNER_DONE: Final = 26  # scanned bytes of INNER_SIZE
-ELSEWHERE: Final = 27  # 1: the entries of `events` refer to another buffer than that of the received bytes
+INNER_DONE: Final = 26  # number of the decompressed bytes that have been scanned
+ELSEWHERE: Final = 27  # 1: the entries of `events` have offsets in another buffer than that of the received bytes
 IN_XA: Final = 28  # 1: in an XA transaction, whose table maps and row events Python handles
 # file offset that identifies the current transaction: the end of its first event; 0: no transaction
 TRANSACTION_OFFSET: Final = 29
@@ -63,7 +65,8 @@ SEQUENCE: Final = 41
 # Rows queries: events with the SQL text of a statement, before its table maps.
 QUERIES: Final = 42  # 1: rows queries are recorded
 QUERY_COUNT: Final = 43  # entries in `queries`
-# offset of the rows query whose row events have not arrived yet; NO_QUERY: none; CARRIED: BlockMaker has a copy of its bytes
+# offset of the rows query whose row events have not arrived yet; NO_QUERY: none; CARRIED: the event was in the previous buffer, and
+# BlockMaker has a copy
 QUERY_AT: Final = 44
 QUERY_LENGTH: Final = 45  # length of the rows query at QUERY_AT, without the checksum
 QUERY_POSITION: Final = 46  # file offset of the rows query at QUERY_AT
@@ -88,28 +91,30 @@ QUERY_ROWS: Final = 4
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
 TABLE_ROWS: Final = 5
 
-# The most entries of a block. A read buffer of 4 MiB normally has fewer row events and transactions. If it has more, they become several
-# blocks.
+# The maximum number of row events, and of transactions, in a block. A read buffer of 4 MiB normally has fewer. If a buffer has more, the
+# scan makes several blocks.
 ENTRIES_MAX: Final = 1 << 17
-SOURCES_MAX: Final = 1 << 12  # The most GTID sources in a stream. If there are more, the scan raises an error.
+# The maximum number of GTID sources in a stream. With more sources, the scan raises an error.
+SOURCES_MAX: Final = 1 << 12
 SLOTS_FIRST: Final = 1 << 10
-# The most table ids whose table maps are stored. There must be a limit, because a server with a small table cache always assigns new ids.
+# The maximum number of table ids whose table maps are stored. Without a limit, the memory would grow forever, because a server with a small
+# table cache always assigns new ids.
 TABLES_MAX: Final = 1 << 16
 POOL_BYTES_FIRST: Final = 1 << 18
 POOL_BYTES_MAX: Final = 1 << 25
 
 
 class ScanStatus(enum.IntEnum):
-    """Why the kernel returned. `Scanner` raises an error for BAD_LENGTH and all higher values, except SWITCH. numba uses the members as
-    integers.
+    """Why the scan kernel returned. `Scanner` raises an error for BAD_LENGTH and all higher values, except SWITCH. In numba, the members
+    are integers.
     """
 
     GO_ON = 0  #: The event was scanned. `scan` itself never returns this value.
     INCOMPLETE = 1  #: The received bytes end inside a packet.
-    LARGE = 2  #: The packet has 0xFFFFFF bytes: its event continues in the next one.
+    LARGE = 2  #: The packet has 0xFFFFFF bytes, so its event continues in the next packet.
     FULL = 3  #: `events` or `ends` is full.
     HAND_OVER = 4  #: Python must handle the current event.
-    NOT_AN_EVENT = 5  #: The packet is an error, the end of the stream, or empty.
+    NOT_AN_EVENT = 5  #: The packet is an error, the end of the stream, or an empty packet.
     BAD_LENGTH = 6
     BAD_CHECKSUM = 7
     BAD_POSITION = 8  #: The event's end does not match the stream's position.
@@ -118,9 +123,10 @@ class ScanStatus(enum.IntEnum):
     OUTSIDE_TRANSACTION = 11  #: A table map or a row event is outside any transaction.
     UNFINISHED = 12  #: A transaction begins while another one with rows is open.
     SOURCES_FULL = 13
-    #: The next event is a row event, but `events` has entries of another buffer. Python must make a block of them first.
+    #: The next event is a row event, but `events` has entries with offsets in another buffer. Python must first make a block of these
+    #: entries.
     SWITCH = 14
-    INNER_LENGTH = 15  #: The events in a compressed event have more bytes than its header states.
+    INNER_LENGTH = 15  #: The events in a compressed event have more bytes than the compressed event states.
     INNER_GOES_ON = 16  #: In a compressed event, another event follows the end of the transaction.
 
 
@@ -158,8 +164,8 @@ class ScanMemory:
         self.table_count = self.pool_used = 0
 
     def remember_table(self, body: Bytes, reference: int) -> None:
-        """Stores a table map for the open transaction. `body` is the event's body, which begins with the table id. `reference` is the
-        index of the table in the `tables` of a block, or -1 to drop its row events.
+        """Stores a table map that is in the open transaction. `body` is the body of the table map event, which begins with the table id.
+        `reference` is the index of the table in `Block.tables`, or -1 if the kernel is to drop the row events of the table.
         """
         if self.table_count >= TABLES_MAX or self.pool_used + len(body) > POOL_BYTES_MAX:
             self._forget_all_but_this_transaction()
@@ -204,14 +210,16 @@ def _free_slots(count: int) -> Int64s:
 
 
 def slot_of(table_id: int, slot_count: int) -> int:
-    """Returns the slot at which the search for a table id begins. A server assigns ascending ids, so they begin at different slots.
-    `_find` of the kernel must use the same formula.
+    """Returns the slot at which the search for a table id begins. A server assigns ascending table ids, so the searches for different ids
+    begin at different slots. `_find` in `kernel` must use the same formula.
     """
     return table_id & (slot_count - 1)
 
 
 def free_or_same(tables: Int64s, table_id: int) -> tuple[int, bool]:
-    """Returns the slot of a table id, and whether it is free. The search ends, because at most half of `tables` is used."""
+    """Returns (slot of a table id or of a free slot for the id, whether the slot is free). The search always ends, because at most half of
+    the slots in `tables` are used.
+    """
     slot = slot_of(table_id, tables.shape[1])
     while tables[TABLE_ID, slot] >= 0 and tables[TABLE_ID, slot] != table_id:
         slot = slot_of(slot + 1, tables.shape[1])

@@ -1,8 +1,8 @@
 """Maps a table map event to the index of its table in the `tables` of a block, or to -1 for a table that is not captured.
 
-The kernel itself handles the table maps that it knows. Most other table maps differ from a known one only in the table id, because a server
-assigns a new id when it opens a table again. So the schema history is asked only about table maps that are new since the last DDL
-statement.
+The scan kernel itself handles the table maps that it knows. Most of the other table maps differ from a known one only in the table id,
+because a server assigns a new id each time when it opens a table. So table maps are compared without the table id, and the schema history
+is asked only about table maps that are new since the last DDL statement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ TABLE_ID_BYTES = 6
 
 
 class TableReferences:
-    """The table versions to which blocks refer. Entries of `versions` are never removed, because blocks have the list and indices in it."""
+    """The table versions to which blocks refer. Entries of the list `versions` are never removed, because blocks refer to this list and to
+    indices in it.
+    """
 
     def __init__(self, history: SchemaHistory, captured: Captured) -> None:
         self.versions: list[TableVersion] = []
@@ -35,16 +37,19 @@ class TableReferences:
         self._stopped: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """Removes all table maps after a schema change, so that the schema history is asked again."""
+        """Removes all known table maps after a schema change, so that the schema history is asked again about each table."""
         self._by_map.clear()
 
     def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
-        """Returns the index in `versions` of a table map's table, or NOT_CAPTURED, and the changes that stop tables. `position` is the end
-        of the table map, where a table stops, before the first row event that the lake does not get.
+        """Returns (index in `versions` of a table map's table or NOT_CAPTURED, changes that stop tables). `position` is the end of the
+        table map event. A table stops there, before the first row event that the lake does not get.
 
-        A table that is not captured is in `versions` if foreign keys change captured tables with its rows. If it cannot be decoded, these
-        captured tables stop. Rows of a stopped table stay in the stream for consumers, with a version that is marked as stopped. A stopped
-        table stays stopped for this object, also after DDL, because the lake lacks rows. Another object may report the same stop again.
+        A table that is not captured is in `versions` if foreign keys change rows of captured tables together with its rows. If such a table
+        cannot be decoded, these captured tables stop. The rows of a stopped table stay in the stream for consumers, with a version that is
+        marked as stopped.
+
+        A stopped table stays stopped for this object, even after DDL, because rows are missing in the lake. Another object may report the
+        same stop again.
         """
         content = body[TABLE_ID_BYTES:].tobytes()
         known = self._by_map.get(content)
@@ -83,7 +88,9 @@ class TableReferences:
 
 
 def _stopped_before(version: TableVersion) -> TableStoppedError:
-    """Returns the error for a table that can be decoded now, although the lake lacks earlier rows."""
+    """Returns the error for a table that stopped earlier and can be decoded again. The table stays stopped, because the lake lacks earlier
+    rows.
+    """
     stopped = dataclasses.replace(version, stopped=True)
     return TableStoppedError(
         version.database,
@@ -95,7 +102,9 @@ def _stopped_before(version: TableVersion) -> TableStoppedError:
 
 
 def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[TableStoppedError]:
-    """Returns an error for each captured table whose rows foreign keys change with the rows of a table that cannot be decoded."""
+    """Returns an error for each captured table whose rows change by foreign keys when rows of another table change, if this other table
+    cannot be decoded. `error`: why it cannot be decoded.
+    """
     reason = (
         f"foreign keys change rows of the table when rows of {error.database}.{error.table} change, and "
         f"{error.database}.{error.table} cannot be read ({error.state}: {error.reason}); resume both tables "

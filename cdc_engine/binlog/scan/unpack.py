@@ -1,11 +1,12 @@
 """Decompresses a compressed event piece by piece, and scans the events in it like all other events.
 
-The decompressed events are in a buffer of the size of a read buffer, called the arena. Blocks of many small compressed transactions share
-an arena. A larger transaction is decompressed in pieces. So memory has only one arena (or its largest event) and the blocks in use.
+The decompressed events are written to a buffer of the size of a read buffer, called the arena. Many small compressed transactions share an
+arena. A larger transaction is decompressed in pieces. So the memory for a transaction is at most one arena, or its largest event, and the
+blocks that are still in use.
 
-The compressed event is at [begin, end) of its file. All events in it get the file offset `begin`, and the position after the last of them
-is `end`. Equal offsets are no problem, because rows are ordered by the position of their transaction and by their number in the
-transaction.
+All events in a compressed event get the file offset `begin` at which the compressed event begins. The position after the last of them is
+the end of the compressed event. Equal offsets are no problem, because rows are ordered by the position of their transaction and by their
+number in the transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.ports import Content
 
-SHORT_ROOM_BYTES = 4096  # If less space than this is free, the next piece gets a new arena.
+SHORT_ROOM_BYTES = 4096  # If fewer bytes are free in the arena, the next piece gets a new arena.
 OUTER = (
     *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
     *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),
@@ -32,18 +33,20 @@ ScanEvents = Callable[[Bytes], Generator[Block, None, ScanStatus]]
 
 
 class Unpacker:
-    """Scans decompressed events. `scan_events` scans the bytes of a buffer from the state's AT to its LIMIT, and returns why it stopped."""
+    """Scans the events in compressed events. `scan_events` is the function that scans the bytes of a buffer from state[AT] to state[LIMIT],
+    and returns why the scan stopped.
+    """
 
     def __init__(self, maker: BlockMaker, scan_events: ScanEvents) -> None:
         self._maker = maker
         self._state = maker.memory.state
         self._scan_events = scan_events
         self._arena: Bytes = np.empty(0, np.uint8)
-        self._begin = self._end = 0  # The range of the bytes in the arena that are not scanned yet.
+        self._begin = self._end = 0  # The offsets of the bytes in the arena that are not scanned yet.
 
     def inside(self, content: Content, begin: int) -> Generator[Block, None, ScanStatus]:
-        """Scans the events in `content`, and yields their blocks. Their file offset is `begin`, and the last one ends where the current
-        event ends. Returns INCOMPLETE if all were scanned, otherwise why the scan stopped.
+        """Scans the events in `content`, and yields their blocks. The events get the file offset `begin`, and the last of them ends at the
+        end of the current event. Returns INCOMPLETE if all events were scanned, otherwise why the scan stopped.
         """
         state = self._state
         end, outer = int(state[at.FILE_END]), state[list(OUTER)]
@@ -78,8 +81,8 @@ class Unpacker:
         return ScanStatus.INCOMPLETE
 
     def _room_for(self, count: int) -> Iterator[Block]:
-        """Makes sure that the arena has `count` free bytes, in a new arena if necessary. If events of another buffer are not in a block
-        yet, yields a block of them first.
+        """Makes sure that the arena has `count` free bytes, and replaces it by a new arena if necessary. If events of another buffer are
+        not in a block yet, first yields a block of these events.
         """
         self._begin = self._end
         if len(self._arena) - self._end < count:
@@ -89,8 +92,8 @@ class Unpacker:
             self._maker.use(self._arena)
 
     def _room_to_go_on(self, left: int) -> Iterator[Block]:
-        """Makes sure that the rest of an incomplete event has space: the whole event if its length is known. `left` is the number of
-        decompressed bytes that are still missing.
+        """Makes sure that the arena has space for the next bytes of an incomplete event, or for the whole event if its length is known.
+        `left` is the number of decompressed bytes that are still missing.
         """
         tail = self._end - self._begin
         if not left or (len(self._arena) - self._end >= min(left, SHORT_ROOM_BYTES) and not self._outgrows(tail)):
@@ -100,14 +103,16 @@ class Unpacker:
             raise BinlogFormatError(
                 "an event within a compressed event ends after the size that the compressed event states"
             )
-        # A wrong length costs no memory: the system allocates pages only when bytes are written.
+        # A wrong length in the event takes no memory, because the system allocates pages only when bytes are written.
         yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))
 
     def _outgrows(self, tail: int) -> bool:
         return self._event_bytes(tail) > len(self._arena) - self._begin
 
     def _event_bytes(self, tail: int) -> int:
-        """Returns the length of an incomplete event, or 0 if its header is incomplete. `tail` is the number of its bytes in the arena."""
+        """Returns the length of an incomplete event, or 0 if its header is incomplete. `tail` is the number of bytes of the event in the
+        arena.
+        """
         if tail < types.HEADER_BYTES:
             return 0
         offset = self._begin + types.LENGTH_AT

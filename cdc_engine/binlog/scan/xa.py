@@ -1,9 +1,11 @@
 """Handles XA transactions, whose rows take effect at the position of their XA COMMIT.
 
-In the binlog, the rows of an XA transaction are at its XA PREPARE. Its XA COMMIT or XA ROLLBACK follows later: after other transactions, in
-another file, even days later. Until then, the server locks the rows and tables, so no other transaction can change them. Sluice records the
-events from XA START to XA PREPARE (`ports.PreparedTransactions`). At the XA COMMIT, it scans the recorded events like those of a compressed
-event. At an XA ROLLBACK, it deletes them.
+In the binlog, the row events of an XA transaction are between XA START and XA PREPARE. The XA COMMIT or XA ROLLBACK can follow after other
+transactions, in another file, even days later. Until the XA COMMIT or XA ROLLBACK, the server locks the rows and tables, so no other
+transaction can change them.
+
+Sluice records the events from XA START to XA PREPARE (`ports.PreparedTransactions`). At the XA COMMIT, Sluice scans the recorded events
+like the events in a compressed event. At the XA ROLLBACK, it deletes the recorded events.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ Unpack = Callable[[Content, int], Iterator[Block]]
 
 
 class XaTransactions:
-    """Records XA transactions and replays them. `unpack` scans recorded events as if they were in the file, from a given offset to the end
-    of the current event.
+    """Records XA transactions, and replays them when they are committed. `unpack` is the function that scans recorded events as if they
+    were in the file, between a given offset and the end of the current event.
     """
 
     def __init__(self, maker: BlockMaker, captured: Captured, prepared: PreparedTransactions, unpack: Unpack) -> None:
@@ -36,10 +38,11 @@ class XaTransactions:
         self._captured = captured
         self._prepared = prepared
         self._unpack = unpack
-        self._table_ids: set[int] = set()  # The table ids of captured tables in the transaction that is being recorded.
+        # The table ids that captured tables have in the transaction that is being recorded.
+        self._table_ids: set[int] = set()
 
     def start(self) -> None:
-        """Begins to record. From now on, the kernel hands over table maps and row events."""
+        """Begins to record an XA transaction. From now on, the kernel hands over table maps and row events to Python."""
         self._state[at.IN_XA] = 1
         self._table_ids.clear()
         self._prepared.begin()
@@ -49,7 +52,7 @@ class XaTransactions:
         return bool(self._state[at.IN_XA])
 
     def record_table_map(self, event: bytes) -> None:
-        """Records a table map, without checksum, if its table is captured."""
+        """Records a table map event, without its checksum, if the table is captured."""
         body = event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])]
         table_map = parse_table_map(body)
         if self._captured(table_map.database, table_map.table):
@@ -64,12 +67,14 @@ class XaTransactions:
             self._state[at.DROPPED] += 1
 
     def record_statement(self, event: bytes) -> None:
-        """Records a statement that changes rows."""
+        """Records the event of a statement that changes rows."""
         self._prepared.record(self._plain(event))
         self._state[at.OPEN_ROWS] += 1
 
     def prepare(self, event: bytes) -> Iterator[Block]:
-        """Handles an XA_PREPARE event, which ends the recording. With ONE PHASE, it also commits the transaction."""
+        """Handles an XA_PREPARE event, which ends the recording. An XA_PREPARE event of XA COMMIT … ONE PHASE also commits the transaction,
+        so its rows are replayed.
+        """
         name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])
         if not self.recording:
             raise BinlogFormatError(f"the stream has the XA PREPARE of {name} without its XA START")
@@ -79,8 +84,8 @@ class XaTransactions:
             self._prepared.prepare(name, self._maker.position().order_key)
 
     def commit(self, text: str) -> Iterator[Block]:
-        """Handles XA COMMIT by replaying the recorded transaction. Raises UnknownEventError if the transaction was prepared before the
-        stream began.
+        """Handles the statement XA COMMIT: replays the recorded events of the transaction. Raises UnknownEventError if the transaction was
+        prepared before the stream began, because its rows were never read.
         """
         name = xa_name(text)
         content = self._prepared.commit(name, self._maker.position().order_key)
@@ -107,7 +112,7 @@ class XaTransactions:
             yield from self._unpack(content, int(state[at.BEGAN]))
 
     def _plain(self, event: bytes) -> bytes:
-        """Returns the event without its checksum, and with the shorter length in its header."""
+        """Returns the event without its checksum. The length in the header is that without the checksum."""
         plain = event[: len(event) - int(self._state[at.CHECKSUM])]
         return plain[: types.LENGTH_AT] + struct.pack("<I", len(plain)) + plain[types.LENGTH_AT + 4 :]
 
@@ -117,9 +122,9 @@ def _table_id(body: bytes) -> int:
 
 
 def parse_prepare(body: bytes) -> tuple[str, bool]:
-    """Returns the id of the transaction, and whether it commits in one phase. The body has a flag (1 byte), a format (4), the lengths of
-    the two parts of the id (4 each), and the parts. Raises BinlogFormatError if it is too short.
-    https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1XA__prepare__event.html
+    """Parses the body of an XA_PREPARE event. Returns (id of the transaction, whether the transaction commits in one phase). The body has a
+    flag (1 byte), a format (4), the lengths of the two parts of the id (4 each), and the two parts. Raises BinlogFormatError if the body is
+    too short. https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1XA__prepare__event.html
     """
     try:
         one_phase, kind, first, second = struct.unpack_from("<BiII", body)
