@@ -26,7 +26,7 @@ from sluice.cdc_engine.errors import BinlogFormatError, SourceConnectionError
 
 HEAD_BYTES = 4  # The header of a packet: three bytes of length, one byte of sequence number.
 BUFFER_BYTES = 4 << 20
-ROWS_MAX = 65_536  # The maximum of rows per block.
+ROWS_MAX = 65_536  # The maximum number of rows per block.
 OK, ERROR, END = 0x00, 0xFF, 0xFE
 # The packet that ends a result begins with 0xFE and has fewer bytes than this. A row may begin with 0xFE too, but then it has more bytes.
 END_BYTES_MAX = 9

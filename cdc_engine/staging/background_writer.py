@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-# The maximum of row groups that wait or are being written. The rows of each such row group are in memory.
+# The maximum number of row groups that wait or are being written. The rows of each such row group are in memory.
 WRITES_MAX = 2
 
 

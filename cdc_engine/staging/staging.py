@@ -55,7 +55,8 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-PENDING_BYTES_MAX = 48 << 20  # The maximum of bytes of rows that wait in memory, summed over all tables of a batch.
+# The maximum number of bytes of rows that wait in memory, summed over all tables of a batch.
+PENDING_BYTES_MAX = 48 << 20
 DEFAULT_RULES = StagingRules()
 # Names of databases and tables are cut to this length in file names. Two names and a number fit into 255 bytes.
 NAME_CHARS_MAX = 60

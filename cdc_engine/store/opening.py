@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """The configuration of a store: its kind, the destination's folder `directory`, the maximum of bytes in event files, and the limits of
-    the ring.
+    """The configuration of a store: its kind, the destination's folder `directory`, the maximum number of bytes in event files, and the
+    limits of the ring.
     """
 
     kind: str

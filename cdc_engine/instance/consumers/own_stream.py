@@ -29,7 +29,8 @@ from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
-OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # The maximum of bytes that are read before the consumer has requested them.
+# The maximum number of bytes that are read before the consumer has requested them.
+OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
-# The maximum of consumers per destination. The maximum is low because the ledger has a record for each consumer, and each write replaces
-# the whole ledger.
+# The maximum number of consumers per destination. The maximum is low because the ledger has a record for each consumer, and each write
+# replaces the whole ledger.
 CONSUMERS_MAX = 64
 IDENTITY_BYTES = 6
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"

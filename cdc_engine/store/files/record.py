@@ -22,7 +22,7 @@ MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30
 CHECK_BYTES = 1 << 20  # How many bytes are read at once to verify a record.
-CALL_BYTES_MAX = 1 << 30  # The maximum of bytes per system call, because Linux transfers at most 2 GiB - 4 KiB.
+CALL_BYTES_MAX = 1 << 30  # The maximum number of bytes per system call, because Linux transfers at most 2 GiB - 4 KiB.
 
 Arrays = Sequence[npt.NDArray[Any]]
 

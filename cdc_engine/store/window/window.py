@@ -39,7 +39,7 @@ from sluice.cdc_engine.store.window.positions import (
     unseen,
 )
 
-EXECUTED_MAX = 256  # The maximum of transaction ends whose executed sets are cached.
+EXECUTED_MAX = 256  # The maximum number of transaction ends whose executed sets are cached.
 # Limits the number of blocks, and so the memory of blocks without row events, of which an idle source sends one per transaction.
 BLOCKS_MAX = 1 << 13
 

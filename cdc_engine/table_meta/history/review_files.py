@@ -24,7 +24,7 @@ FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
 POSITION_BEFORE = "place"  # The JSON key of the position in records that earlier versions of Sluice wrote.
 RECORDS_KEPT = 10_000
-NAME_CHARS_MAX = 72  # The maximum of characters of a table's name in the name of a record.
+NAME_CHARS_MAX = 72  # The maximum number of characters of a table's name in the name of a record.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.1  # How often the group checks the clock of a member for which
 # How many seconds one check can add to the time for which a member counts as silent. Without this maximum, a member would count as silent
 # for an hour if a client requested nothing for an hour.
 SILENCE_SECONDS_MAX = 1.0
-RUNS_MAX = 2000  # The maximum of runs per batch. Each run has at least one entry.
+RUNS_MAX = 2000  # The maximum number of runs per batch. Each run has at least one entry.
 # A commit time that is more than this many µs ahead of the source's clock is not used, because a session can set any commit time by SET
 # timestamp.
 FUTURE_US_MAX = 60_000_000

@@ -18,7 +18,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import Nothing
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
-EVENTS_BEHIND_MAX = 5000  # The maximum of events that are listed, because listing more events takes too long.
+EVENTS_BEHIND_MAX = 5000  # The maximum number of events that are listed, because listing more events takes too long.
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
