@@ -1,6 +1,8 @@
 """Transcodes strings of any charset to UTF-8. Strings in UTF-8 are copied and checked. Numba kernels transcode other charsets with tables;
-the charset's codec decodes columns with characters that the tables lack. A value that is invalid in its charset raises ValueRefusedError;
-no character is replaced. `rows` then stops the table and reports column and position.
+the charset's codec decodes columns with characters that the tables lack.
+
+A value that is invalid in its charset raises ValueRefusedError. No character is replaced. The package `rows` then stops the table, and
+reports the column and the position.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

@@ -106,9 +106,10 @@ class ResultDecoder:
         return ""
 
     def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:
-        """Decodes located values (columns by rows) into a record batch. Rows that do not meet the row filter are left out. Raises
-        TableStoppedError for a value that cannot be decoded, unless the policy "quarantine" replaces it by NULL, and for a key column that
-        is NULL.
+        """Decodes located values (columns by rows) into a record batch. Rows that do not meet the row filter are left out.
+
+        Raises TableStoppedError for a value that cannot be decoded, unless the policy "quarantine" replaces it by NULL, and for a key
+        column that is NULL.
         """
         found: list[tuple[int, int, bytes, str]] = []
         arrays = [

@@ -1,7 +1,6 @@
 """Makes blocks from the events that the scan kernel has found.
 
-The module `scanner` uses it to make a block at the end of a buffer, and `control_events` to make one before a new file and before a DDL
-statement.
+The module `scanner` has a block made at the end of a buffer, and `control_events` before a new file and before a DDL statement.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ from sluice.cdc_engine.position import Position
 
 
 class BlockMaker:
-    """Makes blocks, for which it has the stream's epoch, file and server, and the buffer that is being scanned. `mariadb` tells whether the
-    GTIDs are those of MariaDB. `last_time_us` is the commit time of the last transaction in a block. Before the first block, it is that of
-    the start position. It is 0 if unknown.
+    """Makes blocks. It has the stream's epoch, file and server, and the buffer that is being scanned.
+
+    `mariadb` tells whether the GTIDs of the stream are those of MariaDB. `last_time_us` is the commit time of the last transaction in a
+    block or, before the first block, of the start position; 0 if unknown.
     """
 
     def __init__(

@@ -19,8 +19,9 @@ from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, is_mariadb, parse_e
 
 class ExecutedTrack:
     """The executed set of a binlog stream: the GTIDs of all transactions up to the stream's position. `known` tells whether the set is
-    complete. `text` is the set as text, or "" while the set is unknown. Raises PositionLostError if the set of the start position cannot be
-    parsed.
+    complete. `text` is the set as text, or "" while the set is unknown.
+
+    Raises PositionLostError if the set of the start position cannot be parsed.
     """
 
     def __init__(self, text: str, *, known: bool) -> None:
@@ -46,7 +47,7 @@ class ExecutedTrack:
         self._executed, self.known, self._text = executed, True, None
 
     def name_sources(self, sources: Int64s, count: int, *, mariadb: bool) -> None:
-        """Adds the names of the GTID sources that the kernel has found since the last call to `self.sources`. `sources` is the kernel's
+        """Appends to `self.sources` the names of the GTID sources that the kernel has found since the last call. `sources` is the kernel's
         array, with `count` sources in the layout of `state.SOURCE_NEW`.
         """
         for index in range(len(self.sources), count):
