@@ -1,4 +1,4 @@
-"""Describes the problems of an engine that runs: no ticks, batches that no run takes, a stream that does not move. Pure.
+"""Describes the problems of an engine that runs: no ticks, batches that no run takes, a stream that does not move. Pure functions.
 
 `engine` calls this module once per second and writes the sentences that describe the problems to `status.json`. `./sluice status` and the
 check on the engine's asset show these sentences. Each sentence says what is wrong, for how long, and what to do.

@@ -21,7 +21,7 @@ CLOCKS_DIFFER_SECONDS_MAX = 1.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamFigures:
-    """Figures of an engine's stream: bytes, transactions and events since the start of the engine, and others.
+    """Figures of an engine's stream, such as the bytes, transactions and row events since the start of the engine.
 
     `received_at` is when the source last sent something (seconds since 1970, 0: never). `events_max` is the limit of the ring.
     `behind_seconds` is for how long the source has had changes that are not read. `shared` tells whether several destinations share this

@@ -1,4 +1,5 @@
-"""Checks whether a cursor belongs to the binlog files that a server has now, by the server's identity, the file names and GTIDs. Pure.
+"""Checks whether a cursor belongs to the binlog files that a server has now, by the server's identity, the file names and GTIDs. Pure
+functions.
 
 File names and offsets start again after RESET MASTER, if a server was rebuilt with its old uuid, or if a backup was restored. Executed
 GTIDs may then still prove that no transaction is missing. GTIDs prove nothing if the server has used the GTID of a transaction that was

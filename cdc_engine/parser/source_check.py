@@ -1,4 +1,6 @@
-"""Checks whether Sluice can capture a server, and reports all problems at once. Pure. Called at every connect and by `sluice check`."""
+"""Checks whether Sluice can capture a server, and reports all problems at once. Pure functions. Called at every connect and by `sluice
+check`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Decides where a stream starts: at the saved cursor, otherwise at the configured file and offset, otherwise at the configured GTID set,
-otherwise at the latest position. Pure.
+otherwise at the latest position. Pure functions.
 
 The parser calls this module at every connect, also after a lost connection. The stream never skips events: if the server's facts do not
 prove that the stream continues without a gap, the result is `Lost` with the reason.

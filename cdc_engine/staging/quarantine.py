@@ -34,7 +34,8 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("file", pa.string(), False),
     pa.field("offset", pa.int64(), False),
     pa.field("order_key", pa.int64(), False),
-    pa.field("image", pa.int64(), False),  # Ascending. Distinguishes the images of a transaction.
+    # A number that rises from row image to row image, to distinguish the images of a transaction.
+    pa.field("image", pa.int64(), False),
     pa.field("operation", pa.string(), False),
     pa.field("commit_time", pa.timestamp("us", "UTC"), False),
     pa.field("layout", pa.string(), False),  # The column as a `contracts.Column`, as a JSON object.

@@ -1,4 +1,4 @@
-"""Checks whether the lake's rows of a renamed table can be moved to the table's new name. Pure. Called by `staging`."""
+"""Checks whether the lake's rows of a renamed table can be moved to the table's new name. Pure functions. Called by `staging`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verifie
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
-LOOKS_MAX = 10  # How many times a record is looked for at most, because another thread may rename the record meanwhile.
+# The maximum number of attempts to open a record. An attempt fails if another thread renames the record meanwhile.
+LOOKS_MAX = 10
 
 
 class PreparedFiles:

@@ -1,5 +1,5 @@
 """Computes the counts of the ring: how much was put, how much of it is in complete transactions, how much was handed out, and how much was
-acked. Pure. `memory_store` calls this module under its lock.
+acked. Pure functions. `memory_store` calls this module under its lock.
 
     ack ≤ get ≤ complete ≤ put
 

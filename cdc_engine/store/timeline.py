@@ -1,4 +1,4 @@
-"""Searches the ordered blocks of the store by their marks. Pure. Used by `memory_store` under its lock.
+"""Searches the ordered blocks of the store by their marks. Pure functions. Used by `memory_store` under its lock.
 
 All searches are binary: first over the blocks, and then over the transactions of a block. So the cost of a get depends only on the size of
 the batch that it hands out.

@@ -111,7 +111,9 @@ def decode_words(
 def decode_digits(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Bytes
 ) -> Integer:
-    """Decodes decimals to characters. `out`: rows by (1 + precision); '-' or '+', then every digit. Returns as `decode_words` does."""
+    """Decodes decimals to characters. `out`: rows by (1 + precision); '-' or '+', then every digit. Returns -1, or the first row with an
+    invalid group of digits.
+    """
     for row in range(starts.shape[0]):
         at = starts[row]
         if at < 0:

@@ -156,7 +156,9 @@ def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Inte
 
 @kernel
 def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
-    """Returns (index, length) of the longest run of zero groups; of equally long runs, the first. Length is 0 without zero groups."""
+    """Returns (index, length) of the longest run of zero groups, or of the first of equally long runs. The length is 0 if there are no zero
+    groups.
+    """
     first, longest, length = np.int64(0), np.int64(0), np.int64(0)
     for group in range(GROUPS):
         zero = octets[line, 2 * group] == 0 and octets[line, 2 * group + 1] == 0

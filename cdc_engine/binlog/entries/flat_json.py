@@ -134,8 +134,8 @@ def put_rows(
     columns: Pieces,
 ) -> Integer:
     """Writes a JSON array of rows, or null if there is no row. Returns the end offset. `images`: the number of each row's first image.
-    `side`: 1 to write each row's second image, the after image of an update; 0 to write the first image. `old`: as in `put_row`. If `old`
-    is False, rows without columns are omitted.
+    `side`: 1 to write each row's second image, the after image of an update; 0 to write the first image. `old`: whether to omit columns
+    whose value is the same in the next image. If `old` is False, rows without columns are omitted.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)

@@ -77,7 +77,9 @@ def transactions_of(block: Block, events: Int64s) -> Int64s:
 
 
 def name_of(block: Block, transaction: int) -> str:
-    """Returns the GTID of the transaction with index `transaction`. Empty without a GTID, or if the executed set is unknown."""
+    """Returns the GTID of the transaction with index `transaction`, or an empty text if the transaction has no GTID or the executed set is
+    unknown.
+    """
     source, number = block.open_gtid
     if transaction < block.transaction_count:
         source, number = int(block.transaction_source[transaction]), int(block.transaction_number[transaction])

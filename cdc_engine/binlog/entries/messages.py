@@ -97,7 +97,9 @@ class EntryMaker:
         return out.tobytes()
 
     def marks(self, part: EntryPart) -> GtidMarks:
-        """Returns the GTIDs of a part's transactions, or NO_MARKS if entries have no GTIDs. A statement's block has one transaction."""
+        """Returns the GTIDs of a part's transactions, or NO_MARKS if entries have no GTIDs. A part with a statement has the whole block of
+        the statement, which has only one transaction.
+        """
         if not self._display.gtids:
             return NO_MARKS
         if part.statement is not None:

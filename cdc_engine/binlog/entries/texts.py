@@ -88,8 +88,9 @@ class TextValues:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnTexts:
-    """How a column's values become texts. `prefix_bytes`, `width`: as in `column_types.ColumnType`. `sql_type`: the usual java.sql.Types
-    number; `of_high`: the number for values that need the wider type; `of_null`: the number for NULL.
+    """How the values of a column are converted to texts. `prefix_bytes`: the number of length bytes before each value, or 0 for values of
+    the fixed size `width` (bytes). `sql_type`: the usual java.sql.Types number; `of_high`: the number for values that need the wider type;
+    `of_null`: the number for NULL.
     """
 
     prefix_bytes: int = 0

@@ -94,7 +94,7 @@ def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
     """Determines the life of each of n images. Writes the number of the life, or AT_HOME, to `life` (n values). `first_row`: the number of
-    the first image in the segment, where images count from 1. `slots` must have free slots for n more keys.
+    the first image in the segment, counted from 1. `slots` must have free slots for n more keys.
     """
     keys, operation, moved, whole = images
     births, origins = begun_here

@@ -1,5 +1,5 @@
 """Encodes a consumer's position as a text, which a broker stores in the same transaction as a batch's messages. After a crash, decodes the
-text and decides where the consumer continues. Pure. Used by `consumers` and `group.committed`.
+text and decides where the consumer continues. Does no I/O. Used by `consumers` and `group.committed`.
 
     batch ─▶ messages + text of the batch's end ─▶ one transaction of the broker ─▶ ack ─▶ cursor in the ledger
                                                             │ crash before the ledger has the cursor

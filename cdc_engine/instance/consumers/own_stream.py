@@ -39,7 +39,9 @@ class OwnStreams:
     history, which reach at least to the position that `known_to` returns. `epoch` and `server_uuid` return those of the live stream.
 
     `archive` has binlog files that the server has purged. `by_time` finds a position by commit time, and is None if conf/ does not allow
-    that. `recorded_before` is as in `own_start`, `isolated` as in `Window`, and `rows_queries` as in `StreamRules`.
+    that. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position. With `isolated`, a
+    statement that changes tables is read alone. `rows_queries` tells whether the streams contain the SQL texts of statements that change
+    rows.
     """
 
     source: Source

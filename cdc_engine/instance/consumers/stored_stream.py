@@ -25,7 +25,7 @@ NEVER_FULL = 1 << 62
 
 class StoredStreams:
     """Opens streams that read the store's files. If the files do not have a position, calls `otherwise`, which opens a stream of the
-    source. `isolated` is as in `Window`.
+    source. With `isolated`, a statement that changes tables is read alone.
     """
 
     def __init__(

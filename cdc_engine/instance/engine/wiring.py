@@ -59,8 +59,9 @@ def make_parts(
     """Makes the parts of an engine. Reads the ledger, decides where the stream starts, and loads the schemas at that position. Without a
     cursor in the ledger, asks the server for the start position.
 
-    `groups` are the folders of the groups that have this destination as a member. `claim` is as in `known_begin`. Raises
-    SourceConnectionError, SourceCheckError, PositionLostError, MetaError or ConfigurationError, after it has closed the ledger.
+    `groups` are the folders of the groups that have this destination as a member. For a new destination, `claim` is called with the
+    captured tables before the start; an error of `claim` prevents the start. Raises SourceConnectionError, SourceCheckError,
+    PositionLostError, MetaError or ConfigurationError, after it has closed the ledger.
     """
     meta = open_meta(directory, lease)
     try:

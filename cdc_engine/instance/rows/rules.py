@@ -1,4 +1,4 @@
-"""Decides what a backfill or a repair may do. Pure: `interval` collects the facts.
+"""Decides what a backfill or a repair may do. Pure functions: `interval` collects the facts.
 
 A backfill reads the binlog from a time up to the lake's position, and sets the row of each key that changed in this interval to its state
 after the last change. A repair reads the binlog from the lake's position on, for the keys that the operator names. A backfill or a repair

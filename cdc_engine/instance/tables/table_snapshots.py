@@ -101,7 +101,8 @@ class SnapshotDecisions:
         return [each for each in self._records.all() if each.has_work]
 
     def now(self) -> Iterator[tuple[SnapshotRecord, StepDecision]]:
-        """Yields each open snapshot with its next step. Raises MetaError if the record store does not answer.
+        """Yields the record of each open snapshot with the decision about its next step. Raises MetaError if the record store does not
+        answer.
 
         If an unexpected error prevents the decision, yields the step READ. A run then reads the table and reports the error.
         """

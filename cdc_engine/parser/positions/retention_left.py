@@ -1,5 +1,5 @@
-"""Computes how long the source will still retain the binlog file that a position needs. Pure. `instance.engine.source_watch` calls this
-module once per minute.
+"""Computes how long the source will still retain the binlog file that a position needs. Pure functions. `instance.engine.source_watch`
+calls this module once per minute.
 
 A server purges a file if the next file was created longer ago than the retention, or if all files together exceed a size limit. The server
 purges only when it begins another file, so the computed time is the earliest possible time of the purge.

@@ -1,4 +1,4 @@
-"""Decides which binlog file contains a time of day, and which transaction in this file is the first at that time or later. Pure:
+"""Decides which binlog file contains a time of day, and which transaction in this file is the first at that time or later. Pure functions:
 `time_search` reads the facts from the server.
 
 The rules select the newest file that was created before the requested time. All transactions that committed at that time or later are in

@@ -1,4 +1,4 @@
-"""Determines the provider of a server, and how long the server promises to retain its binlog. Pure."""
+"""Determines the provider of a server, and how long the server promises to retain its binlog. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Decides whether a stream that receives nothing still works: compares the stream's position with the end of the source's binlog and with
-the server's identity. Pure.
+the server's identity. Does no I/O.
 
 A dump may stay open and silent forever although it no longer works: after RESET MASTER, if the address now leads to another server, or if a
 proxy lost its connection to the server. `instance.engine.source_watch` queries the source once per minute and asks this module.

@@ -1,4 +1,4 @@
-"""Defines positions in a window and the result of a read, and converts between positions and parts of blocks. Pure.
+"""Defines positions in a window and the result of a read, and converts between positions and parts of blocks. Pure functions.
 
 A point in a window is a `WindowCount`: how many transactions and captured row events are before this point since the window began. A
 `WindowPosition` is the same point in a form that another window or process can use: the end of a transaction, and how many row events after

@@ -57,9 +57,9 @@ _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Altered:
-    """The effect of an ALTER TABLE: the table's `schema` after it, and the `alterations` that the lake's table needs.
+    """The effect of an ALTER TABLE: the table's `schema` after the statement, and the `alterations` that the lake's table needs.
 
-    - `fills`: values of new columns in existing rows, as in `TableChange`.
+    - `fills`: the values that new columns get in existing rows.
     - `unknown`: why the binlog does not contain the values of new columns, or the changed values of existing columns. Empty if all values
       are known.
     - `alterations`: in an order in which the lake can apply them. DROP and RENAME have the column's name before the statement; ADD, WIDEN
@@ -148,7 +148,8 @@ def difference(
     """Returns the alterations that lead from the schema `before` to the schema `after`. `names` has new column name → old column name, for
     columns that both schemas have. Without `names`, columns with equal names are the same column.
 
-    `strict` is as in AlterTable. Hidden columns are ignored, because the lake does not have them.
+    `strict` tells whether the session refused values that a new type cannot store. Hidden columns are ignored, because the lake does not
+    have them.
     """
     before, after = _seen(before), _seen(after)
     if names is None:

@@ -96,7 +96,7 @@ _NOWHERE = -2
 
 @functools.cache
 def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Returns two patterns: of any token, and of a name that follows a point."""
+    """Returns two regular expressions: one for any token, and one for a name that follows a point."""
     character, blank = _LETTER, _BLANK
     if notation.client in BLANK_NO_BREAK_SPACE:
         character, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")

@@ -49,7 +49,7 @@ class DdlContext:
     """The position of a statement, and the schema history before it. `key` is the order key directly before the statement. `position`,
     `text` (of the statement) and `destination` are used in messages.
 
-    `answers` has the policies, approvals and operators' schemas for which `effects` has asked so far.
+    `answers` has the answers to the questions that `effects` has asked so far: policies, approvals and operators' schemas.
     """
 
     known: KnownSchemas

@@ -46,8 +46,8 @@ OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """The answers that `effects` got so far. With `recreated`, the statement creates the table again, so no question about the table is
-    asked.
+    """The answers that the functions of `effects` have got so far. `recreated` tells whether the statement creates the table again. If so,
+    no question about the table is asked.
     """
 
     known: Mapping[Question, Any] = dataclasses.field(default_factory=dict)

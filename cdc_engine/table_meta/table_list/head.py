@@ -1,4 +1,4 @@
-"""The head of a list of tables: a digest of all records, and the names of the records that were changed last. Pure.
+"""The head of a list of tables: a digest of all records, and the names of the records that were changed last. Pure functions.
 
 If a reader has cached the list with the head's digest, the reader reads only the head. If the reader has cached an earlier list, it reads
 the records that changed since that list, and computes the digest of the result. If this digest differs from the head's digest, because a

@@ -1,4 +1,6 @@
-"""Converts a table of the list to the text of its record and back. Pure. A value that equals its default is left out of the text."""
+"""Converts a table of the list to the text of its record and back. Pure functions. A value that equals its default is left out
+of the text.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class TableList:
 
 
 def list_of(listed: Iterable[ListedTable]) -> TableList:
-    """Returns the list of these tables."""
+    """Returns a TableList of the tables, sorted by name."""
     return TableList({each.name: each for each in sorted(listed, key=lambda each: each.name)})
 
 

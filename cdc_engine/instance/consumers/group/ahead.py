@@ -1,5 +1,5 @@
 """Splits the transactions that were read from a group's member into those that are handed out next and the rest, with their commit times.
-Pure.
+Does no I/O.
 """
 
 from __future__ import annotations

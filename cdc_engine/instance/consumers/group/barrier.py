@@ -1,4 +1,5 @@
-"""Decides which member's transactions a group hands out next, or which member the group waits for. Pure. Called by `group_stream`.
+"""Decides which member's transactions a group hands out next, or which member the group waits for. Pure functions. Called by
+`group_stream`.
 
 For each member, the group knows either the commit time of the member's next transaction, or a time before which the member will have no
 further transaction. The member with the earliest of these times is next; members with equal times are ordered by name. If the next member
