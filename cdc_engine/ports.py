@@ -184,6 +184,11 @@ class SchemaHistory(Protocol):
         reads.
         """
 
+    def is_undone(self, database: str, table: str) -> bool:
+        """Returns whether a ROLLBACK undoes changes of this table's rows, at the position that the parser reads: the table's storage engine
+        has transactions.
+        """
+
     def rewind(self, position: Position) -> None:
         """Drops all schemas after `position`, because the stream starts again there."""
 

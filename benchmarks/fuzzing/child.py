@@ -50,6 +50,9 @@ class NamelessHistory:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()
 
+    def is_undone(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
+        return True
+
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
 

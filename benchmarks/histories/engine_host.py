@@ -89,6 +89,9 @@ class PlayedHistory:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
         return ()
 
+    def is_undone(self, database: str, table: str) -> bool:  # noqa: ARG002
+        return True
+
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002
         return False
 

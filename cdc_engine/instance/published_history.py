@@ -78,6 +78,9 @@ class PublishedHistory:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
         return self._history.cascades(database, table)
 
+    def is_undone(self, database: str, table: str) -> bool:
+        return self._history.is_undone(database, table)
+
     def follows(self, database: str, table: str) -> bool:
         return self._history.follows(database, table)
 

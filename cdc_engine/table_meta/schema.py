@@ -32,6 +32,7 @@ ROWS_ELSEWHERE = frozenset(
         "SEQUENCE",
     )
 )
+WITHOUT_TRANSACTIONS = frozenset(("MYISAM", "MEMORY", "ARIA", "CSV", "ARCHIVE")) | ROWS_ELSEWHERE
 # Alias → canonical name of the engine. The canonical name of engines that support foreign keys is empty.
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
@@ -219,6 +220,11 @@ def kept_engine(engine: str) -> str:
     """Returns an engine's name in the form of `TableSchema.engine`."""
     name = engine.upper()
     return _ENGINE_NAMES.get(name, name)
+
+
+def has_transactions(engine: str) -> bool:
+    """Returns whether a ROLLBACK undoes changes of a table with this engine. An unknown engine counts as one with transactions."""
+    return kept_engine(engine) not in WITHOUT_TRANSACTIONS
 
 
 def rows_elsewhere(engine: str) -> str:

@@ -37,6 +37,9 @@ class AgreeableHistory:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()
 
+    def is_undone(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
+        return True
+
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
 

@@ -132,3 +132,15 @@ def test_cascades_are_those_of_the_stream_where_it_is_now(opened: Opened) -> Non
     history.rewind(at(25))
     assert history.cascades("shop", "orders") == ()
     assert not history.follows("shop", "items")
+
+
+def test_ddl_rollbacks_undo_rows_of_engines_with_transactions(opened: Opened) -> None:
+    history = opened()
+    for number, engine in enumerate(("InnoDB", "RocksDB", "MyISAM", "HEAP", "Aria")):
+        history.apply(f"CREATE TABLE {engine} (id int PRIMARY KEY) ENGINE={engine}", "shop", at(20 + number))
+    undone = {name: history.is_undone("shop", name) for name in ("InnoDB", "RocksDB", "MyISAM", "HEAP", "Aria", "none")}
+    assert undone == {"InnoDB": True, "RocksDB": True, "MyISAM": False, "HEAP": False, "Aria": False, "none": True}
+    history.apply("ALTER TABLE InnoDB ENGINE=MyISAM", "shop", at(30))
+    assert not history.is_undone("shop", "InnoDB")
+    history.rewind(at(29))
+    assert history.is_undone("shop", "InnoDB")

@@ -8,6 +8,7 @@ variable that it does not know, and decodes every statement as UTF-8 instead of 
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.position import file_number, order_key
 
 CHECKSUM_CRC32 = 1
+_IN_UTF8 = re.compile(rb"SAVEPOINT |ROLLBACK TO ")  # Statements that the server writes itself, in UTF-8.
 # Status variables of a QUERY event: first the codes of the variables that this module uses, then the sizes of variables with a fixed size
 # (_SIZES), and the codes of variables with a length byte (_TEXTS).
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
@@ -212,7 +214,7 @@ def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = F
         thread_specific=bool(flags & FLAG_THREAD_SPECIFIC),
     )
     return QueryStatement(
-        statement_text(text, session.client),
+        statement_text(text, "utf8mb4" if _IN_UTF8.match(text) else session.client),
         database.decode("utf-8", errors="backslashreplace"),
         error_code,
         session,

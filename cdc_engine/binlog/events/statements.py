@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Collection
 
 
 class StatementKind(enum.Enum):
@@ -44,8 +45,10 @@ _RULES: tuple[tuple[StatementKind, re.Pattern[str]], ...] = tuple(
     )
 )
 
-_NAME = r"((?:`(?:[^`]|``)+`|[\w$\x80-\uffff]+)(?:\s*\.\s*(?:`(?:[^`]|``)+`|[\w$\x80-\uffff]+))?)"
-_SAVEPOINT_NAME = re.compile(r"(?:SAVEPOINT|TO(?:\s+SAVEPOINT)?)\s+" + _NAME, re.IGNORECASE)
+# MySQL 5.7 does not double a quote within the name in its ROLLBACK TO. So the name ends at the last quote.
+_SAVEPOINT_NAME = re.compile(
+    r"(?:SAVEPOINT|TO(?:\s+SAVEPOINT)?)\s+(?:([`\"])(.*)\1|([\w$\x80-\uffff]+))", re.IGNORECASE | re.DOTALL
+)
 
 
 def without_comments(statement: str) -> str:
@@ -68,7 +71,19 @@ def savepoint_name(statement: str) -> str:
     empty text if the statement has no name.
     """
     match = _SAVEPOINT_NAME.search(without_comments(statement))
-    return _unquoted(match[1]).lower() if match else ""
+    if match is None:
+        return ""
+    quote, quoted, bare = match.groups()
+    return (quoted.replace(quote * 2, quote) if quote else bare).lower()
+
+
+def is_certain(name: str, savepoints: Collection[str]) -> bool:
+    """Returns whether ROLLBACK TO `name` certainly refers to the savepoint with this name among the savepoints of a transaction.
+
+    The server compares names in a collation of its own, in which é can equal E. So names with such letters are certain only if the
+    transaction has one savepoint.
+    """
+    return bool(name) and name in savepoints and (len(savepoints) == 1 or all(map(str.isascii, savepoints)))
 
 
 def xa_name(statement: str) -> str:
@@ -77,7 +92,3 @@ def xa_name(statement: str) -> str:
     """
     words = without_comments(statement).split(None, 2)
     return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip().lower()
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name

@@ -1,31 +1,39 @@
 """Records which row events of the binlog have no effect, because their own transaction undoes them with ROLLBACK or ROLLBACK TO.
 
 Usually a server does not write undone rows to its binlog. Exceptions are transactions that also create or drop a temporary table, or write
-a table of a storage engine without transactions. The server cannot undo the rows of such an engine. In the ROW format, it writes these rows
-as a transaction of their own.
+a table of a storage engine without transactions. The server cannot undo the rows of such an engine. In the ROW format, it usually writes
+these rows as a transaction of their own. But a replica of MariaDB can write them between undone rows.
 
 A scan yields row events before it reads the statement that undoes them. So the engine reads such a transaction twice. The first scan
-records the undone rows, and raises UndoneRowsError at the end of the transaction. The reader drops the rows of the open transaction and
-reads the transaction again with the same `UndoneRows`. The second scan leaves the undone rows out.
+records the undone rows, and raises UndoneRowsError after the transaction. The reader drops the rows of the open transaction and reads the
+transaction again with the same `UndoneRows`. The second scan leaves the undone rows out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
-from sluice.cdc_engine.binlog.block import Mask, keep_events
-from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.binlog.block import keep_events
+from sluice.cdc_engine.contracts import Block, Int64s
 from sluice.cdc_engine.position import Position, file_number
+
+FileOfEpoch = tuple[int, str]
 
 
 class UndoneRows:
     """The undone row events that the scans of one reader have found, as intervals of offsets in binlog files. `rows_are_read` is False for
-    a reader that needs no rows; its scans then ignore undone rows.
+    a reader that needs no rows; its scans then ignore undone rows. While `only_finds` is True, scans record undone rows, but raise no
+    UndoneRowsError.
     """
 
     def __init__(self, *, rows_are_read: bool = True) -> None:
         self._rows_are_read = rows_are_read
-        self._intervals: dict[tuple[int, str], set[tuple[int, int]]] = {}
+        self.only_finds = False
+        self._intervals: dict[FileOfEpoch, set[tuple[int, int]]] = {}
+        # The sorted begins and the sorted ends of the intervals of a file, made when they are needed.
+        self._bounds: dict[FileOfEpoch, tuple[Int64s, Int64s]] = {}
 
     def add(self, epoch: int, file: str, begin: int, end: int) -> bool:
         """Adds undone row events: those that begin at an offset (bytes) in [`begin`, `end`) of a file. Returns whether the transaction must
@@ -34,7 +42,8 @@ class UndoneRows:
         if not self._rows_are_read or (begin, end) in self._intervals.get((epoch, file), ()):
             return False
         self._intervals.setdefault((epoch, file), set()).add((begin, end))
-        return True
+        self._bounds.pop((epoch, file), None)
+        return not self.only_finds
 
     def forget_before(self, position: Position) -> None:
         """Drops the intervals of transactions that end at or before `position`, which names a file. The reader continues after `position`,
@@ -44,15 +53,24 @@ class UndoneRows:
         for (epoch, file), known in list(self._intervals.items()):
             kept = {each for each in known if (epoch, file_number(file), each[1]) > following}
             self._intervals[epoch, file] = kept
+            self._bounds.pop((epoch, file), None)
             if not kept:
                 del self._intervals[epoch, file]
 
-    def without_them(self, block: Block) -> Block:
-        """Returns `block` without the row events that are known to be undone."""
-        known = self._intervals.get((block.epoch, block.file))
-        if not known or not block.event_count:
+    def without_them(self, block: Block, lasting: Collection[int] = ()) -> Block:
+        """Returns `block` without the row events that are known to be undone. `lasting` has indices of the block's tables whose rows are
+        never undone.
+        """
+        key = (block.epoch, block.file)
+        if key not in self._intervals or not block.event_count:
             return block
-        undone: Mask = np.zeros(block.event_count, np.bool_)
-        for begin, end in known:
-            undone |= (block.event_position >= begin) & (block.event_position < end)
+        if key not in self._bounds:
+            begins, ends = np.array(sorted(self._intervals[key]), np.int64).T
+            self._bounds[key] = begins, np.sort(ends)
+        begins, ends = self._bounds[key]
+        # A row event is in an interval if more intervals begin at or before it than end at or before it.
+        before = block.event_position
+        undone = np.searchsorted(begins, before, "right") > np.searchsorted(ends, before, "right")
+        if lasting:
+            undone &= ~np.isin(block.event_table, list(lasting))
         return keep_events(block, ~undone) if undone.any() else block

@@ -14,14 +14,14 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.events import control
 from sluice.cdc_engine.binlog.events import event_types as types
-from sluice.cdc_engine.binlog.events.statements import StatementKind, savepoint_name, statement_kind
+from sluice.cdc_engine.binlog.events.statements import StatementKind, is_certain, savepoint_name, statement_kind
 from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
 from sluice.cdc_engine.binlog.scan import state as at
 from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
 from sluice.cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
 from sluice.cdc_engine.binlog.scan.xa import XaTransactions
 from sluice.cdc_engine.contracts import Block, LoggedStatement, TableChange
-from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError, UnknownEventError
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError, UndoneRowsError, UnknownEventError
 from sluice.cdc_engine.gtid import GtidSet, MariadbPosition
 from sluice.cdc_engine.ports import SchemaHistory
 from sluice.cdc_engine.position import Position
@@ -90,8 +90,8 @@ class ControlEvents:
         self._captured = captured
         self._open_transaction = OpenTransaction(-1, 0)
         self._xa, self._undone = xa, undone
-        # Why the open transaction must be read again, and the offset of the statement that undoes its rows. Empty if it need not be.
-        self.undoes: tuple[str, int] = "", 0
+        # The error about the first transaction that must be read again, or None.
+        self.undoing: UndoneRowsError | None = None
         self._tells_timestamps = False  # `FileFormat.tells_timestamps` of the current file.
         self._file_begins = False  # True from the format description of a new file to its PREVIOUS_GTIDS.
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
@@ -289,12 +289,14 @@ class ControlEvents:
         yield from self._row_change(control.parse_load(event, self._checksum_bytes), event)
 
     def _savepoint(self, kind: StatementKind, text: str) -> Iterator[Block]:
-        name, transaction = savepoint_name(text), self._current_transaction()
+        name, savepoints = savepoint_name(text), self._current_transaction().savepoints
         if kind is StatementKind.SAVEPOINT:
-            transaction.savepoints[name] = (int(self._state[at.OPEN_ROWS]), int(self._state[at.BEGAN]))
-        elif kind is StatementKind.ROLLBACK_TO:
-            rows, begin = transaction.savepoints.get(name, (0, transaction.begin))
-            yield from self._undo("a ROLLBACK TO undoes rows of captured tables within their transaction", rows, begin)
+            savepoints[name] = (int(self._state[at.OPEN_ROWS]), int(self._state[at.BEGAN]))
+        elif kind is StatementKind.ROLLBACK_TO and self._state[at.OPEN_ROWS]:
+            what = "a ROLLBACK TO undoes rows of captured tables within their transaction"
+            if not is_certain(name, savepoints):
+                raise self._unknown(f"{what}, but to which of its savepoints is uncertain")
+            yield from self._undo(what, *savepoints[name])
 
     def _current_transaction(self) -> OpenTransaction:
         """Returns the open transaction. Must be called before a DDL statement changes the transaction's offset."""
@@ -314,9 +316,9 @@ class ControlEvents:
         end = int(self._state[at.BEGAN])
         if self._xa.recording or self._current_transaction().has_definition or begin >= end:
             raise self._unknown(what)
-        yield from self._maker.end_block()
-        if self._undone.add(self._maker.epoch, self._maker.file, begin, end):
-            self.undoes = what, end
+        if self._undone.add(self._maker.epoch, self._maker.file, begin, end) and self.undoing is None:
+            yield from self._maker.end_block()  # The transactions before the open one are not read again.
+            self.undoing = UndoneRowsError(what, self._maker.file, end)
         self._state[at.OPEN_ROWS] = rows
 
     def _decide(self, kind: StatementKind, text: str) -> Iterator[Block]:

@@ -23,7 +23,7 @@ from sluice.cdc_engine.binlog.scan.table_references import Captured, TableRefere
 from sluice.cdc_engine.binlog.scan.unpack import Unpacker
 from sluice.cdc_engine.binlog.scan.xa import XaTransactions
 from sluice.cdc_engine.contracts import Block, Bytes
-from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError, UndoneRowsError
+from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError
 from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 from sluice.cdc_engine.position import Position
 
@@ -83,7 +83,7 @@ class Scanner:
         self._state[at.CONTIGUOUS], self._state[at.QUERIES] = contiguous, form.rows_queries
         self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if checksum else 0
         self._packets = form.packets
-        references = TableReferences(history, captured)
+        references = self._references = TableReferences(history, captured)
 
         def wanted(database: str, table: str) -> bool:
             """Returns whether the table is captured, or rows of a captured table change with its rows because of a foreign key."""
@@ -128,16 +128,24 @@ class Scanner:
 
         Blocks refer to the buffer, so the caller must not overwrite bytes that are consumed. `naked` tells that events have no packet
         headers. Raises BinlogFormatError, ChecksumError, UnknownEventError or PositionLostError, after the blocks before the error were
-        yielded. Raises UndoneRowsError at the end of a transaction that must be read again.
+        yielded. Raises UndoneRowsError after a transaction ended that must be read again, and after the rest of the bytes was scanned for
+        such transactions.
         """
         self._state[at.AT], self._state[at.LIMIT] = begin, end
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
-        for block in self._fed(buffer):
-            what, offset = self._control.undoes
-            if not what:
-                yield self._undone.without_them(block)
-            elif block.transaction_count:
-                raise UndoneRowsError(what, self._maker.file, offset)
+        undoing_ended = False
+        try:
+            for block in self._fed(buffer):
+                if self._control.undoing is None:
+                    yield self._undone.without_them(block, self._references.not_undone)
+                else:
+                    undoing_ended = undoing_ended or bool(block.transaction_count)
+        except BinlogFormatError:
+            # The next reading raises this error again if it is about a later transaction.
+            if not undoing_ended:
+                raise
+        if undoing_ended and self._control.undoing is not None:
+            raise self._control.undoing
 
     def _fed(self, buffer: Bytes) -> Iterator[Block]:
         self._use(buffer)

@@ -30,6 +30,7 @@ class TableReferences:
 
     def __init__(self, history: SchemaHistory, captured: Captured) -> None:
         self.versions: list[TableVersion] = []
+        self.not_undone: set[int] = set()  # Indices in `versions` of tables whose rows no ROLLBACK undoes.
         self._history = history
         self._captured = captured
         self._by_version: dict[TableVersion, int] = {}
@@ -84,7 +85,13 @@ class TableReferences:
         if version not in self._by_version:
             self._by_version[version] = len(self.versions)
             self.versions.append(version)
-        return self._by_version[version]
+        index = self._by_version[version]
+        # Asked again each time, because ALTER TABLE can change the engine without another version.
+        if self._history.is_undone(version.database, version.table):
+            self.not_undone.discard(index)
+        else:
+            self.not_undone.add(index)
+        return index
 
 
 def _stopped_before(version: TableVersion) -> TableStoppedError:

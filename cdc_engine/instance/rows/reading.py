@@ -83,11 +83,26 @@ class IntervalReader:
                 staged = self._staged_once(directory, policies)
             except UndoneRowsError:
                 # Nothing is staged after an error. The next reading leaves the undone rows out.
-                self.end, self.bytes = self.start, 0
-                self._schemas.rewind(self.start)
+                self._find_undone()
             else:
                 self.seconds = time.monotonic() - began
                 return staged
+
+    def _find_undone(self) -> None:
+        """Reads the interval and stages nothing, to find all rows that their transactions undo: one reading for all of these
+        transactions.
+        """
+        self._begin_again()
+        self._undone.only_finds = True
+        with contextlib.closing(self._parts()) as parts:
+            for _ in parts:
+                pass
+        self._undone.only_finds = False
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self.end, self.bytes, self.whole = self.start, 0, False
+        self._schemas.rewind(self.start)
 
     def _staged_once(self, directory: Path, policies: Mapping[str, ValuePolicy]) -> StagingResult:
         nothing_yet = Batch(batch_id=0, start=self.start, end=self.start)

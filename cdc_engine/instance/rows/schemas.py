@@ -125,6 +125,9 @@ class IntervalSchemas:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()  # No cascade is needed, because `rules` refuses a table with cascades.
 
+    def is_undone(self, database: str, table: str) -> bool:
+        return self._history.is_undone(database, table)
+
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
 

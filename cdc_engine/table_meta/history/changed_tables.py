@@ -74,6 +74,9 @@ class TouchedTables:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
         return ()
 
+    def is_undone(self, database: str, table: str) -> bool:  # noqa: ARG002
+        return True
+
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002
         return False
 

@@ -62,7 +62,7 @@ from sluice.cdc_engine.table_meta.history.kept.table_records import (
 from sluice.cdc_engine.table_meta.history.object_records import object_records, seeded_objects
 from sluice.cdc_engine.table_meta.history.questions import Question, Unknown
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema, has_transactions
 
 logger = logging.getLogger(__name__)
 
@@ -230,6 +230,12 @@ class TableHistory:
     def follows(self, database: str, table: str) -> bool:
         """Returns whether foreign keys can change rows of this table, by the newest schemas."""
         return (database, table) in self._cascades().children
+
+    def is_undone(self, database: str, table: str) -> bool:
+        """Returns whether a ROLLBACK undoes changes of this table's rows, by the newest schema."""
+        state = self._known.table((database, table), self._known.head)
+        schema = state.schema if isinstance(state, Stopped) else state
+        return not isinstance(schema, TableSchema) or has_transactions(schema.engine)
 
     def all_cascades(self) -> tuple[Cascade, ...]:
         """Returns every foreign key that may change rows of a captured table without row events, by the newest schemas."""

@@ -149,10 +149,14 @@ class NoHistory:
         self.stopped: set[str] = set()
         self.for_consumers = False  # Whether rows of a table that cannot continue stay in the stream.
         self.resolved: list[tuple[str, int]] = []
+        self.not_undone: set[str] = set()  # Tables of engines without transactions.
         self.changes: tuple[TableChange, ...] = ()
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()
+
+    def is_undone(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
+        return table not in self.not_undone
 
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False

@@ -4,14 +4,19 @@ tables.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
+import pymysql
 import pytest
 
 from sluice.cdc_engine.states import TableState
 from sluice.console.toolchain.database.server import DatabaseServer
-from tests.fidelity.pipeline import SERVERS, run
+from tests.fidelity.pipeline import SERVERS, Pipeline, run
 from tests.fidelity.replay import assert_replayed, pipeline_with
+from tests.fix_servers import ServerFactory
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.servers
 
@@ -125,7 +130,51 @@ def test_defect_rows_that_a_transaction_undoes_within_the_binlog_are_left_out_fi
         *(*begin, *temporary, "SAVEPOINT a", "INSERT INTO orders VALUES (7, REPEAT('undone', 2000000))", *temporary),
         *("ROLLBACK TO a", "INSERT INTO orders VALUES (8, 'kept')", "COMMIT"),
     )
+    run(
+        server,
+        *("SET sql_mode = 'ANSI_QUOTES'", *begin, *temporary, 'SAVEPOINT "a"', "INSERT INTO orders VALUES (9, 'kept')"),
+        *('SAVEPOINT "B`c"', "INSERT INTO orders VALUES (10, 'undone')", 'ROLLBACK TO "b`C"', "COMMIT"),
+    )
+    run(
+        server,
+        *("SET NAMES gbk", *begin, *temporary, "INSERT INTO orders VALUES (11, 'kept')", "SAVEPOINT `国`"),
+        *("INSERT INTO orders VALUES (12, 'undone')", "ROLLBACK TO `国`", "COMMIT"),
+        charset="gbk",
+    )
     assert_replayed(pipeline, "orders", "log")
+
+
+@pytest.mark.parametrize("version", ["mariadb-10.11.5", "mariadb-11.4.5"])
+def test_defect_rows_without_transactions_are_kept_on_a_replica_of_mariadb_fidelity(
+    version: str, fresh_server: ServerFactory, tmp_path: Path
+) -> None:
+    """Defect 1022, on real servers: rows of MyISAM tables between undone rows were lost.
+
+    The master logs statements. The replica executes them, and logs the rows of both engines in one transaction.
+    """
+    master = fresh_server(version, {"binlog_format": "STATEMENT", "server_id": 11})
+    replica = fresh_server(version, {"log_slave_updates": "ON", "server_id": 12})
+    follow = f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {master.port}, MASTER_USER = 'root'"
+    run(replica, f"{follow}, MASTER_SSL = 0, MASTER_USE_GTID = slave_pos", "START SLAVE")
+    run(master, "CREATE DATABASE followed", "USE followed", ORDERS, LOG, "INSERT INTO log VALUES (1, 'follows')")
+    wait_for("the replica follows", lambda: asked(replica, "SELECT * FROM followed.log"))
+    pipeline = Pipeline.of(replica, "followed", tmp_path)
+    run(
+        master,
+        *("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", "USE followed", "DELETE FROM log", "BEGIN"),
+        *("INSERT INTO orders VALUES (1, 'kept')", "SAVEPOINT a", "INSERT INTO orders VALUES (2, 'undone')"),
+        *("INSERT INTO log VALUES (2, 'stays')", "ROLLBACK TO a", "INSERT INTO orders VALUES (3, 'kept')", "COMMIT"),
+    )
+    wait_for("the replica follows", lambda: asked(replica, "SELECT * FROM followed.orders"))
+    assert_replayed(pipeline, "orders", "log")
+
+
+def asked(server: DatabaseServer, query: str) -> tuple[tuple[Any, ...], ...]:
+    """Returns the rows of a query, or no row if the server has no such table."""
+    with server.connect() as connection, connection.cursor() as cursor, contextlib.suppress(pymysql.ProgrammingError):
+        cursor.execute(query)
+        return tuple(cursor.fetchall())
+    return ()
 
 
 def test_bulk_loads_temporary_tables_and_written_out_statements_fidelity(
