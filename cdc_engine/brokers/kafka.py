@@ -304,6 +304,15 @@ def group_of(name: str) -> str:
     return f"sluice-{name}"
 
 
+def _result(answer: concurrent.futures.Future[Any], given_up: Callable[[], bool]) -> Any:
+    """Waits for an answer of Kafka, and returns it. Raises KafkaException if Kafka returns an error."""
+    while not answer.done():
+        concurrent.futures.wait([answer], LOOK_SECONDS)
+        if given_up():
+            raise ended_amid()
+    return answer.result()
+
+
 @dataclasses.dataclass(frozen=True)
 class CommittedOffset:
     """The position of the end of the batch that was committed last, or empty if no batch was committed. `number` is the number of
@@ -347,15 +356,15 @@ class CommittedOffsets:
                 ) from None
 
     def _answer(self, admin: AdminClient, given_up: Callable[[], bool]) -> CommittedOffset:
+        # The group is described first: librdkafka 2.16 ends the process with SIGSEGV if the offsets are listed while the coordinator of the
+        # group is not available yet, and returns an error if the group is described then.
+        described = admin.describe_consumer_groups([self._group_id], request_timeout=CALL_SECONDS_MAX)
+        _result(described[self._group_id], given_up)
         group = ConsumerGroupTopicPartitions(self._group_id)
         listed = admin.list_consumer_group_offsets([group], require_stable=True, request_timeout=CALL_SECONDS_MAX)
-        answer = listed[self._group_id]
-        while not answer.done():
-            concurrent.futures.wait([answer], LOOK_SECONDS)
-            if given_up():
-                raise ended_amid()
+        answer = _result(listed[self._group_id], given_up)
         found = [CommittedOffset()]
-        for each in answer.result().topic_partitions:
+        for each in answer.topic_partitions:
             if each.error is not None:
                 raise KafkaException(each.error)
             found.append(CommittedOffset(each.offset, each.metadata or ""))

@@ -121,7 +121,7 @@ def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tupl
             bench.revive()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_backfill_repair_and_maintenance_are_right_when_source_and_engine_are_killed_equality(
     kill_bench: KillBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

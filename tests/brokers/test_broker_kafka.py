@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pydantic import ValidationError
 
@@ -34,16 +34,22 @@ def read(server: KafkaServer, topic: str, partition: int, count: int) -> list[by
 
 
 def read_records(server: KafkaServer, topic: str, partition: int, count: int) -> list[tuple[bytes, bytes]]:
-    """Returns the keys and values of all messages of a partition once it has `count` of them."""
-    consumer = Consumer({"bootstrap.servers": server.servers, "group.id": "tests", "enable.auto.commit": "false"})
+    """Returns the keys and values of all messages of a partition, up to its end, once it has `count` of them."""
+    settings = {"bootstrap.servers": server.servers, "group.id": "tests", "enable.auto.commit": "false"}
+    consumer = Consumer({**settings, "enable.partition.eof": "true"})
     found: list[tuple[bytes, bytes]] = []
+    at_end = False
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
 
         def enough() -> bool:
-            some = [each for each in consumer.consume(1000, 0.2) if each.error() is None]
-            found.extend((bytes(each.key() or b""), bytes(each.value() or b"")) for each in some)
-            return len(found) >= count
+            nonlocal at_end
+            for each in consumer.consume(1000, 0.2):
+                error = each.error()
+                at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
+                if error is None:
+                    found.append((bytes(each.key() or b""), bytes(each.value() or b"")))
+            return at_end and len(found) >= count
 
         wait_for(f"{count} messages in {topic} {partition}", enough)
     finally:
