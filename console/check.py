@@ -1,4 +1,4 @@
-"""Examines everything that could prevent Sluice from running, for `sluice check`, and reports all problems."""
+"""Implements `sluice check`: examines everything that could prevent Sluice from running, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from sluice.console.toolchain.java import Java, inspect_java
 from sluice.console.toolchain.process import why_no_run_can_start
 from sluice.console.transforms_check import transform_problems, transform_warnings, transforms_sentence
 
-# The free disk space that `sluice check` requires. Staged batches, spilled transactions and old Delta files use it.
+# The free disk space that `sluice check` requires. Staged batches, spilled transactions and old Delta files need disk space.
 FREE_BYTES_MIN = 2 << 30
 CONNECT_SECONDS_MAX = 5.0
 UNANSWERED = (
@@ -52,8 +52,8 @@ WARNINGS_SHOWN = 3  # Without --verbose, at most this many warnings per finding 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What was found about one item. Problems prevent Sluice from running, and warnings do not. `what` names the item. `brief` is a shorter
-    form of `what`, or empty if `what` is short.
+    """The result of one check. `what` describes what was checked, and `brief` is a shorter form of `what`, or empty if `what` is short.
+    `problems` prevent Sluice from running, and `warnings` do not.
     """
 
     what: str
@@ -62,8 +62,8 @@ class Finding:
     brief: str = ""
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
-        """Returns the lines to print: `what`, all problems, and all warnings. Without `verbose`, prints `brief` instead of `what`, and only
-        the first WARNINGS_SHOWN warnings.
+        """Returns the lines to print: `what`, all problems, and all warnings. If `verbose` is False, returns `brief` instead of `what`, and
+        only the first WARNINGS_SHOWN warnings.
         """
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
@@ -72,12 +72,14 @@ class Finding:
 
 
 def problems_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings with problems first, then those with warnings, then the rest. The order within a group does not change."""
+    """Returns the findings in this order: those with problems, those with warnings, and the others. Within each group, the order stays the
+    same.
+    """
     return sorted(findings, key=lambda each: (not each.problems, not each.warnings))
 
 
 def run_checks(conf: Path) -> Iterator[Finding]:
-    """Yields each finding as soon as it is known. If conf/ is invalid, only conf/ and Java are checked."""
+    """Runs all checks, and yields each finding as soon as it is known. If conf/ is invalid, checks only conf/ and Java."""
     problems = conf_problems(conf)
     try:
         config = load_config(conf)
@@ -146,12 +148,12 @@ def check_engine(config: SluiceConfig, name: str) -> Finding:
 
 
 def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns a destination with the replica id that its engine uses, if the id is known. With another id, the check would report the
-    engine's own connection as a clash.
+    """Returns a destination's settings with the installation's id, from which the engine derives its replica id. Without this id, the check
+    would use another replica id than the engine, and report the engine's own connection as a clash.
     """
     try:
         return config.destinations[name].of_installation(known_installation_id(config.ledger_location(name)))
-    except SluiceError:  # The shared ledger does not answer, which other findings report.
+    except SluiceError:  # The shared ledger does not answer. Another check reports this.
         return config.destinations[name]
 
 
@@ -163,7 +165,7 @@ def check_sources(destination: DestinationConfig) -> Iterator[Finding]:
 
 
 def check_destination(destination: DestinationConfig) -> Finding:
-    """Connects to the source, and reports every problem because of which the engine would refuse to start."""
+    """Connects to the source of a destination, and reports every problem because of which the engine would refuse to start."""
     what = (
         f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
     )
@@ -188,15 +190,17 @@ def check_destination(destination: DestinationConfig) -> Finding:
 
 
 def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
-    """Checks the replica that conf/ names as `reader`, from which rows are read instead of the source. Yields nothing if there is none."""
+    """Checks the replica that conf/ names as `reader`, from which rows are read instead of the source. Yields nothing if conf/ names no
+    reader.
+    """
     found = ask_reader(destination)
     if found is not None:
         yield Finding(found.what, found.problems)
 
 
 def check_foreign_keys(schema: SourceSchema) -> Finding:
-    """Lists the foreign keys by which the source changes rows of captured tables without row events. Warns of each foreign key whose
-    changes the lake does not follow.
+    """Lists the foreign keys with which the source changes rows of captured tables without row events. Warns of each foreign key whose
+    changes Sluice does not make in the lake.
     """
     destination = schema.destination
     try:
@@ -217,7 +221,7 @@ def check_foreign_keys(schema: SourceSchema) -> Finding:
 
 
 def check_include(schema: SourceSchema) -> Finding:
-    """Warns of each pattern in `include`, and of each table or column with settings, that matches nothing captured."""
+    """Warns of each pattern in `include` that matches no table, and of each table or column with settings that is not captured."""
     destination = schema.destination
     try:
         warnings = tuple(unmatched_warnings(destination, schema.captured))
@@ -255,8 +259,8 @@ def group_sentence(group: GroupConfig) -> str:
 
 
 def policy_sentence(destination: DestinationConfig) -> str:
-    """Returns a sentence that says which schema changes the lake follows, and which ones wait for an operator. It also lists the tables
-    whose policy differs.
+    """Returns a sentence that says which schema changes Sluice makes in the lake, and which schema changes wait for an operator. The
+    sentence also lists the tables whose policies differ from those of the destination.
     """
 
     def spoken(policy: dict[str, str]) -> str:
@@ -271,8 +275,8 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark that runs will use. If several hosts write one lake in S3, they must share one Spark. If `sluice up` starts the
-    Spark, it need not answer yet.
+    """Checks the Spark that runs will use. If several hosts write one lake in S3, they must share one Spark. A Spark that `sluice up`
+    starts need not answer yet.
     """
     if why := several_sparks(config, conf):
         yield Finding("one Spark commits to the lake", (why,))
@@ -305,7 +309,7 @@ def check_dagsters_settings(config: SluiceConfig, conf: Path) -> Finding:
 
 
 def check_java() -> Finding:
-    """Checks the Java in JAVA_HOME, or the one on PATH. A missing Java is not a problem, because `sluice setup` installs one."""
+    """Checks the Java in JAVA_HOME, or the Java on PATH. A missing Java is not a problem, because `sluice setup` installs it."""
     home = os.environ.get("JAVA_HOME")
     program = Path(home) / "bin" / "java" if home else shutil.which("java")
     if not program:
@@ -315,8 +319,8 @@ def check_java() -> Finding:
 
 
 def check_small_merges(config: SluiceConfig) -> Finding:
-    """Checks whether the executors of a cluster can merge small tables together. The Spark that `sluice up` starts always can, because
-    it has the packages that are needed.
+    """Checks whether the executors of a cluster have the packages with which small tables are merged together. Not called for the Spark
+    that `sluice up` starts, because it always has these packages.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
@@ -331,7 +335,9 @@ def check_small_merges(config: SluiceConfig) -> Finding:
 
 
 def check_store(config: SluiceConfig, conf: Path, stores: list[str]) -> Finding:
-    """Checks the object stores of lake and staged batches with requests like those of engine and run. `stores` names them."""
+    """Checks the object stores of the lake and of staged batches, with the same requests that the engine and runs make. `stores` are the
+    names of the stores in the output.
+    """
     from sluice.console.lake.store import store_findings  # noqa: PLC0415
 
     ours = not config.spark.master and Stack(config, conf, _silent).starts_spark
@@ -380,4 +386,4 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _silent(_: str) -> None:
-    """Discards the messages of a `Stack` that is used only to read its state."""
+    """Discards a message. For a `Stack` that is used only to read the state of its processes."""

@@ -1,7 +1,8 @@
-"""Reports all errors in conf/ at once, for `sluice check`. It opens no connection and starts nothing.
+"""Reports all errors in conf/ at once, for `sluice check`. Opens no connection and starts no process except the commands that print
+secrets.
 
 `load_config` checks keys and values. This module also finds invalid regular expressions, and secrets that cannot be read from their
-variable, file or command. Without this module, only the engine would find them, one after the other.
+variable, file or command. Otherwise only the engine would find these errors, one after the other.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 # Matches a value that is a reference to a variable, and a URL whose password is such a reference.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
 _NAMES_VARIABLE = "env"  # `{env: NAME}` means the same as `$NAME`.
-# Other checks read the values of these settings: the check of the row rules reads `salt`, and the check of the store reads
-# `storage_options`.
+# Settings with secrets that other checks read: `_rule_problems` reads `salt`, and `check_store` reads `storage_options`.
 _CHECKED_ELSEWHERE = frozenset({"salt", "storage_options"})
 
 
 def conf_problems(conf: Path) -> list[str]:
-    """Returns one sentence per problem, with the name of the file. A file that cannot be parsed gets only one sentence."""
+    """Returns a message for each problem in conf/, with the name of the file. For a file that cannot be parsed, returns only one
+    message.
+    """
     try:
         load_config(conf)
         problems: list[str] = []
@@ -76,8 +78,8 @@ def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 
 def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a sentence for each secret that cannot be read, with its key in conf/. Without this check, the error would appear only when a
-    process starts. Relative paths start at `root`.
+    """Yields a message for each secret that cannot be read, with the secret's key in conf/. Without this check, the error would appear only
+    when a process starts. Relative paths start in `root`.
     """
     for setting, text in _texts(record):
         name = _variable_of(setting.rpartition(".")[2], text)
@@ -91,8 +93,8 @@ def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 
 def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocation]]:
-    """Yields (key, location) for each secret in a file or from a command, in a value of conf/ and everything below it. `load_config`
-    reports malformed locations.
+    """Yields (key, location) for each secret that is in a file or printed by a command. `value` is a value of conf/ at the key `setting`,
+    and is searched with all values below it. Ignores malformed locations, because `load_config` reports them.
     """
     if isinstance(value, list):
         for number, part in enumerate(value):
@@ -119,8 +121,8 @@ def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
 
 
 def _variable_of(key: str, text: str) -> str:
-    """Returns the environment variable to which a value of conf/ refers, as a whole or as the password in a URL. Returns "" if it refers to
-    none.
+    """Returns the name of the environment variable to which a value of conf/ refers, as a whole or in the password of a URL. Returns "" if
+    the value refers to no variable.
     """
     if key == _NAMES_VARIABLE:
         return text
@@ -129,7 +131,9 @@ def _variable_of(key: str, text: str) -> str:
 
 
 def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
-    """Yields (key, text) for each text in a value of conf/ and everything below it. A key has the form `alarms.0.url`."""
+    """Yields (key, text) for each text in `value`, which is a value of conf/ at the key `setting`, and in all values below it. A key has
+    the form `alarms.0.url`.
+    """
     if isinstance(value, str):
         yield setting, value
         return
@@ -140,12 +144,12 @@ def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _record(text: str) -> dict[str, Any]:
-    """Returns the content of a file. It is empty if the file cannot be parsed, because `load_config` reports that."""
+    """Returns the keys and values in the text of a file. Returns {} if the text cannot be parsed, because `load_config` reports this."""
     return mapping_of("", text, [])
 
 
 def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence for each handler whose function cannot be imported. `load_config` reports malformed records."""
+    """Yields a message for each handler that is not installed. Ignores malformed settings, because `load_config` reports them."""
     handlers = record.get("handlers")
     for handler in handlers if isinstance(handlers, list) else ():
         if isinstance(handler, dict) and (why := problem_of(str(handler.get("name", "")))):
@@ -153,8 +157,8 @@ def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _rule_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a sentence for each condition in `rows` that cannot be parsed, and for each salt that is not set. `load_config` reports
-    malformed records.
+    """Yields a message for each condition in `rows` that cannot be parsed, and for each salt that is not set. Ignores malformed settings,
+    because `load_config` reports them.
     """
     tables = record.get("tables")
     for name, table in tables.items() if isinstance(tables, dict) else ():

@@ -1,7 +1,7 @@
-"""Checks whether dagster.yaml, either the user's or the one in the package, has the settings that Sluice needs. `sluice check` calls this
-module.
+"""Checks, for `sluice check`, whether dagster.yaml has the settings that Sluice needs. The file is the user's own, or the one in the
+package.
 
-`findings_of` only compares the settings with conf/. `storage_problem` connects to Dagster's storage if it is in Postgres.
+`findings_of` only reads the settings and conf/. `storage_problem` connects to Dagster's storage if the storage is in Postgres.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONNECT_SECONDS_MAX = 5
 LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")
 # The driver that dagster-postgres installs. In newer versions of SQLAlchemy, `postgresql://` selects another driver, psycopg.
 DRIVER = "psycopg2"
-# Tags by which the dagster.yaml of earlier versions of Sluice limits runs, with the tags that runs have now.
+# Tags by which a dagster.yaml of an earlier version of Sluice limits runs → the tags that runs have now instead.
 FORMER_TAGS = {"sluice/backfill": "sluice/rows", "sluice/repair": "sluice/rows"}
 
 Settings = Mapping[str, Any]
@@ -33,7 +33,7 @@ Settings = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class DagsterFinding:
-    """What was found about dagster.yaml. Problems prevent Sluice from running, and warnings do not."""
+    """The result of checking dagster.yaml. `problems` prevent Sluice from running, and `warnings` do not."""
 
     file: Path
     problems: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
 
 
 def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
-    """Yields a sentence for each setting that makes Sluice slower or less reliable, with the value to set."""
+    """Yields a message for each setting that makes Sluice slower or less reliable, with the value to set instead."""
     coordinator = _part(settings, "run_coordinator")
     if coordinator.get("class", "QueuedRunCoordinator") != "QueuedRunCoordinator":
         yield "run_coordinator: without QueuedRunCoordinator nothing limits the runs of a destination; remove the setting"
@@ -91,8 +91,8 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
 
 
 def storage_problem(settings: Settings) -> str:
-    """Returns why Dagster cannot use its storage in Postgres. Returns "" if it can, or if the storage is not in Postgres. Never raises an
-    error. The returned text contains no password.
+    """Returns why Dagster cannot use its storage in Postgres. Returns "" if Dagster can use the storage, or if the storage is not in
+    Postgres. Never raises an error. The returned text contains no password.
     """
     configured = _postgres_of(settings)
     if configured is None:
@@ -114,8 +114,8 @@ def storage_problem(settings: Settings) -> str:
                 return ""
         finally:
             engine.dispose()
-    # SQLAlchemy's message about a malformed address may contain the password, so the message is dropped. The driver's message contains no
-    # password.
+    # Does not show SQLAlchemy's message about a malformed address, because it may contain the password. The driver's message (`orig`)
+    # contains no password.
     except Exception as error:
         if refused := getattr(error, "orig", None):
             return (
@@ -148,7 +148,7 @@ def _resolved(value: Any) -> Any:
 
 
 def _unset(settings: Any, key: str = "") -> Iterator[str]:
-    """Yields a sentence for each environment variable that dagster.yaml names and that is not set."""
+    """Yields a message for each environment variable that dagster.yaml names and that is not set."""
     if isinstance(settings, list):
         for part in settings:
             yield from _unset(part, key)
@@ -165,7 +165,7 @@ def _unset(settings: Any, key: str = "") -> Iterator[str]:
 
 
 def _not_importable(settings: Settings) -> Iterator[str]:
-    """Yields a sentence for each class in dagster.yaml that cannot be imported."""
+    """Yields a message for each class in dagster.yaml that cannot be imported."""
     named = [(key, _part(settings, key)) for key in settings]
     storage = _part(settings, "storage")
     if "postgres" in storage:
@@ -192,7 +192,7 @@ def _limits_a_destination(settings: Settings) -> bool:
 
 
 def _limits(settings: Settings) -> list[dict[str, Any]]:
-    """Returns the limits of runs by tag, from `concurrency.runs` and from `run_coordinator`, which has them in older settings."""
+    """Returns the limits of runs by tag, from `concurrency.runs`, and from `run_coordinator`, where older settings have these limits."""
     runs = _part(_part(settings, "concurrency"), "runs")
     older = _part(_part(settings, "run_coordinator"), "config")
     limits = [*(runs.get("tag_concurrency_limits") or []), *(older.get("tag_concurrency_limits") or [])]

@@ -1,7 +1,7 @@
-"""Connects to a source, prints the statements that the source still needs, and writes conf/ for the source, for `sluice init URL`. The
-password is never written. `main` then runs `sluice check`.
+"""Implements `sluice init URL`: connects to a source, prints the statements that an administrator must still execute there, and writes
+conf/ for the source. Never writes the password. `main` then runs `sluice check`.
 
-The written files are loaded and checked before success is reported. Existing files are not changed.
+Loads and checks the written files before it reports success. Does not change existing files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ lake: data/lake
 
 @dataclasses.dataclass(frozen=True)
 class NamedSource:
-    """A source as the URL on the command line describes it. An empty `database` means all databases."""
+    """The source that the URL on the command line describes, and the name of the new destination. An empty `database` means all
+    databases.
+    """
 
     name: str
     host: str
@@ -73,12 +75,12 @@ class NamedSource:
         return rf"{re.escape(self.database) if self.database else '.*'}\.{GHOST_TABLES}"
 
     def source(self, login: SourceLogin) -> dict[str, Any]:
-        """Returns the section `source` of the destination's file."""
+        """Returns the content of `source` in the destination's file."""
         return {"host": self.host, "port": self.port, "user": self.user, **login.settings()}
 
     def destination(self, login: SourceLogin, root: Path) -> DestinationConfig:
-        """Returns the destination that the new file will describe. `root` is the folder that contains conf/. Raises ConfigurationError if
-        a setting is invalid.
+        """Returns the settings of the destination that the new file will contain. `root` is the folder that contains conf/. Raises
+        ConfigurationError if a setting is invalid.
         """
         try:
             source = SourceConfig.model_validate(self.source(login), context={"root": root})
@@ -89,8 +91,8 @@ class NamedSource:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceLogin:
-    """Where the password of the source is, and the SSH bastion. `variable` is an environment variable with the password. `file` is a file
-    with the password, which is read at each connect. `bastion` is user@host or user@host:port, or empty if there is no bastion.
+    """The location of the source's password, and the SSH bastion. Either `variable` is an environment variable with the password, or `file`
+    is a file with the password, which is read at each connect. `bastion` is user@host or user@host:port, or empty if there is no bastion.
     """
 
     variable: str = ""
@@ -129,12 +131,14 @@ class SourceLogin:
 
 
 def parse_url(url: str, name: str = "") -> NamedSource:
-    """Parses the URL of a source. Raises ConfigurationError if it is malformed. The message says what to write instead."""
+    """Parses the URL of a source. `name` is the name of the destination, or empty to derive it from the database. If the URL is malformed,
+    raises ConfigurationError, whose message says what to write instead.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
     except ValueError:
-        # The message of urllib is dropped. It quotes what it takes for the port, which may be a part of a password.
+        # Does not show urllib's message, because it quotes the text after the last colon as the port, which may be part of a password.
         raise ConfigurationError(
             f"the URL cannot be read: its host or port is not valid; write {EXAMPLE}, and put the password into an environment variable"
         ) from None
@@ -180,8 +184,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     for problem in problems:
         say(f"missing: {problem}")
     privileges = missing_privileges(answer.facts)
-    # An account without SELECT sees no database and no table. So whether the database exists, and which tables have no key, cannot be
-    # checked.
+    # These checks need SELECT, because an account without SELECT sees no database and no table.
     if "SELECT" not in privileges:
         _require_database(settings, wanted)
         keyless = ask_keyless(SourceSchema(settings))
@@ -193,8 +196,8 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if keyless.problems else []
     else:
-        # A snapshot of a table without a key needs LOCK TABLES. Without SELECT, it is unknown whether there are such tables, so the
-        # privilege is requested.
+        # A snapshot of a table without a key needs LOCK TABLES. Requests the privilege, because without SELECT, it is unknown whether such
+        # tables exist.
         privileges.append("LOCK TABLES")
     if privileges:
         administrator = advice_of(answer.facts).administrator
@@ -220,7 +223,7 @@ def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
 
 
 def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
-    """Returns the GRANT statement for the missing privileges. The account is spelled as the server spells it."""
+    """Returns the GRANT statement for the missing privileges. Spells the account as the server does in SHOW GRANTS."""
     account = next((found[1] for each in facts.grants if (found := ACCOUNT.search(each))), f"'{user}'@'%'")
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
 

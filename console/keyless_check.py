@@ -1,7 +1,7 @@
-"""Finds the captured tables without a key, and checks whether the account may lock them. `sluice init` and `sluice check` call this module.
+"""Finds the captured tables without a key, and checks whether the account may lock them, for `sluice init` and `sluice check`.
 
-On MySQL, a snapshot of a table without a key must know its exact position. With a table lock, it gets the position at once. With GTIDs and
-without a lock, it may need several attempts (`cdc_engine.snapshot.exact_position`).
+A snapshot of a table without a key must know the exact binlog position at which it reads. On MySQL, a table lock gives the position at
+once. Without a lock, a snapshot needs GTIDs, and may need several attempts (`cdc_engine.snapshot.exact_position`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sluice.cdc_engine.table_meta.table_list.sentences import keyless_names
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keyless:
-    """The captured tables without a key. `problems` has a sentence for each database whose tables cannot be read. `notes` has a sentence
-    for each database whose tables cannot be locked, so that snapshots read them without a lock.
+    """The captured tables without a key. `problems` has a message for each database in which a snapshot cannot read them. `notes` has a
+    message for each database in which the account may not lock tables, so that snapshots read them without a lock.
     """
 
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ def ask_keyless(schema: SourceSchema) -> Keyless:
                     notes.append(_unlocked_sentence(table.database, reader.source.user))
                 else:
                     problems.append(str(error))
-            # Another client has locked the table or has just dropped it. This error proves that the account has the privilege.
+            # Another session has locked or dropped the table. This error proves that the account has the privilege LOCK TABLES.
             except SluiceError:
                 continue
     return Keyless(names=names, problems=tuple(problems), notes=tuple(notes))

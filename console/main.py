@@ -1,4 +1,4 @@
-"""Defines the command `sluice`. It combines the subcommands of `console.commands` with those for the whole installation.
+"""Defines the command `sluice`: the subcommands of `console.commands`, and those for the whole installation.
 
 Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/.
 """
@@ -147,7 +147,7 @@ def up(
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
-        if while_wanted:  # A tick of the user's own Dagster started this process.
+        if while_wanted:  # A tick of the engine sensor in the user's own Dagster started this process.
             keep_up_process_of_engines(stack, config.data_dir)
             return
         stack.require_startable()
@@ -196,7 +196,7 @@ def down() -> None:
     from sluice.console.stack.processes import data_dirs_of_running  # noqa: PLC0415
     from sluice.console.stack.stack import Stack  # noqa: PLC0415
 
-    # The data_dir comes from the running processes. conf/ may be invalid by now, or may name another data_dir.
+    # Takes data_dir from the running processes, because conf/ may have become invalid, or may name another data_dir now.
     found = [SluiceConfig(data_dir=each, lake=str(each / "lake")) for each in data_dirs_of_running(conf_dir())] or [
         config_now()
     ]
@@ -411,11 +411,13 @@ def demo(  # noqa: PLR0917  one argument an option
 INTERRUPTED = 130  # 128 + SIGINT, as in shells.
 
 
-COMPLETE_VARIABLE = "_SLUICE_COMPLETE"  # The variable that a shell sets to request completions.
+COMPLETE_VARIABLE = "_SLUICE_COMPLETE"  # The environment variable that a shell sets when it requests completions.
 
 
 def _command() -> Any:
-    """Returns the click command. When a shell requests completions, the command also completes the names in conf/."""
+    """Returns the command `sluice` as a click command. When a shell requests completions, the command also completes names of destinations
+    and tables.
+    """
     command = typer.main.get_command(app)
     if os.environ.get(COMPLETE_VARIABLE):
         from sluice.console.commands.completion import complete_names  # noqa: PLC0415
@@ -425,8 +427,8 @@ def _command() -> Any:
 
 
 def main() -> None:
-    """Runs the command. An error is printed as one red sentence, and sets the exit code. With SLUICE_DEBUG=1, the traceback is shown
-    instead of the sentence.
+    """Runs the command line. Prints an error as one red message, and exits with the code of the error. With SLUICE_DEBUG=1, shows the
+    traceback instead of the message.
     """
     from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
 
@@ -444,7 +446,7 @@ def main() -> None:
 
 
 def spoken(error: Exception) -> str:
-    """Returns the sentence that an operator sees for an error."""
+    """Returns the message that an operator sees for an error."""
     return str(error) or type(error).__name__
 
 

@@ -1,15 +1,16 @@
-"""Checks formatting, lint and types, and runs the tests on real servers, for `./sluice test`.
+"""Implements `./sluice test`: checks formatting, lint and types, and runs the tests on real servers.
 
-Without arguments it runs everything, as continuous integration does. With paths it runs only the tests in them. It then sets nothing up,
-because fixtures start the servers that a test needs. `--quick` leaves out the type check and the tests that need a server, Spark, a browser
-or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick run runs everything once, and finds
-most failures early.
+Without arguments, it runs all checks and tests, as continuous integration does. With paths, it runs only the tests in these paths, and does
+not set up servers first, because fixtures start the servers that a test needs. `--quick` leaves out the type check and the tests that need
+a server, Spark, a browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick run executes
+everything once, and finds most failures early.
 
-The type check runs in parallel with the tests. It uses one core for a minute. On a clean checkout, the other core compiles the kernels in
-that time.
+The type check runs in parallel with the tests. It uses one core for a minute. On a clean checkout, the other core compiles the kernels
+during this time.
 
-If only a few tests fail in a run without arguments for pytest, the failed tests are run again, alone. A test that then passes is reported
-as unsteady and must be fixed. A test that fails again fails the run. If many tests fail, the cause is not chance, and no test is run again.
+If only a few tests fail in a run without arguments for pytest, the failed tests are run again without other tests. A test that then passes
+is reported as unsteady, and a developer must fix it. A test that fails again fails the run. If many tests fail, the failures have a common
+cause, and no test is run again.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from sluice.package_files import PACKAGE
 
 PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. `sluice test` needs one.
 WORKERS_MAX = 4
-# There are this many more workers than cores. A worker uses a core while other workers wait for servers. With two more workers, tests with
-# Spark reach their time limits.
+# How many more workers than cores there are. A worker can use a core while other workers wait for servers. With a value of 2, tests with
+# Spark would exceed their time limits.
 WAITING = 1
-# At most this many workers are replaced after their process ended (tests/limits.py). The test that ended a worker fails, and the other
-# tests continue.
+# The most workers that are replaced after their processes ended (tests/limits.py). The test that ended a worker's process fails, and the
+# other tests continue.
 RESTARTS_MAX = 2
 WORKER_BYTES = 4 << 30  # The memory that a worker needs for itself and for the servers that its tests start.
 TYPES = "types"
@@ -50,10 +51,10 @@ STATIC_CHECKS = {
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
-# This variable switches bytecode files off, so it is removed from the environment of the checks. The tests start some thousand Python
-# processes. Without bytecode files, each of them would compile the project's sources again.
+# This variable makes Python write no bytecode files. It is removed from the environment of the checks, because the tests start some
+# thousand Python processes, and without bytecode files, each process would compile the project's sources again.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
-# A quick run sets this variable. tests/marks.py then makes each test fail that starts a server.
+# A quick run sets this variable. tests/marks.py then fails each test that starts a server.
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"
 SLOW_MARKS = ("servers", "spark", "browser", "package")
 QUICK_TESTS = " and ".join(f"not {mark}" for mark in SLOW_MARKS)
@@ -61,8 +62,8 @@ OTHER_TESTS = " or ".join(SLOW_MARKS)
 # The file in which pytest records failed tests for its option --last-failed.
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed.
-# Failed tests are run again only if they are in at most this many files. Files are counted and not tests, because one server that does not
-# start fails all tests of its file.
+# Failed tests are run again only if they are in at most this many files. Counts files instead of tests, because a server that does not
+# start fails all tests of one file.
 UNSTEADY_FILES_MAX = 4
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
@@ -70,8 +71,8 @@ COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.cover
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckChoice:
-    """Which checks to run. `arguments` are passed to pytest and may contain paths. `not_quick` selects only the checks that `quick` leaves
-    out.
+    """The options of `./sluice test`. `arguments` are passed to pytest and may contain paths. `not_quick` selects only the checks that
+    `quick` leaves out.
     """
 
     arguments: Sequence[str] = ()
@@ -82,7 +83,7 @@ class CheckChoice:
 
     @property
     def paths(self) -> list[Path]:
-        """The files and directories among the arguments. In an argument, `::` separates the file from the name of a test."""
+        """The files and directories among the arguments. In an argument, `::` separates a file from the name of a test."""
         words = (argument.partition("::")[0] for argument in self.arguments if not argument.startswith("-"))
         return [PROJECT_ROOT / word for word in words if (PROJECT_ROOT / word).exists()]
 
@@ -92,8 +93,8 @@ class CheckChoice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failed tests are run again. They are not if there are arguments for pytest: then a developer chose the tests
-        and needs the result at once.
+        """Whether a few failed tests are run again. False if there are arguments for pytest, because a developer who chose the tests needs
+        the result at once.
         """
         return not self.arguments
 
@@ -111,8 +112,8 @@ def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
 
 
 def run_quality(choice: CheckChoice) -> int:
-    """Sets up what the checks need, and runs all of them, even if one fails. Returns an exit code. If no test ran at all, the run has
-    failed.
+    """Sets up what the checks need, and runs all checks, even if one fails. Returns the exit code: 0 if all checks passed. A run in which
+    no test ran has failed.
     """
     screen = Console(stderr=True)
     environment = {**os.environ, QUICK_VARIABLE: "1"} if choice.quick else dict(os.environ)
@@ -129,7 +130,7 @@ def run_quality(choice: CheckChoice) -> int:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
         failed = [name for name, code in codes.items() if code]
-        # With another exit code, pytest did not run all tests, so the failed tests are not run again.
+        # Any other exit code means that pytest did not run all tests. Then the failed tests are not run again.
         whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
@@ -143,7 +144,9 @@ def run_quality(choice: CheckChoice) -> int:
 
 
 def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
-    """Sets up a server that is not available on every system. If the server is not available, prints that its tests are skipped."""
+    """Sets up a database server that is not available on every system. If the server is not available, prints that its tests are
+    skipped.
+    """
     try:
         set_up([server], delta=False, screen=screen)
     except SetupError as error:
@@ -196,13 +199,14 @@ def workers_of(cores: int, memory_bytes: int) -> int:
 def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> int:
     screen.rule(f"{name}: {' '.join(command)}", align="left")
     began = time.monotonic()
-    psutil.cpu_percent()  # Starts the measurement. The next call returns the load since this call.
+    psutil.cpu_percent()  # Begins a measurement: the next call returns the load since this call.
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=PROJECT_ROOT, env=environment)
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        code = process.wait() or 1  # The check has received Ctrl-C too, and needs time to end its servers.
-    # The load shows whether more workers, or tests with less work, would shorten the run.
+        # Waits, because the check has received Ctrl-C too, and needs time to end its servers.
+        code = process.wait() or 1
+    # Prints the load of the processors. If it is low, more workers would shorten the run. If it is high, only less work in the tests would.
     busy = f"the processors {psutil.cpu_percent():.0f} % busy"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code

@@ -17,14 +17,14 @@ from sluice.cdc_engine.source import reader as replica
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedReader:
-    """What was found about a reader: one line that describes it, and the problems that prevent its use."""
+    """The result of checking a reader: a line that describes the reader, and the problems that prevent its use."""
 
     what: str
     problems: tuple[str, ...] = ()
 
 
 def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
-    """Queries the reader and the source, and compares the two. Returns None if conf/ names no reader."""
+    """Queries the reader and the source, and finds the problems of the reader. Returns None if conf/ names no reader."""
     reader = reader_of(destination)
     if reader is None:
         return None
@@ -43,7 +43,7 @@ def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
 
 
 def search_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence that says which server's binlog is searched for the position of a time."""
+    """Returns a sentence that says which server's binlog Sluice reads to find the position of a time, and for backfills."""
     if logs_replicated(facts):
         return "searches for the position of a time also read this server; backfills read the binlog of the source"
     return (
@@ -53,7 +53,9 @@ def search_sentence(facts: ServerFacts) -> str:
 
 
 def reader_problems(source: ServerFacts, reader: ServerFacts, filters: list[str]) -> list[str]:
-    """Returns the problems that prevent a replica from being read instead of the source. `filters` are its replication filters."""
+    """Returns the problems because of which the replica `reader` cannot be read instead of the source. `filters` are the replica's
+    replication filters.
+    """
     problems = [
         (
             f"without GTIDs on the {which}, Sluice cannot find out how far the reader is: "

@@ -1,5 +1,5 @@
-"""Checks settings for a run launcher that starts runs on other hosts: whether dagster.yaml and conf/ have what these runs need.
-`dagster_check` calls this module.
+"""Checks whether dagster.yaml and conf/ have the settings that runs on other hosts need, if the run launcher in dagster.yaml starts runs
+there. `dagster_check` calls this module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ REFERENCE = re.compile(r"\$(?!file:|command:)(\w+)")
 
 
 def launcher_findings(settings: Mapping[str, Any], config: SluiceConfig) -> Iterator[str]:
-    """Yields a sentence for each missing setting that runs on other hosts need. With Dagster's default launcher, yields nothing."""
+    """Yields a message for each missing setting that runs on other hosts need. Yields nothing with Dagster's default launcher, which starts
+    runs on the same host.
+    """
     configured = settings.get("run_launcher")
     part: Mapping[str, Any] = configured if isinstance(configured, dict) else {}
     launcher = str(part.get("class", OWN_LAUNCHER))
@@ -51,8 +53,9 @@ def _of_conf(config: SluiceConfig) -> Iterator[str]:
 
 
 def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:
-    """Yields a sentence if the launcher of dagster-docker or dagster-k8s does not pass on variables that runs need. Yields nothing if the
-    launcher passes on a Kubernetes Secret or ConfigMap, because the variables in it are unknown.
+    """Yields a message if the launcher of dagster-docker or dagster-k8s does not pass environment variables that runs need to the
+    containers of runs. Yields nothing if the launcher passes a Kubernetes Secret or ConfigMap, because it is unknown which variables they
+    contain.
     """
     settings = launcher.get("config")
     known: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
@@ -74,8 +77,8 @@ def _given(launcher: Mapping[str, Any]) -> set[str]:
 
 
 def variables_of(settings: Mapping[str, Any], config: SluiceConfig) -> set[str]:
-    """Returns the environment variables that a run reads: those in dagster.yaml, and those in conf/. Settings that only engines use are
-    left out.
+    """Returns the environment variables that a run reads: those that dagster.yaml or conf/ names, except in settings that only engines
+    use.
     """
     return {*_named(dict(settings)), *_named(config.model_dump())}
 

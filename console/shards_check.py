@@ -1,4 +1,4 @@
-"""Checks the shards in conf/ against the recorded tables, for `sluice check`."""
+"""Checks, for `sluice check`, whether the settings `shards` in conf/ fit the tables that engines have recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shards_sentence(config: SluiceConfig) -> str:
 
 
 def shards_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each shard with a column that has the name of the shard column. Such a table would stop."""
+    """Returns a message for each shard with a column whose name is that of the shard column. The engine would stop such a table."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
         for table in read_tables(config.destination_dir(name)):
@@ -35,8 +35,8 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each pattern in `shards` that matches no recorded table. Tables that such a pattern should match would get
-    separate Delta tables.
+    """Returns a message for each pattern in `shards` that matches no recorded table. If the pattern is wrong, the tables that it should
+    match get separate Delta tables.
     """
     return [
         (

@@ -1,5 +1,5 @@
-"""Checks the change logs and histories in conf/ against the recorded tables. So `sluice check` reports an impossible setting before a run
-fails.
+"""Checks, for `sluice check`, whether change logs and histories in conf/ are possible for the tables that engines have recorded. Otherwise
+only a failing run would report an impossible setting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _alone(config: SluiceConfig, destination: str, table: str) -> str:
 
 
 def side_table_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each history that is impossible. Checks only tables that an engine, or the last discovery of the source, has
+    """Returns a message for each history that is impossible. Checks only tables that an engine, or the last discovery of the source, has
     recorded.
     """
     problems = []
@@ -54,7 +54,9 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
 
 
 def rules_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each name of a table in conf/ with `rows`, `masks` or `transform` that no recorded table has exactly."""
+    """Returns a message for each table in conf/ with `rows`, `masks` or `transform` if no recorded table has exactly this name. Otherwise
+    these settings would have no effect.
+    """
     problems = []
     for name, destination in sorted(config.destinations.items()):
         known = _known(config, name)

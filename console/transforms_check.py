@@ -1,5 +1,5 @@
-"""Calls the functions of transforms with zero rows of the recorded tables. So `sluice check` reports a function that does not fit its table
-before an engine stops the table.
+"""Checks, for `sluice check`, whether the functions of transforms fit the tables that engines have recorded, by calling them with zero
+rows. Otherwise only an engine would notice this, and stop the table.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def transforms_sentence(config: SluiceConfig) -> str:
 
 
 def transform_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each function that fails or does not fit its table. Checks only tables that an engine, or the last
-    discovery of the source, has recorded. `conf_problems` reports functions that cannot be imported.
+    """Returns a message for each function that fails or does not fit its table. Checks only tables that an engine, or the last discovery of
+    the source, has recorded. Ignores functions that cannot be imported, because `conf_problems` reports them.
     """
     problems = []
     for name, table, _ in _transforms(config):
@@ -43,7 +43,7 @@ def transform_problems(config: SluiceConfig) -> list[str]:
 
 
 def transform_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each destination whose clients or brokers do not get the tables with a transform."""
+    """Returns a message for each destination whose clients or brokers do not get the tables with a transform."""
     tables: dict[str, list[str]] = {}
     for name, table, _ in _transforms(config):
         if config.destinations[name].has_consumers:

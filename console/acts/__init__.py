@@ -1,3 +1,3 @@
-"""Implements the commands that act on one destination: position, schema changes, snapshots, engines. `cdc_engine.acts` decides what the
-commands may do.
+"""Implements the commands for one destination: `sluice position`, `schema`, `snapshot`, `instance` and `catch-up`. `cdc_engine.acts`
+decides which requests are allowed.
 """

@@ -1,5 +1,5 @@
-"""Waits until the lake has all changes up to the source's current end, for `sluice catch-up`. `cdc_engine.acts.catch_up` decides when
-the lake has them.
+"""Implements `sluice catch-up`: waits until the lake has all changes up to the current end of the source's binlog.
+`cdc_engine.acts.catch_up` decides when this is so.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ LOCK_FILE = "catch-up.lock"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaughtUp:
-    """The result of `sluice catch-up` for one destination: its lake has all changes up to `end`, except those of the
-    tables in `stopped`.
+    """The result of `sluice catch-up` for one destination: after `seconds`, the destination's lake has all changes up to `end`, except
+    changes of the tables in `stopped`.
     """
 
     destination: str
@@ -75,10 +75,10 @@ def catch_up(
     """Waits until the lake has all changes that each source had at the time of the call. If no process of Sluice runs, starts the processes
     that are needed, and stops them at the end.
 
-    `names` are the destinations; an empty list means all destinations. `seconds_max` limits the total time, and 0 means no limit.
-    `wanted_end` describes `until`.
+    `names` are the destinations. An empty list means all destinations. `seconds_max` limits the total time, and 0 means no limit. `until`
+    is as in `wanted_end`.
 
-    Raises SetupError if an operator stopped a destination, and SluiceError if a position is not reached.
+    Raises SetupError if an operator stopped a destination, and SluiceError if the lake does not reach a position.
     """
     chosen = [require_destination(config, name).name for name in dict.fromkeys(names)] or sorted(config.destinations)
     ends = {name: wanted_end(config.destinations[name], until, time.time_ns() // 1000) for name in chosen}
@@ -114,8 +114,8 @@ def catch_up(
 
 
 def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> CatchUpEnd:
-    """Returns the position that the lake must reach. Without `until`, it is the source's current end. `until` is a GTID set or a time. For
-    a time, the position is the first change at or after this time.
+    """Returns the position that the lake must reach. `until` is a GTID set or a time, or empty for the current end of the source's binlog.
+    For a time, the position is that of the first change at or after this time.
 
     Raises SetupError if the time is in the future, PositionLostError if the source no longer has the binlog of that time, and
     ConfigurationError, SourceConnectionError or ActRefusedError if `until` or the source cannot be read.
@@ -137,9 +137,10 @@ def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> Catch
 def running(
     config: SluiceConfig, conf: Path, names: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Callable[[], object]]:
-    """Yields a function that restarts processes of Sluice that died. If Sluice does not run, starts it for the given destinations, and
-    stops it when the context is closed. If Sluice runs already, the yielded function only checks that it still runs. Raises
-    SetupError if another `sluice catch-up` uses this data_dir.
+    """Makes sure that Sluice runs during the block. If Sluice does not run, starts it for the given destinations and stops it at the end of
+    the block.
+    Yields a function that the caller must call from time to time. The function restarts processes that died, or, if Sluice ran already
+    before the block, only checks that Sluice still runs. Raises SetupError if another `sluice catch-up` uses this data_dir.
     """
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():

@@ -23,7 +23,7 @@ from sluice.console.status.report import read_destination, stop_order
 from sluice.console.toolchain.errors import SetupError
 
 REMOVED = "REMOVED"  # The state of a destination whose file is no longer in conf/, and whose ledger still exists.
-LOGS = ("engine.log", "code-server.log")  # The logs of the two kinds of processes in which engines run.
+LOGS = ("engine.log", "code-server.log")  # The logs of the two kinds of processes that may run engines.
 TAIL_BYTES_MAX = 8 << 20
 FOLLOW_SECONDS = 0.3
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -31,9 +31,9 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedInstance:
-    """One destination in the list. `wanted` is the requested state: "run" or "stopped". `by` says who stopped the destination, and when.
-    `kept_by` is the process that runs its engine. `conf` says why Sluice does not use the destination's file in conf/. It is empty if
-    Sluice uses the file.
+    """One destination in the output of `sluice instance list`. `wanted` is the requested state: "run" or "stopped". `by` says who stopped
+    the destination, and when. `kept_by` is the process that runs the destination's engine. `conf` says why Sluice does not use the
+    destination's file in conf/, and is empty if Sluice uses the file.
     """
 
     name: str
@@ -47,7 +47,9 @@ class ListedInstance:
 
 
 def listed(in_use: InUse) -> list[ListedInstance]:
-    """Returns the destinations and groups in conf/, and those that were removed from conf/ but still have files in data_dir."""
+    """Returns all destinations and groups in conf/. Also returns destinations whose files were removed from conf/ and that still have a
+    folder in data_dir.
+    """
     config, now = in_use.config, time.time()
     names = sorted({*config.destinations, *config.groups})
     found = [_listed(in_use, name, config.destination_dir(name), now) for name in names]
@@ -98,8 +100,8 @@ def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
 
 
 def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
-    """Yields new log lines of a destination until `stopping` is set. If a new log file replaces a log file, the new file is read from its
-    beginning.
+    """Yields new log lines of a destination until `stopping` is set. If a log file was emptied or replaced, continues at the beginning of
+    the file.
     """
     offsets = {file: file.stat().st_size for file in _logs(config)}
     while not stopping.wait(FOLLOW_SECONDS):
@@ -122,8 +124,8 @@ def _logs(config: SluiceConfig) -> list[Path]:
 
 
 def _tail(file: Path) -> str:
-    """Returns the newest TAIL_BYTES_MAX bytes of a log, as whole lines. If the log is smaller, the lines begin with the end of the previous
-    log file (`.1`).
+    """Returns the last TAIL_BYTES_MAX bytes of a log, as whole lines. If the log is smaller, also returns lines from the end of the
+    previous log file (`.1`).
     """
     size, before = file.stat().st_size, file.with_name(f"{file.name}.1")
     newest = _since(file, max(0, size - TAIL_BYTES_MAX))[0]
@@ -133,8 +135,8 @@ def _tail(file: Path) -> str:
 
 
 def _since(file: Path, offset: int) -> tuple[str, int]:
-    """Returns the complete lines after an offset, and the offset at their end. If the file is shorter than `offset`, a new file has
-    replaced it, and it is read from its beginning.
+    """Returns the complete lines of a file after an offset, and the offset at the end of these lines. If the file is shorter than `offset`,
+    because it was emptied or replaced, reads it from the beginning.
     """
     try:
         with file.open("rb") as opened:
@@ -147,8 +149,8 @@ def _since(file: Path, offset: int) -> tuple[str, int]:
 
 
 def changed(directory: Path, name: str, text: str) -> bool:
-    """Writes `text` to a destination's file, and returns True. Returns False if the file already has this text. Raises ConfigurationError
-    if conf/ would be invalid with the text, or if conf/ is pulled from elsewhere.
+    """Writes `text` to a destination's file. Returns False, and writes nothing, if the file has this text already. Raises
+    ConfigurationError if conf/ would be invalid with this text, or if conf/ is pulled from a repository or archive.
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(
@@ -173,7 +175,7 @@ def changed(directory: Path, name: str, text: str) -> bool:
 
 
 def text_of(directory: Path, name: str) -> str:
-    """Returns the current text of a destination's file. Raises ConfigurationError if it does not exist."""
+    """Returns the current text of a destination's file in conf/. Raises ConfigurationError if the file does not exist."""
     there = read_conf_files(directory).destinations
     if name not in there:
         raise ConfigurationError(

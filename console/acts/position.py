@@ -1,5 +1,5 @@
-"""Shows and sets the position of a destination, for `sluice position`. `cdc_engine.acts.position` decides whether a
-position is permitted.
+"""Implements `sluice position`: shows and sets the position of a destination. `cdc_engine.acts.position` decides whether a position is
+permitted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _POSITION = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
 def request(position: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
-    """Parses the options that name a position. Raises ConfigurationError if they name no position or several, or if a position is
-    malformed.
+    """Parses the options of `sluice position set` that name a position. Raises ConfigurationError if they name no position or several
+    positions, or if a position is malformed.
     """
     if [bool(position or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
@@ -55,7 +55,9 @@ def request(position: str, gtid: str, *, latest: bool, moment: str = "", earlies
 
 
 def saved_positions(config: SluiceConfig, destination: str = "") -> dict[str, Any]:
-    """Returns, for each destination, its saved position, epoch, and batches in flight. The position is None before the first start."""
+    """Returns the cursor, the epoch and the batches in flight of one destination or of all destinations, by destination. The cursor is None
+    before the first start.
+    """
     names = [require_destination(config, destination).name] if destination else sorted(config.destinations)
     return {name: _saved(read_ledger(config.destination_dir(name))) for name in names}
 

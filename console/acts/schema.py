@@ -1,7 +1,5 @@
-"""Shows the schemas of a destination's tables and the pending schema changes, for `sluice schema`.
-
-This module reads the destination's files. `cdc_engine.acts.stopped_table` records an operator's decision. No command starts or stops a
-process.
+"""Implements `sluice schema show` and `sluice schema held`: shows the schemas of a destination's tables, and the pending schema changes.
+Reads only the destination's files. `cdc_engine.acts.stopped_table` records an operator's decision about a pending schema change.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ def statement_of(file: str) -> str:
 
 
 def directory_of(config: SluiceConfig, name: str) -> Path:
-    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not configure it."""
+    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not have the destination."""
     return config.destination_dir(require_destination(config, name).name)
 
 
 def pending_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[PendingSchemaChange]]:
-    """Returns, for each destination, its pending schema changes. If `name` is empty, all destinations are included."""
+    """Returns the pending schema changes of the destination `name`, or of all destinations if `name` is empty, by destination."""
     names = [name] if name else sorted(config.destinations)
     return {each: pending_changes(directory_of(config, each)) for each in names}
 
@@ -65,7 +63,7 @@ def _pending_json(destination: str, change: PendingSchemaChange) -> dict[str, An
 
 
 def schema_json(config: SluiceConfig, name: str) -> list[dict[str, Any]]:
-    """Returns every table of a destination with its columns, key, schema policy and state."""
+    """Returns a record for every table of a destination: its columns, key, schema policies and state."""
     destination = require_destination(config, name)
     stops = {(stop.database, stop.table): stop for stop in read_ledger(config.destination_dir(name)).stopped_tables}
     tables = {(each.database, each.table): each for each in read_tables(config.destination_dir(name))}

@@ -1,6 +1,4 @@
-"""Shows the snapshots of tables, for `sluice snapshot`. It reads them from the destination's files. `cdc_engine.acts.snapshot` executes
-requests.
-"""
+"""Shows the snapshots of tables, for `sluice snapshot`. `cdc_engine.acts.snapshot` executes an operator's requests."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 1.0
 SHOWN_MAX = 100  # `status` lists at most this many snapshots, because formatting thousands takes seconds.
-# If there are more snapshots, `status` chooses those that it lists by their states, in this order.
+# If there are more than SHOWN_MAX snapshots, `status` lists those with these states first, in this order.
 RANK = (SnapshotState.FAILED, SnapshotState.READING, SnapshotState.READ, SnapshotState.WANTED)
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
 
@@ -38,8 +36,8 @@ def is_lost(config: SluiceConfig, destination: str) -> bool:
 
 
 def require_all(destination: str, tables: Sequence[str], where: str) -> None:
-    """Raises ActRefusedError if a snapshot request names tables or a condition. It is called if the destination's position is lost:
-    then every table may lack changes, and all tables must be read.
+    """Raises ActRefusedError if a request for snapshots names tables or a condition. Called if the destination's position is lost, because
+    then every table may lack changes and must be read.
     """
     if tables or where:
         raise ActRefusedError(
@@ -50,9 +48,9 @@ def require_all(destination: str, tables: Sequence[str], where: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownSnapshot:
-    """A table's snapshot, as the command shows it. `waits` is a sentence that says what the snapshot waits for, or is empty.
-    `cascade_changes` is the number of buffered changes of parent rows. When the snapshot is published, foreign keys pass these changes on
-    to the table.
+    """A table's snapshot, as `sluice snapshot status` shows it. `waits` says what the snapshot waits for, or is empty. `cascade_changes` is
+    the number of buffered changes of parent rows. When the snapshot is published, Sluice makes the changes in the table that foreign keys
+    cause for these parent rows.
     """
 
     destination: str
@@ -62,7 +60,7 @@ class ShownSnapshot:
 
     @property
     def says(self) -> str:
-        """What the snapshot waits for, or why it was restarted, in one line."""
+        """One line that says what the snapshot waits for, or why it was restarted."""
         sentences = [self.waits or self.record.reason]
         if self.record.restarts and self.record.is_open:
             sentences.append(f"restarted {self.record.restarts} times")
@@ -94,8 +92,8 @@ class ShownSnapshot:
 
 
 def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot]:
-    """Returns the snapshots of one destination. If `destination` is empty, returns those of all destinations. Raises MetaError if the
-    record store does not answer.
+    """Returns the snapshots of one destination, or of all destinations if `destination` is empty. Raises MetaError if the record store does
+    not answer.
     """
     from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels
 
@@ -118,8 +116,8 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 
 
 def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
-    """Returns at most SHOWN_MAX snapshots, failed and open ones first, and a sentence about the snapshots that are left out. The
-    sentence is empty if none is left out.
+    """Returns at most SHOWN_MAX snapshots, and a message about the number of snapshots that are left out, or "" if none is left out.
+    Prefers snapshots that failed or are open.
     """
     if len(shown) <= SHOWN_MAX:
         return list(shown), ""

@@ -1,4 +1,4 @@
-"""Defines `sluice catch-up` and its options; `console.acts.catch_up` does the work."""
+"""Defines `sluice catch-up` and its options. `console.acts.catch_up` implements the command."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Completes the names of destinations and tables in the shell. `main` calls it when a shell requests completions.
+"""Completes the names of destinations and tables in the shell. `main` calls `complete_names` when a shell requests completions.
 
-The names come from conf/ and from the destinations' tables.json, so completion needs no connection.
+The names come from conf/ and from the destinations' tables.json, so completions need no connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ Names = Callable[[str], list[str]]
 
 
 def complete_names(command: Any) -> None:
-    """Makes the parameters of a command and its subcommands complete names. Parameters that already have a completion keep it."""
+    """Adds completions to those parameters of a command and its subcommands that are names of destinations or tables. A parameter that has
+    a completion already keeps it.
+    """
     for parameter in getattr(command, "params", ()):
         of_table = (parameter.metavar or "").startswith("DATABASE.TABLE") or parameter.name in TABLE_PARAMETERS
         if of_table:
@@ -39,8 +41,8 @@ def destination_names(incomplete: str) -> list[str]:
 
 
 def table_names(incomplete: str) -> list[str]:
-    """Returns the captured tables of all destinations that match `incomplete`, as "database.table". In a comma-separated list, the last
-    name is completed.
+    """Returns the captured tables of all destinations whose names ("database.table") begin with `incomplete`. If `incomplete` is a
+    comma-separated list, completes the last name in the list.
     """
     from sluice.cdc_engine.config import load_config  # noqa: PLC0415
     from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415

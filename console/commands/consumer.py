@@ -1,4 +1,4 @@
-"""Defines the subcommands of `sluice consumer`; `acts.consumer` does the work."""
+"""Defines the subcommands of `sluice consumer`. `cdc_engine.acts.consumer` implements them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Defines `sluice lake` for the owners of Delta tables, and `sluice quarantine` for values that could not be decoded."""
+"""Defines the subcommands of `sluice lake`, which show, take over, replace or register Delta tables, and of `sluice quarantine`, for values
+that could not be decoded.
+"""
 
 from __future__ import annotations
 

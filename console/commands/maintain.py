@@ -1,4 +1,4 @@
-"""Defines `sluice maintain` and its options; `orchestration.run.maintain_run` does the work."""
+"""Defines `sluice maintain` and its options. `orchestration.run.maintain_run` implements the command."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def named(tables: str) -> tuple[str, ...]:
 
 
 def config_now(directory: Path | None = None) -> SluiceConfig:
-    """Returns conf/ as the engines of this host use it. For an invalid file, uses the file's last valid content, and prints a warning to
-    stderr. Raises ConfigurationError if there is no valid content.
+    """Returns the configuration that the engines of this host use. For an invalid file of conf/, uses the file's last valid content and
+    prints a warning to stderr. Raises ConfigurationError if no valid content is known.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Defines the subcommands of `sluice position`; `console.acts.position` does the work."""
+"""Defines the subcommands of `sluice position`. `console.acts.position` implements them."""
 
 from __future__ import annotations
 

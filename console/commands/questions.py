@@ -1,5 +1,5 @@
-"""Defines `sluice sql`, which queries the lake, and `sluice equal`, which compares the lake with the source. Defines `sluice history` and
-`sluice why`, which show the changes behind the content of the lake.
+"""Defines `sluice sql`, which queries the lake, `sluice equal`, which compares the lake with the source, and `sluice history` and `sluice
+why`, which show the batches that changed a table or a row.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def equal(  # noqa: PLR0917  one argument an option
 
 
 def _progress(sentence: str) -> None:
-    """Prints to standard error, so that standard output contains only the result."""
+    """Prints a message about the progress to standard error, so that standard output contains only the result."""
     errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Defines `sluice backfill` and `sluice repair`, with their options; `console.lake.rows` does the work."""
+"""Defines `sluice backfill` and `sluice repair` with their options. `console.lake.rows` implements the commands."""
 
 from __future__ import annotations
 

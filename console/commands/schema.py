@@ -1,4 +1,4 @@
-"""Defines the subcommands of `sluice schema`; `console.acts.schema` and `acts.stopped_table` do the work."""
+"""Defines the subcommands of `sluice schema`. `console.acts.schema` and `cdc_engine.acts.stopped_table` implement them."""
 
 from __future__ import annotations
 

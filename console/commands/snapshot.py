@@ -1,4 +1,4 @@
-"""Defines the subcommands of `sluice snapshot`; `console.acts.snapshot` and `acts.snapshot` do the work."""
+"""Defines the subcommands of `sluice snapshot`. `console.acts.snapshot` and `cdc_engine.acts.snapshot` implement them."""
 
 from __future__ import annotations
 

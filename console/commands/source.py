@@ -19,7 +19,7 @@ source_app = typer.Typer(
 
 @source_app.command("list")
 def source_list(destination: DestinationArgument, as_json: JsonOption = False) -> None:
-    """Show the sources of a destination: which one is read, and which ones could take over at the current position."""
+    """Show the sources of a destination: which source is read, and which sources could take over at the current position."""
     from sluice.console.source.switch import listed, render  # noqa: PLC0415
 
     sources = listed(config_now(), destination)
