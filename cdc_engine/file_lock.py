@@ -1,4 +1,5 @@
 """Locks a file exclusively between processes (flock). `file_lease` and `run_lock` define what the lock protects.
+
 The kernel releases the lock when the process ends, also after a crash. So the process that holds a lock is alive.
 """
 

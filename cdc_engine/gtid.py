@@ -34,6 +34,7 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 class SetText(NamedTuple):
     """The text of a GTID set, divided at the number of the newest transaction. To get the text of the set after one of the next
     transactions, only this number has to be replaced.
+
     `before` and `after` are the texts before and after the interval that ends with the number, for numbers up to `last`. `first` is the
     start of this interval. It is 0 if the text has a number instead of an interval, and -1 if `before` is the whole text.
     """

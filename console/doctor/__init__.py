@@ -1,1 +1,1 @@
-"""Collects the facts that a report of a defect needs into one text without secrets, for `sluice doctor`."""
+"""Implements `sluice doctor`: collects the facts that a report of a defect needs into one text without secrets."""

@@ -1,7 +1,8 @@
-"""Hides secrets in texts that leave the machine: known values wherever they occur, and whatever has the form of a secret.
+"""Hides secrets in the report of `sluice doctor`: the values of known secrets wherever they occur, and all text that has the form of a
+secret.
 
-Known values come from the variables and files that conf/ names, from environment variables with names such as TOKEN, from the tokens of
-engines, and from settings that contain a secret. `report` passes all its output through this module.
+Known secrets are the values of variables and files that conf/ names, of environment variables with names such as TOKEN, of the engines'
+tokens, and of settings that contain a secret. `report` passes its whole output through this module.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "<hidden>"
-# A secret with at most this many characters is hidden only where it is a whole word. Hiding it everywhere would make the text unreadable.
+# A secret with fewer characters than this is hidden only where it is a whole word. Hiding it within words would make the report unreadable.
 SHORT = 4
-FILE_BYTES_MAX = 64 << 10  # The greatest number of bytes that are read from a file with a secret.
+FILE_BYTES_MAX = 64 << 10  # The most bytes that are read from a file with a secret.
 NAMES_SECRET = re.compile(
     r"pass(word|wd|phrase)?|pwd|secret|token|credential|salt|(^|[_.-])(key|sas|signature|auth)($|[_.-])|access_?key|"
     r"account_?key|authorization|headers?$|private",
@@ -44,8 +45,8 @@ QUERY = re.compile(r"(\w+://[^\s?#'\"]+)\?[^\s'\"]+")
 
 
 class Redactor:
-    """Hides known secrets, and whatever has the form of a secret. If a secret contains another one, the longer secret is replaced first, so
-    that no part of it remains.
+    """Hides known secrets, and all text that has the form of a secret. Replaces longer secrets first, so that no part of a secret remains
+    that contains another secret.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -73,8 +74,8 @@ class Redactor:
 
 
 def shown_setting(value: Any, name: str = "") -> Any:
-    """Returns a setting of conf/ without secrets. It shows where a secret is, but neither its value nor the arguments of a command that
-    prints it.
+    """Returns a setting of conf/ without secrets. For a secret, the result shows the secret's location, but not the secret itself, and not
+    the arguments of a command that prints the secret.
     """
     if isinstance(value, Mapping):
         if NAMES_SECRET.search(name) and not set(value) <= LOCATIONS:
@@ -92,7 +93,9 @@ def shown_setting(value: Any, name: str = "") -> Any:
 
 
 def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]) -> set[str]:
-    """Returns the secrets in a setting of conf/: literal values, and the values of the variables and files that the setting names."""
+    """Returns the secrets in a setting of conf/: secrets that the setting contains, and the values of the variables and files that it
+    names.
+    """
     found: set[str] = set()
     if isinstance(value, Mapping):
         for key, part in value.items():

@@ -1,8 +1,8 @@
-"""Collects the report of `sluice doctor`: versions, conf/, state, errors in logs, disk and ports. It connects to no source, and passes
-every text through a `Redactor`.
+"""Collects the report of `sluice doctor`: versions, conf/, state, errors in logs, disk and ports. Connects to no source, and passes all
+text through a `Redactor`.
 
-The report is needed when something is broken. So a part that cannot be collected does not prevent the report: a sentence says why the part
-is missing.
+The report is needed when something is broken. So a part that cannot be collected does not prevent the report: instead of the part, the
+report says why the part is missing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ VARIABLES = (
 )
 TOKEN_FILES = ("engine-token", "*/run-endpoint.json", "engine/*/run-endpoint.json")
 ERROR = re.compile(r"error|exception|traceback|critical|fatal|refused|denied|killed|no space", re.IGNORECASE)
-# The limits per log: lines, characters of a line, bytes that are searched.
+# The limits per log: the number of lines, the characters of a line, and the bytes at the log's end that are searched.
 LINES_MAX, LINE_MAX, LOG_BYTES_MAX = 40, 400, 512 << 10
 
 Part = Callable[[], Any]
@@ -129,8 +129,8 @@ def _section(part: Any) -> str:
 
 
 def _parsed_conf(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the parsed files of conf/, and a sentence for each file that cannot be parsed. Parsing drops comments, which may contain
-    secrets.
+    """Returns the parsed files of conf/, and a message for each file that cannot be parsed. Returns parsed values instead of texts, because
+    comments in the texts may contain secrets.
     """
     parsed: dict[str, Any] = {}
     unreadable: dict[str, str] = {}
@@ -146,13 +146,13 @@ def _parsed_conf(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
             parsed[name] = yaml.safe_load(text) or {}
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            # The sentence quotes nothing from the file, because the text at the position of the error may be a secret.
+            # Quotes nothing from the file, because the text at the position of the error may be a secret.
             unreadable[name] = f"the file is not YAML{f': line {mark.line + 1}' if mark else ''}"
     return parsed, unreadable
 
 
 def _config(conf: Path) -> SluiceConfig | str:
-    """Returns the configuration in use, or a sentence if conf/ is invalid. The sentence quotes nothing from conf/."""
+    """Returns the configuration in use. If conf/ is invalid, returns a message instead, which quotes nothing from conf/."""
     try:
         return as_kept(conf).config
     except SluiceError:
@@ -176,7 +176,9 @@ def _secrets(
 
 
 def _tokens(text: str) -> set[str]:
-    """Returns the token in the JSON of an endpoint file. If the text is no such JSON, returns the whole text, which may be the token."""
+    """Returns the token in the JSON of an endpoint file. If the text is not such JSON, returns the whole text, because it may be the
+    token.
+    """
     try:
         return {str(json.loads(text)["token"])}
     except (ValueError, TypeError, KeyError):
@@ -245,8 +247,8 @@ def _ports(config: SluiceConfig) -> dict[str, str]:
 
 
 def _log_errors(data_dir: Path) -> dict[str, list[str]]:
-    """Returns, for each log file, its last lines that look like errors."""
-    # The endings of a log, and of the second file to which its content moves when it reaches its size limit.
+    """Returns the last lines that look like errors of each log file, by the path of the file."""
+    # The endings of a log, and of the second file with the log's earlier lines (see `keeping.log_files`).
     endings = ("*.log", "*.log.1")
     logs = sorted(log for folder in log_files.FOLDERS for ending in endings for log in (data_dir / folder).glob(ending))
     return {str(log.relative_to(data_dir)): _errors_of(log) for log in logs}

@@ -1,8 +1,8 @@
-"""Takes over a Delta table that runs refuse, and re-snapshots it, for `sluice lake accept`.
+"""Implements `sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it.
 
-Runs refuse a Delta table that is missing, restored, replaced, owned by somebody else, or ahead of the ledger. Such a table may lack rows
-that the stream does not repeat. Therefore the command requests the snapshot before it accepts the table. If the command crashes in between,
-the table stays stopped or is re-snapshotted. It never continues with rows missing.
+Runs refuse a Delta table that is missing, restored, replaced, owned by another ledger, or ahead of the ledger. Such a table may lack rows
+that the stream does not repeat. Therefore the command requests the snapshot before it takes the table over. If the command crashes between
+these steps, the table stays stopped or is re-snapshotted, but it never continues with rows missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from sluice.spark_jobs.table_owner import Owner
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """What an operator accepts. With `as_it_is`, the table is not re-snapshotted, so missing rows stay missing."""
+    """The options of `sluice lake accept`. `name` is the table. With `as_it_is`, the table is not re-snapshotted, so missing rows stay
+    missing.
+    """
 
     destination: str
     name: str
@@ -45,7 +47,7 @@ def accept(
     """Reports what a table lacks, takes the table over in its current state, and requests its snapshot unless `as_it_is` is set.
 
     Raises SetupError if the operator declines or the table cannot be re-snapshotted, and ActRefusedError if the snapshot is refused. Raises
-    LeaseLostError while a run merges. If the ledger must be changed too, it also raises LeaseLostError while the engine runs.
+    LeaseLostError if a run merges, and also if the engine runs while the ledger must be changed.
     """
     lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
     table, ledger = lake.table(acceptance.name), read_ledger(directory)
@@ -74,8 +76,8 @@ def accept(
 def _take_over(
     lake: DestinationLake, directory: Path, acceptance: Acceptance, table: LakeTable | None, ledger: Ledger
 ) -> None:
-    """Requests the snapshot, then takes the table over. The caller holds the run lock, so no run can publish the snapshot before the
-    table is taken over.
+    """Requests the snapshot, and then takes the table over. The caller must hold the run lock, so that no run publishes the snapshot
+    between these two steps.
     """
     if not acceptance.as_it_is:
         snapshot.start(directory, [acceptance.name])
@@ -121,8 +123,8 @@ def _question(config: SluiceConfig, acceptance: Acceptance, table: LakeTable | N
 
 
 def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
-    """Returns a sentence for each kind of data that a re-snapshot of this table does not restore. Each sentence begins with a blank.
-    Returns "" if the re-snapshot restores everything.
+    """Returns sentences about the data that a re-snapshot of this table does not restore, each with a leading blank. Returns "" if a
+    re-snapshot restores everything.
     """
     options = config.destinations[acceptance.destination].table(*acceptance.name.split(".", 1))
     tables = read_tables(config.destination_dir(acceptance.destination))

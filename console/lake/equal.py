@@ -1,4 +1,4 @@
-"""Compares source and lake with the package `equality`, and shows the result, for `sluice equal`."""
+"""Implements `sluice equal`: compares the source and the lake with the package `equality`, and shows the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ MARKS = {
 
 
 def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: float) -> Extent:
-    """Returns how much the comparison covers. Raises ConfigurationError if two options exclude each other."""
+    """Returns which part of the rows the comparison covers, by the options of the command. Raises ConfigurationError if two options exclude
+    each other.
+    """
     if sum((sample > 0, full, since_last)) > 1:
         raise ConfigurationError("--sample, --full and --since-last exclude each other: give only one of them")
     if sample:
@@ -41,8 +43,8 @@ def compare(
     extent: Extent,
     say: Callable[[str], None] | None = None,
 ) -> Iterable[TableResult]:
-    """Compares the tables of a destination, and yields the results. `ComparedDestination` describes `say`. Raises ConfigurationError if
-    there is no such destination.
+    """Compares tables of a destination, and yields a result per table. `say` is as in `ComparedDestination`. Raises ConfigurationError if
+    the destination does not exist.
     """
     settings = require_destination(config, destination)
     request = ComparedDestination(
@@ -72,7 +74,7 @@ def render(results: Sequence[TableResult]) -> RenderableType:
 
 
 def sentences_of(result: TableResult) -> list[str]:
-    """Returns the sentences about a compared table that are printed below the table of numbers."""
+    """Returns the lines about a compared table that are printed below the table of numbers."""
     said = [result.reason] if result.reason else []
     said += [
         f"chunk {each.chunk}: rows differ; {each.source_rows} in the source, {each.lake_rows} in the lake"

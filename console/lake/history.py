@@ -1,7 +1,6 @@
-"""Lists the batches that changed a table, for `sluice history`. It reads them from the table's Delta log, not from Dagster's storage.
-
-Each entry describes an interval of the source: its positions, GTIDs and commit times, the changes by kind, and the table's versions before
-and after the batch.
+"""Implements `sluice history`: lists the batches that changed a table. Reads them from the table's Delta log, not from Dagster's storage.
+Each entry describes one batch: its interval of the stream with positions, GTIDs and commit times, the number of changes by kind, and the
+versions of the Delta table before and after the batch.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ Match = Callable[[CommittedInterval], bool]
 
 @dataclasses.dataclass(frozen=True)
 class HistoryTable:
-    """A captured table and its path in the lake. `key` are the columns by which it is merged, and is empty for a table without a key.
-    `current_state` says whether its Delta table is a current-state table.
+    """A captured table and its path in the lake. `key` are the columns by which rows are merged, or empty for a table without a key.
+    `current_state` says whether the Delta table at `path` is a current-state table.
     """
 
     destination: str
@@ -43,18 +42,18 @@ class HistoryTable:
     key: tuple[str, ...]
     storage_options: dict[str, str]
     current_state: bool = True
-    # The shard column, with its value in the rows of the source table. It is empty for a table that is not a shard.
+    # The shard column, with its value in the rows of this source table. Empty for a table that is not a shard.
     shard: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def is_concerned_by(self, commit: CommittedInterval) -> bool:
-        """Returns whether a commit may have changed rows of this source table. If shards share the Delta table, a commit that Sluice
-        made for another shard has not.
+        """Returns whether a commit may have changed rows of this source table. Returns False only for a commit that Sluice made for another
+        shard of the Delta table.
         """
         return not self.shard or (commit.table, commit.destination) in {("", ""), (self.name, self.destination)}
 
     def log(self, version: int | None = None) -> Any:
-        """Returns the Delta table at a version, or at the newest if `version` is None. Raises SetupError if the table does not exist or
-        cannot be read.
+        """Returns the Delta table in a version, or in the newest version if `version` is None. Raises SetupError if the table does not
+        exist or cannot be read.
         """
         try:
             return deltalake.DeltaTable(self.path, version=version, storage_options=self.storage_options or None)
@@ -65,8 +64,8 @@ class HistoryTable:
 
 
 def captured_table(config: SluiceConfig, name: str, destination: str = "") -> HistoryTable:
-    """Returns the table "database.table" of the destination that captures it. Raises ConfigurationError if no destination captures it, or
-    several do.
+    """Returns the captured table `name` ("database.table"). Raises ConfigurationError if no destination captures it, or if several
+    destinations capture it and `destination` names none of them.
     """
     if destination:
         require_destination(config, destination)
@@ -90,16 +89,16 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> Hi
 
 
 def history_of(table: HistoryTable) -> list[CommittedInterval]:
-    """Returns the batches in the Delta log, newest first. Commits of other writers are included too."""
+    """Returns the batches in a table's Delta log, and the commits of other writers, newest first."""
     commits = (read_commit(commit) for commit in table.log().history())
     return batches(commit for commit in commits if table.is_concerned_by(commit))[::-1]
 
 
 def at(history: Sequence[CommittedInterval], word: str) -> list[CommittedInterval]:
-    """Returns the entries that `word` selects from a history, which is sorted newest first. `word` is a version, FILE:OFFSET, a GTID, or a
-    time in ISO form, by default in UTC.
+    """Returns the entries of a history that `word` selects. The history is sorted newest first. `word` is a version, FILE:OFFSET, a GTID,
+    or a time in ISO form, which is in UTC if it has no zone.
 
-    A time selects the newest batch with a change that committed at or before this time. Raises ConfigurationError for any other text.
+    A time selects the newest batch with a change that was committed at or before this time. Raises ConfigurationError for any other text.
     """
     if word.isdigit():
         version = int(word)
@@ -130,8 +129,8 @@ def _file_and_offset(position: Any) -> tuple[int, int]:
 
 
 def _gtid(word: str) -> Match | None:
-    """Returns a function that tells whether an interval contains the GTID in `word`. Returns None if `word` is not a GTID. A date is
-    not taken for a GTID.
+    """Returns a function that returns whether an interval contains the GTID `word`. Returns None if `word` is not a GTID. Treats 2026-03-01
+    as a date, although it has the form of a GTID of MariaDB.
     """
     if re.fullmatch(r"\d{4}-\d\d-\d\d", word) or not re.fullmatch(
         r"[0-9a-fA-F-]{36}(:[a-z_]\w*)?:\d+|\d+-\d+-\d+", word
@@ -178,9 +177,9 @@ def render(history: Sequence[CommittedInterval]) -> Table:
 
 
 def _hand(interval: CommittedInterval) -> str:
-    """Returns what made a commit: the delivery of a batch, or a snapshot, backfill or repair, with its id."""
+    """Returns the operation that made a commit: the delivery number of a batch, or a snapshot, backfill or repair with its id."""
     if not interval.ours:
-        return "another hand"
+        return "another writer"
     if interval.kind == MAINTENANCE_KIND:
         return interval.kind
     if interval.backfill:

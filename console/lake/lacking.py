@@ -1,7 +1,7 @@
-"""Finds what a Delta table lacks compared with its state after the last run, and why runs refuse the table. `lake accept` and `schema
-resume` use this module.
+"""Finds what a Delta table lacks compared with its state after the last run, and why runs refuse the table, for `sluice lake accept` and
+`sluice schema resume`.
 
-It reads only logs, no rows. Positions and changes come from the records in commits, and row counts from the statistics of files.
+Reads only Delta logs, and no rows. Positions and changes come from the records in commits, and row counts from the statistics of files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:
     """Raises ActRefusedError if the table stopped because of its Delta table, and the next run would refuse the Delta table again. Without
-    this check, the operator would see the table as resumed, and the next change would stop the table again.
+    this check, the table would seem to be resumed, and the next change would stop it again.
     """
     if state in OF_THE_LAKE and (why := _why_refused(config, destination, name)):
         raise ActRefusedError(
@@ -40,7 +40,7 @@ def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str
 
 
 def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
-    """Returns why the next run would refuse the Delta table, and what to do. Returns "" if the run would accept it."""
+    """Returns why the next run would refuse the Delta table, and what to do. Returns "" if the run would merge into the table."""
     directory = config.destination_dir(destination)
     ledger, records = read_ledger(directory), LakeTables(directory)
     owner = Owner(ledger_id=ledger.ledger_id, destination=destination, table=name)
@@ -80,7 +80,9 @@ def _record(kept: tuple[str, int] | None) -> TableRecord | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lacking:
-    """Compares a Delta table with its state after the last run of its owner. `table` is None if the Delta table does not exist any more."""
+    """Describes what a Delta table lacks compared with its state after the last run of its owner. `table` is None if the Delta table does
+    not exist any more. `cursor` is the destination's cursor.
+    """
 
     lake: DestinationLake
     owner: Owner
@@ -88,7 +90,7 @@ class Lacking:
     cursor: str
 
     def sentence(self) -> str:
-        """Returns sentences about what the Delta table lacks compared with its state after the last run."""
+        """Returns the description as one or more sentences."""
         left = self.lake.left(self.owner.table)
         if self.table is None:
             return f"The Delta table is gone, so all rows that runs merged up to {self.cursor} are missing."
@@ -110,7 +112,9 @@ class Lacking:
         return self._lost(record, lost)
 
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
-        """Describes a table that an older copy has replaced. The log of the copy does not contain the missing commits."""
+        """Returns the description of a table that an older copy has replaced. It has no counts, because the log of the copy lacks the
+        missing commits.
+        """
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "the first change of the table"
         return f"The Delta table has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
@@ -142,8 +146,8 @@ class Lacking:
 
 
 def _is_renamed(owner: Owner, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> bool:
-    """Returns whether a run of `owner` has replaced the Delta table because the source renamed the table. The table then has another id
-    although nothing is lost.
+    """Returns whether a run of `owner` has replaced the Delta table because the table was renamed in the source. In this case, the Delta
+    table has another id although no row is lost.
     """
     return any(
         rewrites(each) and is_by(owner, each) for each in history if int(each.get("version", 0)) > record.version

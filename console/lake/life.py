@@ -1,8 +1,9 @@
-"""Shows the changes of one row with values, commit time, batch and run, for `sluice why`. It finds them in the versions of the Delta table.
+"""Implements `sluice why`: shows the changes of one row with values, commit time, batch and run. Finds the changes in the versions of the
+Delta table.
 
-A row contains the order key of its last change, and each commit records the range of its order keys. So a row's order key leads to the
-commit that wrote the row, and only the version before that commit must be read next. If a version lacks the row, the commits that may have
-deleted the row are searched, newest first.
+A row in the lake has the order key of its last change, and each commit records the range of its order keys. So a row's order key leads to
+the commit that wrote the row, and the version before this commit is the next version to read. If a version lacks the row, the earlier
+commits that may have deleted the row are searched, newest first.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ class RowVersions(Protocol):
     """Reads one row in any version of the table."""
 
     def row(self, version: int) -> Row | None:
-        """Returns the row in a version, including Sluice's own columns, or None if that version lacks it. Raises GoneError if the version
-        cannot be read.
+        """Returns the row in a version, including Sluice's own columns, or None if the version lacks the row. Raises GoneError if the
+        version cannot be read.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class LifeStep:
-    """One change of the row. `happened` is insert, update or delete, or says that this is the oldest known state. `values` are the new
-    values, or the last values of a deleted row. `commit` is None if the log no longer contains the commit.
+    """One change of the row. `happened` is insert, update or delete, or says that this is the oldest known state. `values` are the values
+    after the change, or the last values of a deleted row. `commit` is None if the Delta log no longer contains the commit. `committed_at`
+    is the commit time in the source, or None if unknown.
     """
 
     happened: str
@@ -67,7 +69,7 @@ class LifeStep:
 
 
 def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterator[LifeStep]:
-    """Yields the changes of a row, newest first. `commits` are all commits in the log, newest first."""
+    """Yields the changes of a row, newest first. `commits` are all commits in the Delta log, newest first."""
     at, looks = (commits[0].version if commits else -1), 0
     while at >= 0 and looks < LOOKS_MAX:
         looks += 1
@@ -78,7 +80,8 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
                 yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            # A backfill merged an interval that contains the row's change, but it left this row as it was.
+            # The commit is of a backfill whose interval contains the row's change, but the backfill did not change this row. So an earlier
+            # commit wrote the row.
             if commit.backfill and before == row:
                 at = commit.version - 1
                 continue
@@ -99,7 +102,7 @@ def _look(versions: RowVersions, version: int) -> Row | None:
 
 
 def _commit_of(commits: Sequence[CommittedInterval], order_key: int, at: int) -> CommittedInterval | None:
-    """Returns the newest commit up to version `at` whose range contains the order key, or None if the log has none."""
+    """Returns the newest commit up to version `at` whose range contains the order key, or None if the log has no such commit."""
     return next(
         (each for each in commits if each.version <= at and each.first_order_key <= order_key <= each.last_order_key),
         None,
@@ -118,7 +121,7 @@ def _happened(row: Row, before: Row | None) -> str:
 
 def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep:
     values = {name: value for name, value in row.items() if name not in OURS}
-    # The commit of a snapshot records when the rows were read. It does not know when the source committed them.
+    # For rows that a snapshot read, only the time of reading is known, and not when the source committed them.
     if commit is not None and commit.snapshot:
         return LifeStep(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
@@ -126,7 +129,7 @@ def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep
 
 
 class TableVersions:
-    """Reads a row by deltalake, which skips files that cannot contain the key."""
+    """Reads versions of a row with deltalake, which skips files that cannot contain the row's key."""
 
     def __init__(self, table: HistoryTable, key: Mapping[str, str]) -> None:
         self._table = table
@@ -146,7 +149,7 @@ class TableVersions:
 def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
     """Yields the changes of the row with this key. `key` has the form `5`, `id=5`, or `7,a` in the order of the key's columns.
 
-    Raises ConfigurationError if the key is malformed. If older versions cannot be read, raises GoneError after the changes that are known.
+    Raises ConfigurationError if the key is malformed. If older versions cannot be read, yields the known changes and then raises GoneError.
     """
     versions = TableVersions(table, {**parse_key(table, key), **table.shard})
     commits = sorted((read_commit(each) for each in table.log().history()), key=lambda each: -each.version)
@@ -154,7 +157,7 @@ def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
 
 
 def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
-    """Returns the known changes of a row, and why older changes are unknown. The reason is empty if all changes are known."""
+    """Returns the known changes of a row, and the reason why older changes are unknown, which is empty if all changes are known."""
     steps: list[LifeStep] = []
     try:
         steps.extend(row_life(table, key))
@@ -189,7 +192,9 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
 
 
 def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
-    """Parses `column=value`. Returns an empty name if the text does not begin with the name of a key column."""
+    """Parses `column=value`, and returns the column and the value. If the text does not begin with the name of a key column, returns "" and
+    the whole text.
+    """
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")
     return column, value if column else part
@@ -231,8 +236,8 @@ def render(steps: Sequence[LifeStep]) -> Table:
 
 
 def _read_time(commit: CommittedInterval | None) -> str:
-    """Returns a text that says before which time a snapshot read the row, because the row's own commit time is unknown. Returns "" if no
-    snapshot read the row.
+    """Returns the text that is shown instead of a commit time if a snapshot read the row: the time before which the row was committed.
+    Returns "" if no snapshot read the row.
     """
     return (
         f"before {moment(commit.last_commit_time_us)}, the time of the snapshot" if commit and commit.snapshot else ""

@@ -1,4 +1,4 @@
-"""Runs operations on Delta tables in the process of a command, which has no engine, and shows the results."""
+"""Runs backfills, repairs and other operations on Delta tables in the process of a command, and shows the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.orchestration.run.spark_merge import spark_merge
 
 @contextlib.contextmanager
 def ports_of_command() -> Iterator[Ports]:
-    """Yields the ports of an operation that needs no engine. Raises SetupError if a table could not be written."""
+    """Yields the ports for an operation that needs no engine. Raises SetupError if the block could not write a table."""
     try:
         yield Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     except MergeFailedError as error:
@@ -26,15 +26,15 @@ def ports_of_command() -> Iterator[Ports]:
 
 
 def _no_engine() -> Any:
-    """Raises NotImplementedError. It is never called, because the operation needs no engine."""
+    """Raises NotImplementedError. Never called, because these operations need no engine."""
     raise NotImplementedError
 
 
 def results(
     reports: Sequence[TableReport], refused: Mapping[str, str], after: Sequence[TableResult] | None = None
 ) -> Table:
-    """Formats the results of an operation, one line per table. `refused` has the reason for each table that was left out. `after` has the
-    comparisons after a repair.
+    """Formats the results of a backfill or repair, one line per table. `refused` has the reason for each table that was left out. `after`
+    are the comparisons after a repair, or None.
     """
     equal = ["equal now"] if after is not None else []
     shown = Table("table", "keys", "rows inserted", "updated", "deleted", "version", *equal)

@@ -1,6 +1,4 @@
-"""Shows on a terminal how far reading has progressed, as bars with amount, percent, rate and remaining time. Snapshots, backfills,
-repairs and the demo use these bars.
-"""
+"""Shows the progress of snapshots, backfills, repairs and the demo on a terminal, as bars with amount, percent, rate and remaining time."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from sluice.cdc_engine.progress import ReadProgress, Unit, figures
 
 
 class ProgressBars:
-    """Shows one bar per name, from `__enter__` to `__exit__`. Other output appears above the bars. With `transient`, the bars are removed
-    at the end.
+    """Shows one bar per name during a `with` block. Other output appears above the bars. With `transient`, the bars are removed at the end
+    of the block.
     """
 
     def __init__(self, screen: Console, unit: Unit, *, transient: bool = False) -> None:
@@ -32,8 +30,8 @@ class ProgressBars:
         self._shown.stop()
 
     def show(self, name: str, made: ReadProgress, description: str = "") -> None:
-        """Updates the bar of a name. `description` is the text next to the bar. If it is empty, the name is shown. The figures appear when
-        reading has begun.
+        """Creates or updates the bar of a name. `description` is the text next to the bar, by default the name. Figures appear when reading
+        has begun.
         """
         if name not in self._bars:
             self._bars[name] = self._shown.add_task(name, total=None)

@@ -1,7 +1,8 @@
-"""Shows values that could not be decoded, and writes them into the lake when they can be decoded, for `sluice quarantine`.
+"""Implements `sluice quarantine`: shows values that could not be decoded, and writes them into the lake when they can be decoded.
 
 A replay decodes each value with the installed version of Sluice and the table's current settings (`charsets`, `zero_dates`). A value that
-was written into the lake leaves the quarantine. A value stays in it if it still cannot be decoded, or if its row has changed since.
+was written into the lake is removed from the quarantine. A value stays in the quarantine if it still cannot be decoded, or if its row has
+changed in the meantime.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from sluice.spark_jobs.table_owner import Owner
 RAW_SHOWN = 24  # The number of bytes of a value that are shown.
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-# The longest wait for the run lock. A draining run releases the lock between two batches, and this time is long enough for one batch.
+# The longest wait for the run lock. A draining run releases the lock between two batches, so this time should suffice for one batch.
 RUN_LOCK_SECONDS = 30.0
 Record = dict[str, Any]
-# The value was read before conf/ had these rules for the table. So the value is not masked, and its row was not filtered.
+# Such a value was read before conf/ had these rules for the table. So it is not masked, and its row may be one that the filter excludes.
 RULED = (
     "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot the "
     "table instead (`sluice snapshot start`)"
@@ -47,7 +48,8 @@ NO_CURRENT_STATE = (
     "the table has no current-state table, and Sluice never rewrites a change log or history: re-snapshot "
     "the table instead (`sluice snapshot start`)"
 )
-# In a Delta table of several shards, rows of other shards may have the same key, and rows of other destinations the same order key.
+# In a Delta table of several shards, the row of a value cannot be found: rows of other shards may have the same key, and rows of other
+# destinations the same order key.
 SHARED = (
     "the table has become a shard, and a snapshot has read its rows again, so no row has the position of the "
     "value: re-snapshot the table instead (`sluice snapshot start`)"
@@ -56,8 +58,8 @@ SHARED = (
 
 @dataclasses.dataclass
 class Replayed:
-    """The result of a replay for one column. `reason` says why the last refused value is still refused, as an example for all refused
-    values.
+    """The result of a replay for one column: how many values were written into the lake (`put_back`), belong to rows that have changed
+    (`superseded`), or cannot be decoded or written (`refused`). `reason` is the reason of one refused value.
     """
 
     table: str
@@ -101,8 +103,8 @@ def render(records: Iterable[Record]) -> Table:
 
 
 def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
-    """Decodes every quarantined value again, and writes the values that can now be decoded into the lake. Raises RunLockTimeoutError if
-    other runs hold the run lock for the whole wait, and SetupError if no Spark answers.
+    """Decodes every quarantined value of a destination again, and writes the values that can be decoded now into the lake. Raises
+    RunLockTimeoutError if runs hold the run lock for RUN_LOCK_SECONDS, and SetupError if Spark does not answer.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
@@ -128,7 +130,7 @@ def render_replayed(results: Iterable[Replayed]) -> Table:
 
 
 def _columns(records: list[Record]) -> Iterator[list[Record]]:
-    """Groups the records by table, column and layout of the column."""
+    """Yields the records in groups. All records of a group have the same table, column and column type (`layout`)."""
 
     def column_of(record: Record) -> tuple[str, str, str]:
         return _name(record), record["column"], record["layout"]
@@ -151,7 +153,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
         return dataclasses.replace(result, refused=len(records), reason=SHARED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
-    decoded: dict[int, Any] = {}  # By the index of a record: its decoded value.
+    decoded: dict[int, Any] = {}  # Index of a record → the decoded value.
     try:
         kind = type_of(column, options.zero_dates)
     except TypeUnsupportedError as error:
@@ -165,7 +167,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
             decoded[number] = value
     if not decoded:
         return result
-    # If the table has no key, all columns identify a row. The record's key then contains this column too.
+    # The rows of a table without a key are identified by all columns. In this case, the record's `key` also contains this column.
     keyed = column.name not in json.loads(first["key"])
     values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
@@ -194,8 +196,8 @@ def _table(config: SluiceConfig, destination: str, session: Any, name: str) -> A
 
 
 def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
-    """Returns the values in the form that `put_back` needs, and the columns that identify their rows. If a row with a key had several
-    of these values in one transaction, only the last value is returned.
+    """Returns the decoded values in the form that `put_back` needs, and the names of the columns that identify their rows. If a row of a
+    table with a key had several of these values in one transaction, returns only the last value.
     """
     rows = {number: json.loads(records[number]["key"]) for number in decoded}
     last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}
@@ -218,8 +220,8 @@ def _one(raw: bytes) -> Values:
 
 
 def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
-    """Removes values from the quarantine, after they were written into the lake. `fence` is the fence of the run lock, which the caller
-    holds.
+    """Removes values that were written into the lake from the quarantine. `of` is a record with their table and column. `fence` is the
+    fence of the run lock, which the caller must hold.
     """
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):

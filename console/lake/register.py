@@ -1,4 +1,4 @@
-"""Registers the Delta tables of a destination in the catalog of conf/, for `sluice lake register`."""
+"""Implements `sluice lake register`: registers the Delta tables of a destination in the catalog that conf/ names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sluice.spark_jobs.errors import SparkJobError
 
 
 def register(config: SluiceConfig, destination: str) -> Registered:
-    """Looks up every table of a destination in the catalog, and registers the missing ones. Returns the record of all registered tables.
-    Raises ConfigurationError if conf/ has no catalog, and ActRefusedError if the catalog refuses.
+    """Looks up every table of a destination in the catalog, and registers the tables that the catalog lacks. Returns the record of all
+    registered tables. Raises ConfigurationError if conf/ has no catalog, and ActRefusedError if the catalog refuses the registration.
     """
     require_destination(config, destination)
     if config.catalog is None:

@@ -1,5 +1,5 @@
-"""Builds the requests of `sluice backfill` and `sluice repair`, and shows plans, progress and results. `cdc_engine.instance.rows` and
-`orchestration.run.rows` do the work.
+"""Implements `sluice backfill` and `sluice repair`: builds requests from the options, and shows plans, progress and results.
+`cdc_engine.instance.rows` and `orchestration.run.rows` execute the requests.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MIB = 1 << 20
 
 
 def backfill_request(config: SluiceConfig, given: RowsConfig) -> BackfillRequest:
-    """Returns the request that the options describe, by the same rules as the launchpad of Dagster's job. Raises ConfigurationError if an
-    option is invalid, and SetupError if the interval cannot be found.
+    """Returns the request for a backfill that the command's options describe. The rules are those of the config of Dagster's job. Raises
+    ConfigurationError if an option is invalid, and SetupError if the interval cannot be found.
     """
     require_destination(config, given.destination)
     try:
@@ -42,13 +42,13 @@ def backfill_request(config: SluiceConfig, given: RowsConfig) -> BackfillRequest
 
 
 def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:
-    """Returns the plan of a backfill. Raises ConfigurationError if there is no such destination, and the errors of `plan_backfill`."""
+    """Returns the plan of a backfill. Raises ConfigurationError if the destination does not exist, and the errors of `plan_backfill`."""
     require_destination(config, request.destination)
     return plan_backfill(config, request)
 
 
 def backfill_sentences(made: Plan) -> Iterator[str]:
-    """Yields lines about the plan of a backfill: its interval, what it reads, and the number of changes."""
+    """Yields lines about the plan of a backfill: the interval, the binlog files that it reads, and the number of changes."""
     times = f"from {made.from_time} to {made.to_time or 'now'}"
     yield (
         f"{made.destination}: changes of {made.gtids}, {times}"
@@ -73,7 +73,7 @@ def backfill_rows(made: Plan) -> Table:
 
 
 def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Done:
-    """Runs the backfill, and prints its progress to `to`. Raises SetupError if a table could not be merged, and SluiceError for other
+    """Runs a backfill, and prints the progress to `to`. Raises SetupError if a table could not be merged, and SluiceError for other
     expected errors.
     """
     require_destination(config, request.destination)
@@ -83,8 +83,8 @@ def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Don
 
 @contextlib.contextmanager
 def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRun]:
-    """Yields what a backfill or repair needs in the process of a command. The sentences of the operation are printed to `to`. If `to` is a
-    terminal, a progress bar is shown there too.
+    """Yields the `RowsRun` with which a backfill or repair runs in the process of a command. Its messages are printed to `to`. If `to` is a
+    terminal, it also shows a progress bar.
     """
     say = functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
     with _bars(to) as progress, ports_of_command() as ports:
@@ -94,7 +94,7 @@ def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRu
 
 @contextlib.contextmanager
 def _bars(to: Console) -> Iterator[Callable[[ReadProgress], None]]:
-    """Yields a function that shows progress if `to` is a terminal. If `to` is no terminal, the function does nothing."""
+    """Yields a function that shows the progress on a bar. If `to` is not a terminal, the function does nothing."""
     if not to.is_terminal:
         yield lambda _: None
         return
@@ -112,7 +112,7 @@ def backfill_outcome(done: Done) -> Table:
 
 
 def repair_plan(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
-    """Returns the plan of a repair. Raises ConfigurationError if there is no such destination, and the errors of `plan_repair`."""
+    """Returns the plan of a repair. Raises ConfigurationError if the destination does not exist, and the errors of `plan_repair`."""
     require_destination(config, request.destination)
     return plan_repair(config, request)
 
@@ -127,8 +127,8 @@ def repair_rows(planned: Sequence[TableRepair]) -> Table:
 
 
 def repair(config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], to: Console) -> Repaired:
-    """Runs the repair, and prints its progress to `to`. Raises SetupError if a table could not be merged, and SluiceError for other
-    expected errors.
+    """Runs a repair, and prints the progress to `to`. Raises SetupError if a table could not be merged, and SluiceError for other expected
+    errors.
     """
     with _run(config, request.destination, to) as run:
         return run_repair(run, request, planned)

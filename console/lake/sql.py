@@ -1,4 +1,4 @@
-"""Runs one SQL query on the lake, for `sluice sql`. DuckDB reads the Delta tables itself, so Spark need not run. The lake is local or in an
+"""Implements `sluice sql`: runs one SQL query on the lake. DuckDB reads the Delta tables, so Spark need not run. The lake is local or in an
 object store (`sql_store`).
 
 Each captured table is a view `database.table`. Its change log is `database.table__log`, and its history is `database.table__history`. If
@@ -42,7 +42,9 @@ Row = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class SqlTable:
-    """An existing Delta table, with its name in SQL. `spelled` is the table's real name, if it differs from the name in SQL."""
+    """A Delta table, and the database and name under which a query finds it. `spelled` is the table's real name, if it differs from the
+    name in queries.
+    """
 
     database: str
     table: str
@@ -55,8 +57,8 @@ class SqlTable:
 
 
 class SqlAnswer:
-    """The result of a query. Its rows are read from the lake while the caller iterates over them. `left_out` has a sentence for each table
-    that could not become a view.
+    """The result of a query. The rows are read from the lake while the caller iterates over them. `left_out` has a message for each table
+    for which no view could be created.
     """
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection, left_out: Collection[str] = ()) -> None:
@@ -71,8 +73,8 @@ class SqlAnswer:
 def lake_tables(config: SluiceConfig) -> list[SqlTable]:
     """Returns the Delta tables of all destinations, with their change logs and histories.
 
-    If two destinations capture the same table, the table of the second destination is named `destination_database.table`. Names that differ
-    only in case get a number, because DuckDB does not distinguish them.
+    If two destinations capture tables of the same name, the table of the second destination is named `destination_database.table`. Names
+    that differ only in letter case get a number, because DuckDB does not distinguish them.
     """
     found: dict[tuple[str, str], SqlTable] = {}
     for destination in sorted(config.destinations):
@@ -81,15 +83,16 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
                 database = _database(config, destination, table)
                 if (other := found.get((database, name))) is not None and other.path != path:
                     database = f"{destination}_{database}"
-                # A table in an object store is not looked up here. `_make_view` checks whether it exists, and only if the query uses it.
+                # Does not check whether a table in an object store exists, because this takes time. `_make_view` checks it for the tables
+                # of the query.
                 if path and ("://" in path or (Path(path) / "_delta_log").is_dir()):
                     found[database, name] = SqlTable(database, name, path)
     return _distinguished(found.values())
 
 
 def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
-    """Appends `__1`, `__2`, … to names that differ only in case. Each of these names gets a number, because a name without a number
-    would be ambiguous in DuckDB.
+    """Returns the tables, and appends `__1`, `__2`, … to names that differ only in letter case. Each of these names gets a number, because
+    DuckDB would find more than one table under a name without a number.
     """
     same = defaultdict[tuple[str, str], list[SqlTable]](list)
     for table in tables:
@@ -112,8 +115,8 @@ def _database(config: SluiceConfig, destination: str, table: TableVersion) -> st
 
 
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
-    """Returns (name, path) of the current-state table, the change log and the history. The path is empty if conf/ does not configure this
-    kind.
+    """Returns (name, path) of a table's current-state table, change log and history. The path is empty if conf/ does not enable this kind
+    of table.
     """
     log, history = config.side_table_paths(destination, table.database, table.table)
     current_state = config.destinations[destination].table(table.database, table.table).current_state
@@ -124,8 +127,8 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
 
 
 def ask(config: SluiceConfig, question: str) -> SqlAnswer:
-    """Runs the query. If the query fails, raises SetupError with DuckDB's message. If a name was not found, the message also lists the
-    tables.
+    """Runs a query on the lake. If the query fails, raises SetupError with DuckDB's message. If DuckDB did not find a name, the message
+    also lists the tables.
     """
     if not is_readable(config.lake):
         raise SetupError(
@@ -147,7 +150,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
         for table in _named(tables, question):
             try:
                 _make_view(connection, table, options)
-            # The error may concern a table that the query does not need, so the query continues without this table.
+            # Continues without this table, because the query may not need it.
             except Exception as error:
                 left_out.append(f"{table.database}.{table.table} cannot be read: {_shown(error, options)}")
         searched = ",".join(schemas).replace("'", "''")
@@ -158,9 +161,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
 
 
 def _shown(error: Exception, options: dict[str, str]) -> str:
-    """Returns the text of an error, without the secrets in `options`. `options` are the options of the store. They are empty for a
-    local lake.
-    """
+    """Returns the text of an error without secrets. `options` are the options of the object store, or empty for a local lake."""
     return without_secrets(str(error), options) if options else str(error)
 
 
@@ -172,7 +173,7 @@ def _storage_options(config: SluiceConfig) -> dict[str, str]:
 
 
 def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
-    """Converts DuckDB's error to the error of the command. If a name was not found, its message lists the tables."""
+    """Converts DuckDB's error to the error of the command. If DuckDB did not find a name, the message also lists the tables."""
     if writes(question):
         return SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
     if not isinstance(error, duckdb.CatalogException):
@@ -193,8 +194,8 @@ def quoted(name: str) -> str:
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
-    """Returns a DuckDB connection that can read Delta tables. DuckDB's extension for Delta comes from a Python package, so nothing is
-    downloaded.
+    """Returns a DuckDB connection that can read Delta tables. DuckDB's extension for Delta comes from a Python package, so DuckDB downloads
+    nothing.
     """
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     load_extension(connection, "delta")
@@ -203,8 +204,8 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 def _named(tables: Sequence[SqlTable], question: str) -> Sequence[SqlTable]:
-    """Returns the tables whose names occur in the query. If no name occurs, as in SHOW ALL TABLES, returns all tables. Views are
-    created only for the returned tables, because creating a view reads a Delta log.
+    """Returns the tables whose names occur in the query, or all tables if no name occurs, as in SHOW ALL TABLES. Only these tables get
+    views, because creating a view reads a Delta log.
     """
     words = set(re.findall(r"\w+", question.lower()))
     named = [table for table in tables if set(re.findall(r"\w+", table.table.lower())) <= words]

@@ -1,7 +1,7 @@
-"""Gives a DuckDB connection access to a lake in an object store. For S3 and Azure, it loads DuckDB's extensions from their Python
-packages, and creates a DuckDB secret from `storage_options`. The secret is only in memory, and DuckDB drops it with the connection.
+"""Gives a DuckDB connection access to a lake in an object store. For S3 and Azure, loads DuckDB's extensions from their Python packages,
+and creates a DuckDB secret from `storage_options`. The secret is only in memory, and DuckDB drops it with the connection.
 
-DuckDB cannot use service accounts of Google Cloud Storage. Therefore deltalake reads the tables there, and passes their rows to DuckDB
+DuckDB cannot use service accounts of Google Cloud Storage. Therefore deltalake reads tables in this store, and passes the rows to DuckDB
 (`DeltaRows`).
 """
 
@@ -25,7 +25,7 @@ from sluice.object_stores.google import is_google
 from sluice.object_stores.options import YES, known
 
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # The environment variables from which deltalake takes the region.
-S3_READERS = ("httpfs", "aws")  # The extensions that S3 needs. `aws` finds the credentials of the machine's role.
+S3_READERS = ("httpfs", "aws")  # DuckDB's extensions for S3. `aws` finds the credentials of the machine's role.
 AZURE_READERS = ("azure",)
 URL_SCHEMES = ("s3://", "s3a://")
 WITHOUT_VIEWS: dict[Any, Any] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -33,7 +33,7 @@ HTTP, HTTPS = "http://", "https://"
 
 
 def is_readable(path: str) -> bool:
-    """Returns whether `sluice sql` can read a path: a local one, or one in S3, Azure or Google Cloud Storage."""
+    """Returns whether `sluice sql` can read a path: a local path, or a URL of S3, Azure or Google Cloud Storage."""
     return "://" not in path or path.startswith(URL_SCHEMES) or is_azure(path) or is_google(path)
 
 
@@ -47,7 +47,7 @@ class DeltaRows:
         """Implements Arrow's protocol for streams."""
         rows: Any = deltalake.QueryBuilder().register("t", self._table).execute("SELECT * FROM t")
         reader: Any = pa.RecordBatchReader.from_stream(rows)
-        # DuckDB lets Arrow filter the rows, and Arrow cannot filter columns of the type string view. So such columns are converted.
+        # Converts columns of the type string view, because DuckDB lets Arrow filter the rows, and Arrow cannot filter columns of this type.
         fields = [field.with_type(WITHOUT_VIEWS.get(field.type, field.type)) for field in reader.schema]
         stream: object = reader.cast(pa.schema(fields)).__arrow_c_stream__(requested_schema)
         return stream
@@ -56,8 +56,8 @@ class DeltaRows:
 def open_stores(
     connection: duckdb.DuckDBPyConnection, paths: Iterable[str], storage_options: Mapping[str, str]
 ) -> None:
-    """Loads DuckDB's extensions for the stores of the given paths, and creates DuckDB secrets for them. The secrets in `storage_options`
-    must be resolved. Raises SetupError if a package is missing, or if DuckDB finds no credentials.
+    """Loads DuckDB's extensions for the stores of the given paths, and creates DuckDB secrets for them. `storage_options` must contain the
+    secrets themselves, not references to them. Raises SetupError if a package is missing, or if DuckDB finds no credentials.
     """
     stores = {is_azure(path): path for path in paths if not is_google(path)}
     if path := stores.get(True):
@@ -81,7 +81,7 @@ def _open_store(
         connection.execute(f"CREATE SECRET lake_{store} ({settings})")
     except StoreError as error:
         raise SetupError(str(error)) from None
-    # DuckDB's message is dropped. It may quote the statement, which contains the credentials.
+    # Does not show DuckDB's message, because it may quote the statement, which contains the credentials.
     except duckdb.Error as error:
         raise SetupError(
             f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in "
@@ -97,8 +97,8 @@ def load_extension(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 
 
 def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of a DuckDB secret for Azure, as SQL. If the options contain no credentials, DuckDB uses those of the
-    environment, of Azure's command line or of the machine's identity. Raises StoreError if the options are not usable.
+    """Returns the settings of a DuckDB secret for Azure, as SQL. If the options contain no credentials, DuckDB uses the credentials of the
+    environment, of Azure's command line or of the machine's identity. Raises StoreError if the options are invalid.
     """
     location = azure_location(lake, storage_options)
     given = location.arguments
@@ -126,7 +126,7 @@ def _connection_string(location: AzureLocation) -> str:
 
 
 def s3_secret(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of a DuckDB secret for S3, as SQL. If the options contain no credentials, DuckDB uses those of the
+    """Returns the settings of a DuckDB secret for S3, as SQL. If the options contain no credentials, DuckDB uses the credentials of the
     environment, of AWS's configuration files or of the machine's role.
     """
     said = known(storage_options)

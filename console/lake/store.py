@@ -1,5 +1,5 @@
-"""Checks whether this host can use the object stores of the lake and of staged batches: it looks for jars and environment variables, and
-sends requests. `sluice check` calls it.
+"""Checks, for `sluice check`, whether this host can use the object stores of the lake and of staged batches: looks for jars and environment
+variables, and sends requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TITLES = {"s3": "S3", "google": "Google Cloud Storage"}
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
-    """Returns problems and warnings, one sentence each. `starts_spark` says whether `sluice up` starts Spark, which then needs jars for the
-    store.
+    """Returns the problems and the warnings about the object stores. `starts_spark`: `sluice up` starts Spark, so this host needs the jars
+    for the stores.
     """
     problems: list[str] = []
     stores = spark_stores(config) if starts_spark else ()
@@ -66,8 +66,8 @@ def _role(config: SluiceConfig) -> str:
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
-    """Returns why the engine cannot use the object store of staged batches. Returns "" if it can, or if conf/ configures none. Writes a
-    small file, reads it, lists its folder and removes it, because the engine needs all four permissions.
+    """Returns why the engine cannot use the object store of staged batches. Returns "" if it can use the store, or if staged batches are
+    not in a store. Writes a small file, reads it, lists its folder and removes it, because the engine needs the permissions for all four.
     """
     if not is_in_a_store(config.staging):
         return ""
@@ -94,7 +94,7 @@ def _staging(config: SluiceConfig, act: str) -> str:
 
 
 def _answer(lake: str, options: dict[str, str]) -> str:
-    """Returns the store's error, or "" if the store answers. A lake without tables is not an error."""
+    """Returns the error of the lake's object store, or "" if the store answers. A lake without tables is not an error."""
     import deltalake  # noqa: PLC0415  a second to import
 
     try:

@@ -1,4 +1,6 @@
-"""Shows the plan of `sluice lake swap`, and swaps the tables. `spark_jobs.backfill.swap` decides whether a swap is permitted."""
+"""Implements `sluice lake swap`: shows the plan, and replaces a table's rows by those of a rebuilt table. `spark_jobs.backfill.swap`
+decides whether this is permitted.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from sluice.orchestration.run.rows.swap import SwapPlan, SwapRequest, plan_swap,
 
 
 def plan(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
-    """Returns the plan of a swap. Raises ConfigurationError if there is no such destination, and SetupError if a Delta
-    log cannot be read.
+    """Returns the plan of a swap. Raises ConfigurationError if the destination does not exist, and SetupError if a Delta log cannot be
+    read.
     """
     require_destination(config, request.destination)
     with ports_of_command():
@@ -22,8 +24,8 @@ def plan(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
 
 
 def run(config: SluiceConfig, request: SwapRequest, say: Callable[[str], None]) -> int:
-    """Swaps the tables, and returns the new version of the live table. Raises SetupError if the swap is refused or cannot be written, and
-    SluiceError for other expected errors.
+    """Replaces the table's rows by the rows of the rebuilt table, and returns the table's new version. Raises SetupError if the swap is
+    refused or cannot be written, and SluiceError for other expected errors.
     """
     with ports_of_command() as ports:
         return run_swap(ports, config, request, say)

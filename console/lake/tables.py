@@ -1,7 +1,7 @@
-"""Shows the Delta tables of a destination and their owners, for `sluice lake`, and makes another ledger their owner.
+"""Reads the Delta tables of a destination and their owners, for `sluice lake`, and makes another ledger the owner of a table.
 
-Runs refuse a table that is missing, restored, replaced, owned by somebody else, or ahead of the ledger (`spark_jobs.table_owner`). A run
-never takes over such a table. An operator takes it over with `console.lake.accept`.
+Runs refuse a table that is missing, restored, replaced, owned by another ledger, or ahead of the ledger (`spark_jobs.table_owner`). A run
+never takes over such a table. An operator takes it over with `sluice lake accept`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sluice.spark_jobs.targets.shards import Shard
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
     """A table of the lake, as its Delta log describes it. `epoch` and `delivery` are the highest numbers that the owner's ledger has
-    recorded in the log. They are 0 if it has recorded none.
+    recorded in the log, or 0 if it has recorded no number.
     """
 
     name: str
@@ -85,17 +85,17 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def highest_epoch(self) -> int:
-        """Returns the highest epoch of all existing tables, or 0 if there are none."""
+        """Returns the highest epoch of the tables that exist in the lake, or 0 if no table exists."""
         return max((table.epoch for table in self.tables()), default=0)
 
     def take_over(self, ledger_id: str) -> None:
-        """Makes a ledger the owner of all existing tables, in their current state."""
+        """Makes a ledger the owner of all tables that exist in the lake, in their current state."""
         for table in self.tables():
             self.own(table, ledger_id)
 
     def own(self, table: LakeTable, ledger_id: str) -> None:
-        """Makes a ledger the owner of a table. Stores the table's present state in its record, so that the next run expects this state. The
-        caller holds the run lock.
+        """Makes a ledger the owner of a table. Records the table's current id and version, so that the next run expects this state of the
+        table. The caller must hold the run lock.
         """
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
@@ -108,8 +108,8 @@ class DestinationLake:
             self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
 
     def _write_owner(self, table: LakeTable, owner: Owner) -> None:
-        """Writes the owner into the Delta table. If several destinations write the table, holds the table lock meanwhile. For a shard,
-        also records where the table locks are.
+        """Writes the owner into the properties of the Delta table. If several destinations write the table, holds the table lock during the
+        write. For a shard, also writes where the table locks are.
         """
         config, destination = self._config, self._destination
         locks, whose = table_locks_of(config, destination), written_target(config, destination)(table.name)
@@ -129,8 +129,8 @@ class DestinationLake:
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
-        """Changes the owner of the change log and the history, which is a part of their Delta names. If one of them is missing, removes its
-        record, so that the next run creates it again.
+        """Makes a ledger the owner of a table's change log and history. The owner is a part of their Delta names. If the change log or
+        history is missing, removes its record, so that the next run creates it again.
         """
         records = self._records
         for kind, path in self._side_tables(name):
@@ -161,7 +161,7 @@ class DestinationLake:
         self._records.forget(name)
 
     def left(self, name: str) -> tuple[str, int] | None:
-        """Returns (id, version) of the table after the last run, or None if no run has written it."""
+        """Returns (id, version) of a table's Delta table after the last run, or None if no run has written the table."""
         if self._has_current_state_table(name):
             return self._records.get(name)
         kept = self._records.side_tables(name)
@@ -178,8 +178,8 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def rows(self, path: str, version: int | None = None) -> int | None:
-        """Returns the number of rows of a table in a version, or in the newest version if `version` is None. Returns None if the log
-        does not have the number.
+        """Returns the number of rows of a Delta table in a version, or in the newest version if `version` is None. Returns None if the
+        Delta log does not contain the number.
         """
         try:
             log = self._open(path)
@@ -196,7 +196,7 @@ class DestinationLake:
 
     @property
     def _fence(self) -> Fence:
-        """The fence of the run lock, which the caller holds."""
+        """The fence of the run lock, which the caller must hold."""
         return Fence(run_lock_fence(self._config.destination_dir(self._destination)))
 
     @property
@@ -214,7 +214,7 @@ class DestinationLake:
         return self._config.destinations[self._destination].table(*name.split(".", 1)).current_state
 
     def _side_tables(self, name: str) -> list[tuple[str, str]]:
-        """Returns (kind, path) of the change log and of the history. The path is empty if conf/ does not configure this kind."""
+        """Returns (kind, path) of a table's change log and history. The path is empty if conf/ does not enable this kind of table."""
         database, _, table = name.partition(".")
         return list(zip((LOG, HISTORY), self._config.side_table_paths(self._destination, database, table), strict=True))
 
@@ -244,7 +244,9 @@ def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable
 
 
 def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
-    """Describes the change log or history of a table that has no current-state table. The owner is a part of its Delta name."""
+    """Describes the Delta table of a source table that has no current-state table: its history or change log. The owner is a part of the
+    Delta name.
+    """
     app_id = str(log.metadata().name or "")
     parts = app_id.split("/", 4)
     ours = len(parts) == SIDE_PARTS and parts[0] == "sluice"
@@ -262,7 +264,7 @@ def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
 
 
 def _highest_key(log: Any) -> int:
-    """Returns the greatest order key in the statistics of the files, or -1 if there are no statistics."""
+    """Returns the greatest order key in the statistics of a Delta table's files, or -1 if there are no statistics."""
     files: Any = pa.table(log.get_add_actions(flatten=True))
     column = f"max.{physical_names(log).get(ORDER_KEY, ORDER_KEY)}"
     found = pc.max(files[column]).as_py() if column in files.column_names else None
@@ -270,7 +272,9 @@ def _highest_key(log: Any) -> int:
 
 
 def _highest_delivery(log: Any, owner: Owner | None) -> int:
-    """Returns the newest delivery that the owner's ledger has merged into the table, or 0 if none of the newest commits records one."""
+    """Returns the number of the newest delivery that the owner's ledger has merged into the table. Returns 0 if none of the newest
+    COMMITS_LOOKED_AT commits is of the owner's ledger.
+    """
     for commit in log.history(COMMITS_LOOKED_AT):
         try:
             record = json.loads(str(commit.get("userMetadata") or "{}"))

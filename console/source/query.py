@@ -1,4 +1,4 @@
-"""Queries a source of conf/ once, as the engine does. `sluice check`, `sluice init` and `sluice position` use this module."""
+"""Queries the source of a destination once, as the engine does at its start, for `sluice check`, `sluice init` and `sluice position`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:  # Importing the engine takes seconds, and `sluice up` does no
 
 @dataclasses.dataclass(frozen=True)
 class AnsweredSource:
-    """A source, and what it reported about itself."""
+    """A source, and the facts that the source reported about itself: version, binlog, GTIDs, privileges."""
 
     source: Source
     facts: ServerFacts
 
 
 def ask_source(destination: DestinationConfig) -> AnsweredSource:
-    """Connects to the source, reads its facts, and disconnects. Raises ConfigurationError if the settings are invalid, and
-    SourceConnectionError if the source does not answer.
+    """Connects to the source of a destination, reads the source's facts, and disconnects. Raises ConfigurationError if the settings are
+    invalid, and SourceConnectionError if the source does not answer.
     """
     from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from sluice.cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
@@ -47,7 +47,7 @@ def oldest_sentence(facts: ServerFacts, now: float) -> str:
 
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each table whose Delta path is equal to another table's path, or inside it. Checks the tables that an
+    """Returns a message for each table whose Delta path equals the path of another table or is inside its folder. Checks the tables that an
     engine, or the last discovery of the source, has recorded.
     """
     tables = {
@@ -57,8 +57,8 @@ def known_path_clashes(config: SluiceConfig) -> list[str]:
 
 
 def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns the configuration of a destination. Raises ConfigurationError if there is none. The message lists the
-    existing destinations.
+    """Returns the settings of a destination. If conf/ does not have the destination, raises ConfigurationError, whose message lists the
+    destinations in conf/.
     """
     if name in config.groups:
         members = ", ".join(config.groups[name].members)
@@ -72,7 +72,7 @@ def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
 
 
 def engine_dir(config: SluiceConfig, name: str) -> DestinationDir:
-    """Returns the directory of a destination or of a group. Raises ConfigurationError if neither has this name."""
+    """Returns the directory of a destination or group. Raises ConfigurationError if conf/ has no destination or group of this name."""
     if name not in config.groups:
         require_destination(config, name)
     return config.destination_dir(name)

@@ -1,4 +1,6 @@
-"""Lists the sources of a destination, says from which of them the stream can continue, and switches to another source."""
+"""Implements `sluice source`: lists the sources of a destination, says from which sources the stream can continue, and switches to another
+source.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from sluice.console.source.query import require_destination
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedSource:
-    """One source of a destination. `number` is its number in conf/, starting at 1. `refused` says why the stream cannot continue from this
-    source. It is empty if the stream can.
+    """One source of a destination. `number` is the source's number in conf/, starting at 1. `reading`: the engine reads this source now.
+    `refused` says why the stream cannot continue from this source, or is empty if it can continue.
     """
 
     number: int
@@ -36,7 +38,9 @@ class ListedSource:
 def listed(
     config: SluiceConfig, name: str, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
 ) -> list[ListedSource]:
-    """Returns the sources of a destination. Queries each source, and compares it with the position at which the stream continues."""
+    """Returns the sources of a destination. Queries each source, to find out whether the stream can continue there at the ledger's
+    position.
+    """
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))
     position, epochs = ledger.resume_position, Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)

@@ -1,1 +1,1 @@
-"""Shows the processes and the destinations, for `sluice status`."""
+"""Implements `sluice status`: shows the state of the processes and of the destinations."""

@@ -11,14 +11,14 @@ from sluice.console.status.report import StatusReport
 
 
 def with_conf(report: StatusReport, refused: Mapping[str, str], remote: RemoteRecord | None = None) -> StatusReport:
-    """Returns the report with a problem for each file of conf/ that is invalid and therefore not in use. `remote` says where conf/ is
-    pulled from. It is None if conf/ is not pulled.
+    """Returns the report with a problem for each file of conf/ that is invalid and therefore not in use. `remote` is the record of the
+    pulled conf/, or None if conf/ is not pulled.
     """
     problems = [
         f"conf/{file} is not used, and the last valid content of this file stays in use: {why}"
         for file, why in sorted(refused.items())
     ]
-    # Engines report an invalid file too. Their sentences are dropped, so that no file is reported twice.
+    # Engines report an invalid file too. Leaves out what they report, so that no file is reported twice.
     remaining = [each for each in report.problems if not any(why in each for why in refused.values())]
     if remote is not None:
         report, problems = dataclasses.replace(report, conf=sentence(remote)), [*remote_problems(remote), *problems]

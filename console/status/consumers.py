@@ -35,8 +35,8 @@ def shown_lag(lag_seconds: float | None) -> str:
 
 
 def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a record for each consumer, with its state, filter, position and lag. The records come from the engine's status. If the
-    engine has written no status, they come from the ledger.
+    """Returns a record for each consumer, with the consumer's state, filter, position and lag. The values come from the engine's status, or
+    from the ledger if the engine has written no status.
     """
     kept = [
         {**each, "position": each.get("cursor"), "members": (each.get("cursor") or {}).get("members")}
@@ -61,7 +61,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
 
 
 def consumer_problems(one: WithConsumers) -> list[str]:
-    """Returns a sentence for each stopped consumer."""
+    """Returns a message for each stopped consumer."""
     return [
         f"{one.name}: consumer {_who(each)} is {each['state']}: {each['reason']}"
         for each in one.consumers
@@ -89,8 +89,8 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 
 def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
-    """Returns the table of groups, or None if there is no group. It has the problems of their members, the members for which consumers
-    wait, and the differences between the clocks of the sources.
+    """Returns the table of groups, or None if there is no group. For each group, the table has the problems of members, the members for
+    which consumers wait, and the greatest difference between the clocks of the sources.
     """
     if not any(one.group for one in destinations):
         return None
@@ -112,7 +112,7 @@ def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 
 def moment(time_us: Any) -> str:
-    """Formats a time of the source's clock in UTC. Returns "" if there is no time."""
+    """Formats a time (µs since 1970) in UTC. Returns "" if there is no time."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""
 
 
@@ -127,7 +127,7 @@ def _who(consumer: Mapping[str, Any]) -> str:
 
 
 def _positions_text(position: Any, members: Any) -> str:
-    """Formats the position of a consumer. For a consumer of a group, it has one position per member."""
+    """Formats the position of a consumer. For a consumer of a group, the result has one position per member."""
     if isinstance(members, dict) and members:
         return ", ".join(f"{name} {position_text(each)}" for name, each in sorted(members.items()))
     return position_text(position)

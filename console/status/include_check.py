@@ -1,6 +1,5 @@
-"""Finds settings of a destination that match no table: patterns in `include`, and names of tables and columns that have settings in conf/.
-
-`sluice check` reads the tables from the source, and `sluice status` from the engine's list.
+"""Finds settings of a destination that match no table: patterns in `include`, and names of tables and columns in other settings. `sluice
+check` gets the tables from the source, and `sluice status` from the engine's list.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
 
 
 def unmatched_warnings(destination: DestinationConfig, captured: Sequence[TableVersion]) -> list[str]:
-    """Returns a sentence for each setting that has no effect because it matches none of the captured tables."""
+    """Returns a message for each setting that has no effect because it matches none of the captured tables."""
     found = include_warning(destination, [table.name for table in captured])
     return [*([found] if found else []), *(_unmatched_names(destination, captured) if captured else ())]
 
 
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:
-    """Returns a sentence about the patterns in `include` that match none of the captured tables ("database.table"). Returns "" if every
+    """Returns a message about the patterns in `include` that match none of the captured tables ("database.table"). Returns "" if every
     pattern matches a table.
     """
     tables = [tuple(name.split(".", 1)) for name in captured]
@@ -41,8 +40,8 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
 
 
 def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVersion]) -> Iterator[str]:
-    """Yields a sentence for each table under `tables`, and for each table or column in a column filter, that is not among the captured
-    tables.
+    """Yields a message for each table under `tables` that is not captured, and for each table or column in a column filter that does not
+    exist among the captured tables.
     """
     columns = {table.name: {column.name.upper() for column in table.columns} for table in captured}
     for name in destination.tables:
@@ -59,7 +58,7 @@ def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVer
 
 
 def _others(name: str, known: Iterable[str]) -> str:
-    """Returns a hint if a known table has the same name in other letter case, and otherwise ""."""
+    """Returns the end of a message that names a captured table of the same name in other letter case, or "" if there is no such table."""
     same = next((each for each in known if each.lower() == name.lower()), "")
     return f" Its name is {same} there." if same else ""
 

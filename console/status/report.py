@@ -1,6 +1,5 @@
-"""Reads the state of the processes and destinations, for `sluice status`. It reads only files, and calls no engine.
-
-`find_problems` decides from these values whether all is well.
+"""Reads the state of the processes and destinations, for `sluice status`. Reads only files and records, and calls no engine.
+`find_problems` decides from this state which problems there are.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table, shown_lag
 from sluice.console.status.include_check import unmatched_warnings
 
-# A snapshot without progress for this long is a problem. The snapshot sensor ticks every few seconds, and repeats a failed run within five
-# minutes.
+# If a snapshot has made no progress for this long, it is a problem. The snapshot sensor ticks every few seconds, and starts a run again
+# within five minutes after a failure.
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
-# An engine writes a status about every second. A status that is older than this shows that its engine no longer writes it.
+# An engine writes its status about once per second. If a status is older than this, the engine does not write it any more.
 STALE_SECONDS = 15.0
 WHAT_TO_DO = "see docs/reference/states.md"
 NEVER_RAN = "no engine of this destination has run yet; start the engine with `sluice up`"
@@ -55,11 +54,14 @@ WELL = ("RUNNING", "STARTING", "CONNECTING", "STANDBY")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
-    """The status of one destination. `state` is the state that the engine reports, or STOPPED, STALE or STANDBY if the files and the lease
-    show that. `cursor` and `position` have the form `file:offset@epoch`. `waiting` says why the next attempt to merge the batch in flight
-    has not begun. `troubles` are other problems that the engine reports. `lag_seconds`, `tick_age_seconds` and `ack_age_seconds` are None
-    if the engine has reported no lag, tick or ack since its start. With `shared`, the destination shares one stream of its server with
-    others. `group` has the members of a group, and those for which it waits.
+    """The status of one destination.
+    - `state`: the state that the engine reports, or STOPPED, STALE or STANDBY if the files and the lease show one of these states.
+    - `cursor`, `position`: the acked position, and the position up to which the engine has read, as `file:offset@epoch`.
+    - `waiting`: why the next attempt to merge the batch in flight has not begun. `troubles`: other problems that the engine reports.
+    - `lag_seconds`, `tick_age_seconds`, `ack_age_seconds`: None if the engine has reported no lag, tick or ack since its start.
+    - `shared`: the destination shares one stream of its server with other destinations.
+    - `holder`: the process that holds the lease. `outstanding`: the batches in flight.
+    - `group`: for a group, its members and the members for which it waits. Otherwise None.
     """
 
     name: str
@@ -92,8 +94,9 @@ class DestinationStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StatusReport:
-    """The whole status. All is well if there are no `problems`. `warnings` do not change the exit code. `dagster_bytes` is the size of
-    Dagster's storage, or None if it is not in files of this host. `conf` describes the pulled revision of conf/ that is in use.
+    """Everything that `sluice status` shows. The exit code is 0 if there are no `problems`; `warnings` do not change it. `dagster_bytes` is
+    the size of Dagster's storage, or None if the storage is not in files of this host. `conf` describes the pulled revision of conf/ that
+    is in use, or is empty.
     """
 
     processes: list[dict[str, Any]]
@@ -108,7 +111,7 @@ class StatusReport:
 
 
 def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
-    """Returns the status, from the files in the data directory."""
+    """Returns the status, from the files in the data directory and the record stores. `now` is in seconds since 1970."""
     records = ProcessFile(config.data_dir / "processes.json")
     running = [processes.to_json(record) for record in records.load()]
     now = time.time() if now is None else now
@@ -140,7 +143,9 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
 
 
 def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
-    """Adds what to do if an engine has not written a status yet although processes of `sluice up` run."""
+    """Returns the status of a destination with another `reason` if no engine has run yet although processes of `sluice up` run: the engine
+    is starting.
+    """
     if one.reason != NEVER_RAN:
         return one
     logs = config.data_dir / "logs"
@@ -149,8 +154,8 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a sentence for each part that has no process record although other parts have one: `sluice up` was killed during the start.
-    After `sluice up --without-dagster`, there are no processes of Dagster, and this is not reported.
+    """Returns a message for each process that `sluice up` has not started although it has started others, because it was killed during the
+    start. After `sluice up --without-dagster`, does not report that the processes of Dagster are missing.
     """
     there = {process["name"] for process in running}
     foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS
@@ -186,7 +191,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
 
 
 def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]:
-    """Returns the foreign keys that change captured tables without row events. Returns none until the engine has recorded them."""
+    """Returns the foreign keys that change captured tables without row events. Empty until the engine has recorded the foreign keys."""
     try:
         cascades = read_cascades(config.destination_dir(name))
     except MetaError:
@@ -195,7 +200,7 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
 
 
 def _unmatched_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each setting that matches no captured table. Returns none until the engine has recorded its tables."""
+    """Returns a message for each setting that matches no captured table. Empty until the engine has recorded its tables."""
     return [
         warning
         for name, destination in sorted(config.destinations.items())
@@ -205,7 +210,7 @@ def _unmatched_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | None:
-    """Returns the captured tables in the engine's list, or None if there is no list."""
+    """Returns the captured tables in the list that the engine wrote, or None if the engine has not written a list."""
     directory = config.destination_dir(name)
     try:
         return None if count_of_list(directory) is None else read_tables(directory)
@@ -214,7 +219,7 @@ def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | N
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
-    """Returns the captured tables without a key. Returns none until the engine has recorded its tables."""
+    """Returns the captured tables without a key. Empty until the engine has recorded its tables."""
     try:
         tables = read_tables(config.destination_dir(name))
     except MetaError:
@@ -223,8 +228,8 @@ def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
 
 
 def stop_order(directory: Path) -> orders.Order | None:
-    """Returns the order by which an operator stopped the engine, or None. Returns None too if the store of orders does not answer, because
-    another sentence of the status reports that.
+    """Returns the order by which an operator stopped the engine, or None if there is no such order. Also returns None if the store of the
+    orders does not answer, because the status reports this elsewhere.
     """
     try:
         return orders.stopped(directory)
@@ -233,18 +238,18 @@ def stop_order(directory: Path) -> orders.Order | None:
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
-    """Returns the status of one destination, from three sources: status.json, which the engine writes; the ledger, which has the acked
-    position; and the lease, which names the process that reads.
+    """Returns the status of one destination. The values come from status.json, which the engine writes, from the ledger, which has the
+    acked position, and from the lease, which names the process that runs the engine. `now` is in seconds since 1970.
     """
     engine = engine_status(directory)
     meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
-    # The time in the file may be in the future, if the clock was set back after the file was written.
+    # Uses the absolute value, because the time in the file is in the future if the clock was set back after the file was written.
     stale = abs(age_seconds) > STALE_SECONDS
     away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
     if away and stale:
-        engine = {}  # The status is from this host's engine, before another host took the lease.
+        engine = {}  # Ignores the status, because this host's engine wrote it before another host took the lease.
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if away and not engine:
@@ -288,7 +293,9 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
 
 
 def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus:
-    """Returns the status of one group, as `read_destination` does. If the engine has reported no members, `group` has those in conf/."""
+    """Returns the status of one group, as `read_destination` does for a destination. If the group's engine has reported no members, `group`
+    has the members in conf/.
+    """
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
     group = engine_status(directory).get("group") or {"members": members}
@@ -296,7 +303,9 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
 
 
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
-    """Returns the ledger's content and the lease's holder. If their store does not answer, also returns a sentence about that."""
+    """Returns the content of the ledger, the holder of the lease, and no problem. If the record store does not answer, returns no content,
+    no holder, and a message about this problem.
+    """
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
@@ -320,7 +329,7 @@ def _without_status(state: str, reason: str, age_seconds: float, *, held: bool) 
 
 
 def _retention_left(hours: float | None, unsaid_seconds: float) -> float | None:
-    """Returns the retention left, in hours. `hours` is the value that the engine wrote `unsaid_seconds` ago; less is left now."""
+    """Returns the retention left now, in hours. `hours` is the value that the engine wrote `unsaid_seconds` ago."""
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 
 
@@ -331,7 +340,9 @@ def _age(moment_us: Any, now: float) -> float | None:
 def find_problems(
     running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus], *, apart: bool = False
 ) -> list[str]:
-    """Returns a sentence for each problem. With `apart`, the engines run on other hosts, so this host needs no process."""
+    """Returns a message for each problem of the processes and destinations. With `apart`, the engines run on other hosts, so it is no
+    problem that no process runs on this host.
+    """
     dead = [
         f"the {process['name']} (pid {process['pid']}) does not run any more; start it again with `sluice up`"
         for process in running
@@ -374,15 +385,15 @@ def _stopped_sentence(process: dict[str, Any]) -> str:
 
 
 def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
-    """Returns a sentence about a stopped table: why it stopped, and the commands that resume it."""
+    """Returns the message about a stopped table: why the table stopped, and the commands that resume it."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
     how = way_out(state, destination, table)
     return f"{destination}: the table {table} stopped in the state {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
 
 
 def render(report: StatusReport, *, verbose: bool = False) -> Group:
-    """Formats the status for the terminal, problems first. With `verbose`, each foreign key and each table without a key is named.
-    Otherwise only their numbers are shown.
+    """Formats the whole status as tables and lines, problems first. With `verbose`, names each foreign key and each table without a key.
+    Otherwise shows only their numbers.
     """
     shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
     for process in report.processes:
@@ -442,14 +453,14 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
 
 
 def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
-    """Returns a line with the progress of a table's snapshot. It says whether the table in the lake is older than the cursor."""
+    """Returns a line with the progress of a table's snapshot. The line also says if the table in the lake is older than the cursor."""
     older = reading.get("lake_is_older")
     sentence = f"{destination}: a snapshot is reading {reading['table']}: {reading['rows']} of about {reading['rows_expected']} rows"
     return Text(f"{sentence}; {older}" if older else sentence, "yellow" if older else "cyan")
 
 
 def well(report: StatusReport) -> Text:
-    """Returns the last line of a status without problems. It says how many tables in the lake are older than the cursor."""
+    """Returns the last line of a status without problems. The line also says how many tables in the lake are older than the cursor."""
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
     if report.warnings and not older:
         return Text(f"no problems; {len(report.warnings)} warning(s)", "yellow")
@@ -462,7 +473,7 @@ def well(report: StatusReport) -> Text:
 
 
 def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
-    """Returns lines that say what the lake does with foreign keys without row events, and with tables without a key."""
+    """Returns lines that say how Sluice treats foreign keys that change rows without row events, and tables without a key."""
     keyless = [Text(keyless_sentence(one.name, one.keyless, verbose=verbose))] if one.keyless else []
     if verbose:
         return [

@@ -1,7 +1,7 @@
 """Formats `sluice status` for a terminal: problems first, and no more lines than the screen has.
 
-Without a terminal, and with `--verbose`, `report.render` shows everything. Here, lines that do not fit the screen are counted, so that
-nothing is dropped silently.
+Without a terminal, and with `--verbose`, `report.render` shows everything. If lines do not fit the screen, a last line says how many are
+left out, so that nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import WELL, DestinationStatus, StatusReport, well
 
 MORE = "`sluice status --verbose` shows everything"
-# At most a quarter of the screen shows destinations, and at most an eighth shows snapshots.
+# Destinations get at most a quarter of the screen's lines, and snapshots at most an eighth.
 DESTINATIONS_SHARE, SNAPSHOTS_SHARE = 4, 8
-PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # The least number of lines for problems, and for one sentence.
+PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # The minimum numbers of lines for all problems, and for one problem.
 COLUMNS_MIN = 20
 HEADINGS = ("destination", "state", "lag", "rows/s", "kept", "last ack", "in flight", "stopped")
 
@@ -53,7 +53,9 @@ def _verdict(report: StatusReport) -> Text:
 
 
 def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: str) -> list[Text]:
-    """Returns as many sentences as fit into `lines_max` lines. The last line says how many sentences are left out."""
+    """Returns the lines of as many sentences as fit into `lines_max` lines of `columns` characters. If some are left out, the last line
+    says how many.
+    """
     shown: list[str] = []
     most = max(SENTENCE_LINES_MIN, (lines_max - 1) // max(1, len(sentences)))
     most = max(1, min(most, lines_max - 1))
@@ -68,9 +70,7 @@ def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: st
 
 
 def _destinations(destinations: Sequence[DestinationStatus], rows: int) -> list[Text]:
-    """Returns a line for each destination, destinations with problems first. If some destinations do not fit, the last line says how
-    many.
-    """
+    """Returns a line for each destination, with problems first. If not all destinations fit, the last line says how many are left out."""
     ordered = sorted(destinations, key=lambda one: (one.state in WELL and not _needs_help(one), one.name))
     most = max(1, rows // DESTINATIONS_SHARE)
     shown = ordered[:most]
