@@ -1,1 +1,1 @@
-"""Converts Canal's configuration to conf/, for `sluice import-canal`. Reports the settings that have no equivalent in Sluice."""
+"""Implements `sluice import-canal`: converts Canal's configuration to conf/, and reports the settings that have no equivalent in Sluice."""

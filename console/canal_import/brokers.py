@@ -11,7 +11,7 @@ from sluice.console.canal_import.pulsar import pulsar_of
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.canal_import.rocketmq import rocketmq_of
 
-CLIENT = 1001  # Canal itself reads a destination under this client id to send its changes to a broker.
+CLIENT = 1001  # The client id under which Canal itself reads a destination when it sends changes to a broker.
 RULES = tuple(
     f"canal.mq.{key}"
     for key in (
@@ -20,18 +20,20 @@ RULES = tuple(
     )
 )
 BATCH_UNITS = 50  # Canal's default, in units of 1024 bytes.
-# The function that converts the settings of a broker, by Canal's serverMode in lower case.
+# Canal's serverMode in lower case → the function that converts the settings of this kind of broker.
 KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
     "kafka": kafka_of,
     "rabbitmq": rabbitmq_of,
     "rocketmq": rocketmq_of,
     "pulsarmq": pulsar_of,
 }
-NAMES = {"pulsarmq": "pulsar"}  # By Canal's serverMode in lower case: Sluice's `kind`, if it has another name.
+NAMES = {"pulsarmq": "pulsar"}  # Canal's serverMode in lower case → Sluice's `kind`, if the two names differ.
 
 
 def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]:
-    """Returns the destination's `brokers`. The list is empty if Canal serves clients by its own protocol."""
+    """Returns the setting `brokers` of a destination. The list is empty if Canal serves clients with its own protocol, or if Sluice does
+    not have this kind of broker.
+    """
     mode = settings.get("canal.serverMode", "tcp")
     kind = mode.lower()
     if kind == "tcp":

@@ -1,6 +1,6 @@
 """Converts Canal's conf folder to Sluice's conf/, and builds a report. `console.main` defines the command.
 
-The import overwrites no file. After it has written conf/, it loads and checks conf/ like `sluice up`.
+The import overwrites no file. After it has written conf/, it loads and checks conf/ as `sluice up` does.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ HEAD = "# Made by `sluice import-canal`.\n"
 
 @dataclasses.dataclass
 class Imported:
-    """The result of an import. `files` are the files that were written. `findings` has the report of each destination by its name, and the
-    report of canal.properties under the name "".
+    """The result of an import. `files` are the files that were written. `findings` has the report of each destination by the destination's
+    name, and the report of canal.properties by the name "".
     """
 
     files: list[Path]
     findings: dict[str, ImportReport]
 
     def sentences(self) -> list[str]:
-        """Returns the report as sentences: what was converted, what was not, and which secrets must be set."""
+        """Returns the report as lines: which settings were converted, which were not, and which secrets an operator must set."""
         said = [f"written: {file}" for file in self.files]
         for name, found in self.findings.items():
             where = name or SERVER_FILE
@@ -57,7 +57,7 @@ def import_canal(folder: Path, target: Path) -> Imported:
     """Converts Canal's configuration. `folder` is Canal's conf folder, which contains canal.properties. `target` is Sluice's conf/, in
     which the files to write must not exist yet.
 
-    Raises ConfigurationError if a file cannot be converted. In that case nothing is written.
+    Raises ConfigurationError, and writes nothing, if a file cannot be converted.
     """
     if not (folder / SERVER_FILE).exists():
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
@@ -112,7 +112,9 @@ def _say_where(server: Settings, names: list[str], report: ImportReport) -> None
 
 
 def _data_folder(folder: Path, server: Settings) -> Path:
-    """Returns the folder in which Canal keeps its clients' cursors (canal.file.data.dir). Canal resolves a relative path from its bin/."""
+    """Returns the folder in which Canal keeps its clients' cursors (canal.file.data.dir). In Canal, a relative path starts in Canal's
+    folder bin/.
+    """
     named = server.get("canal.file.data.dir") or server.get("canal.conf.dir", "../conf")
     path = Path(named)
     if path.is_absolute():
@@ -144,8 +146,9 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
-    """Writes a file from which the engine creates Canal's clients as consumers when it first starts. All of them start at the
-    destination's start position, which is not later than the position of any client. Returns the path of the file in a list.
+    """Stores Canal's clients, so that the engine creates them as consumers at its first start. All of them begin at the destination's start
+    position, which is not later than the position of any client. Returns the file that was written, or an empty list if there are no
+    clients to store.
     """
     if _has_ledger(config, name):
         findings.left.append(

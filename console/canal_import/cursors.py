@@ -23,8 +23,8 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Cursors:
-    """The cursors of an instance's clients. `begin` is the oldest cursor, or None if there is none. `where` names the file or the ZooKeeper
-    node that was read.
+    """The cursors of an instance's clients. `begin` is the oldest cursor, or None if no client has a cursor. `where` names the file or the
+    ZooKeeper node from which the cursors were read.
     """
 
     clients: tuple[Client, ...] = ()
@@ -37,8 +37,8 @@ class Cursors:
 
 
 def from_file(folder: Path) -> Cursors:
-    """Reads the cursors from meta.dat in an instance's folder. Raises ConfigurationError if the file is damaged. Ignoring the damage would
-    silently start the destination at another position.
+    """Reads the cursors from meta.dat in an instance's folder. Raises ConfigurationError if the file is damaged, because the destination
+    would otherwise silently start at another position.
     """
     file = folder / META_FILE
     if not file.exists():

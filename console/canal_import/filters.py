@@ -1,7 +1,7 @@
-"""Checks whether a destination captures the tables to which Canal's clients subscribed. `rules` calls this module.
+"""Checks whether a destination captures the tables to which Canal's clients have subscribed. `rules` calls this module.
 
-In Canal, the filter of a subscription replaces filter.regex. In Sluice, a subscription's filter only selects among the tables that the
-destination captures.
+In Canal, the filter of a subscription replaces the instance's filter.regex. In Sluice, the filter of a subscription only selects among the
+tables that the destination captures.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")
 
 
 def not_captured(client_filter: str, include: str, exclude: str) -> list[str]:
-    """Returns those patterns of a client that may match a table which the destination does not capture. Patterns are compared as text. So a
-    pattern that is equivalent to a pattern in `include`, but written differently, is returned too.
+    """Returns the patterns in a client's filter that may match tables that the destination does not capture. Compares patterns as text, so
+    it also returns a pattern that means the same as a pattern in `include` but is written differently.
     """
     captured = TableFilter(include, exclude)
     known = {pattern.lower() for pattern in split_patterns(include)}

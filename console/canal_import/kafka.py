@@ -8,7 +8,7 @@ from typing import Any
 from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9092"
-# By a key's newer name: the older name that Canal also reads.
+# The newer name of a key → the older name, which Canal reads too.
 OLDER = {
     "kafka.bootstrap.servers": "canal.mq.servers",
     "kafka.compression.type": "canal.mq.compressionType",
@@ -49,7 +49,9 @@ def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, A
 
 
 def _kafka(settings: Settings, key: str) -> str:
-    """Returns the value of a setting. If both its newer and its older name are set, the older name takes precedence, as in Canal."""
+    """Returns the value of a setting of Canal. If both the newer and the older name of the key are set, the older name takes precedence, as
+    in Canal.
+    """
     older = settings.get(OLDER[key]) if key in OLDER else ""
     return older or settings.get(key)
 
@@ -86,7 +88,7 @@ def _options(name: str, settings: Settings, report: ImportReport) -> dict[str, s
 
 
 def _keys(settings: Settings, option: str) -> str:
-    """Returns the names of an option that are set, for a sentence. An option can have a newer and an older name."""
+    """Returns those of the newer and the older name of an option that are set, for a line of the report."""
     return settings.given(f"kafka.{option}", OLDER.get(f"kafka.{option}", ""))
 
 
@@ -109,8 +111,8 @@ def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
 
 
 def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
-    """Returns the settings for the user and the password in a JAAS line. The password is replaced by a reference to an environment
-    variable.
+    """Returns the options of librdkafka for the user and the password in a JAAS line (`value`). Replaces the password by a reference to an
+    environment variable.
     """
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:

@@ -1,7 +1,7 @@
-"""Classifies the keys of Canal's files that no other rule has reported. `convert` calls this module.
+"""Reports the keys of Canal's files that no other module has reported. `convert` calls this module.
 
-Such a key is either not converted, or has no meaning in Sluice. The report mentions every key, so that none is dropped silently. It
-contains no values, because some values are secrets.
+Such a key is either not converted, or has no meaning in Sluice. The report mentions every key, so that no key is dropped silently. The
+report contains no values, because some values are secrets.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LEFT = (
     ),
     (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or the name of this host if canal_server.host is 0.0.0.0"),
 )  # fmt: skip
-# Keys that are not converted: (pattern, values in lower case, what to do instead). A key with one of these values has no meaning, because
-# Sluice always behaves as Canal does with this value.
+# Keys that are not converted: (pattern, values in lower case, what to do instead). If a key has one of these values, nothing needs to be
+# done, because Sluice always behaves as Canal does with this value.
 LEFT_UNLESS = (
     (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max of `ring`, which bounds memory"),
     (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a broker's batch is bounded by `batch_bytes_max`"),
@@ -117,7 +117,7 @@ NO_MEANING = (
 
 
 def remaining(settings: Settings, keys: Iterable[str], report: ImportReport) -> None:
-    """Adds the keys that `report` does not mention yet. Keys with the same reason share a sentence."""
+    """Adds those of `keys` to the report that it does not mention yet. Keys with the same reason are in one line."""
     without: dict[str, list[str]] = {}
     left: dict[str, list[str]] = {}
     for key in sorted(keys):

@@ -1,4 +1,4 @@
-"""Parses Canal's properties files and looks up keys."""
+"""Parses Canal's properties files, looks up keys in them, and defines the report of an import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
 NESTED_MAX = 10
 # The modules `rules` and `brokers` read this key too.
 GTID_ON = "canal.instance.gtidon"
-# By the key with which Canal filters out a kind of entries: the setting of Sluice that includes this kind.
+# Canal's key that filters out a kind of entries → Sluice's setting that includes this kind.
 SHOWN_KINDS = {
     "canal.instance.filter.query.ddl": "ddl",
     "canal.instance.filter.query.dcl": "other_statements",
@@ -59,9 +59,11 @@ def _unescaped(text: str) -> str:
 
 @dataclasses.dataclass
 class ImportReport:
-    """The report of an import. Each list has sentences that mention Canal's keys. `taken` is about keys that were converted, `left` about
-    keys that were not, with what to do, and `no_meaning` about keys that Sluice does not need, with the reason. `secrets` says which
-    secret each environment variable must contain.
+    """The report of an import. Each list has lines that mention Canal's keys.
+    - `taken`: keys that were converted.
+    - `left`: keys that were not converted, and what to do instead.
+    - `no_meaning`: keys that Sluice does not need, and why.
+    - `secrets`: environment variable → the secret that it must contain.
     """
 
     taken: list[str] = dataclasses.field(default_factory=list)
@@ -75,8 +77,8 @@ class ImportReport:
         return any(map(named.search, (*self.taken, *self.left, *self.no_meaning, *self.secrets.values())))
 
     def secret(self, name: str, what: str, key: str) -> str:
-        """Adds a secret to the report, and returns the name of its environment variable. `name` is the destination, and `key` is
-        Canal's key. The variable's name ends with `what`.
+        """Adds a secret to the report, and returns the name of the environment variable that must contain it. `name` is the destination,
+        `what` the end of the variable's name, and `key` the key of Canal that has the secret.
         """
         variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
         self.secrets[variable] = f"{key} of {name}"
@@ -85,8 +87,8 @@ class ImportReport:
 
 @dataclasses.dataclass
 class Settings:
-    """Looks up Canal's settings, of one instance or of the server. `environment` takes precedence over `files`, and an earlier file over a
-    later one. A blank value is ignored.
+    """Looks up Canal's settings, of one instance or of the server. `environment` takes precedence over `files`, and an earlier file takes
+    precedence over a later file. Ignores blank values.
     """
 
     files: tuple[Mapping[str, str], ...]
@@ -107,7 +109,7 @@ class Settings:
             raise ConfigurationError(f"{key} is {text!r}, not a number: correct the properties file") from None
 
     def given(self, *keys: str) -> str:
-        """Returns those keys that have a value, separated by commas. The text is empty if none has a value."""
+        """Returns those of `keys` that have a value, separated by commas, or "" if no key has a value."""
         return ", ".join(key for key in keys if self._raw(key))
 
     def _raw(self, key: str) -> str:
@@ -128,8 +130,8 @@ class Settings:
 
 
 def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str]) -> dict[str, bool]:
-    """Returns False for each setting of Sluice that must be switched off, because Canal filters out the same kind of entries. Reports the
-    keys. `kinds` has the form of SHOWN_KINDS.
+    """Returns the settings of Sluice that must be False because Canal filters out the same kind of entries. Adds Canal's keys to the
+    report. `kinds` has the form of SHOWN_KINDS.
     """
     found = {own: False for key, own in kinds.items() if settings.flag(key)}
     if keys := settings.given(*kinds):
@@ -140,7 +142,7 @@ def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str])
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Reads a properties file. Raises ConfigurationError if it cannot be read."""
+    """Reads and parses a properties file. Raises ConfigurationError if the file cannot be read."""
     try:
         return parsed(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -37,15 +37,15 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
 
 
 def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
-    """Converts an address to settings of the broker. `text` is a host, host:port, or a URI, which may contain a user, a password and a
-    virtual host.
+    """Converts the address of RabbitMQ in Canal to settings of the broker. `text` is a host, host:port, or a URI, which may contain a user,
+    a password and a virtual host.
     """
     if not text.startswith("amqp"):
         return {"servers": text}
     try:
         uri = urllib.parse.urlsplit(text)
         port = uri.port
-    except ValueError:  # The message of urllib is dropped, because it may contain a part of the password.
+    except ValueError:  # Does not show urllib's message, because it may contain a part of the password.
         raise ConfigurationError(
             "rabbitmq.host is not a URI such as amqp://user:password@host:5672/virtual_host; write / and @ of a password as %2F and %40"
         ) from None
@@ -66,8 +66,8 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
 
 
 def _binding(settings: Settings, report: ImportReport, *, bindable: bool) -> dict[str, Any]:
-    """Returns the settings that bind the queue to the exchange. Like Canal, Sluice declares and binds a queue only if queue, exchange,
-    routing key and exchange type are all set.
+    """Returns the settings that bind the queue to the exchange. As Canal, Sluice declares and binds a queue only if the queue, the
+    exchange, the routing key and the exchange type are all set. `bindable`: the queue and the exchange are set.
     """
     said = {own: settings.get(key) for key, own in BINDING}
     if all(said.values()) and bindable:

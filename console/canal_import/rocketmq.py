@@ -7,7 +7,7 @@ from typing import Any
 from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9876"
-# (Canal's key, an older name of the key, Sluice's setting). If both names are set, the older name takes precedence.
+# (Canal's key, an older name of the key, Sluice's setting). If both names of a key are set, the older name takes precedence, as in Canal.
 SAME = (
     ("rocketmq.namesrv.addr", "canal.mq.servers", "servers"),
     ("rocketmq.producer.group", "canal.mq.producerGroup", "group"),

@@ -1,6 +1,6 @@
 """Converts Canal's keys to settings in conf/, and reports each key as converted, not converted or not needed.
 
-`keys` reports the keys that no rule here mentions, so that no key is dropped silently.
+`keys` reports the keys that no rule in this module mentions, so that no key is dropped silently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HASH_VARIABLE = "CANAL_PASSWORD_HASH"
 
 
 def destination_name(name: str) -> str:
-    """Converts an instance's name to a valid name of a file in conf/destinations."""
+    """Converts the name of a Canal instance to a valid name of a destination."""
     found = re.sub(r"[^a-z0-9_]", "_", name.lower())
     return found if NAME.fullmatch(found) else f"d_{found}"[:63]
 
@@ -135,7 +135,7 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
 
 
 def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, Any]:
-    """Returns the settings of `source` that master and standby have in common: all except the address."""
+    """Returns those settings of `source` that Canal's master and standby have in common: all settings except the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
         findings.taken.append(f"{keys}: `source`")
@@ -159,7 +159,9 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
 
 
 def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
-    """Returns the start position. As in Canal, the cursor of a client takes precedence over the position in the properties."""
+    """Returns the setting `start` of the destination. As in Canal, the cursor of a client takes precedence over the position in the
+    properties.
+    """
     by_gtid = settings.flag(GTID_ON)
     _say_gtids(by_gtid, settings, findings)
     if cursors.begin is not None:
@@ -173,7 +175,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
             return {"gtid_set": left.gtid_set}
         if left.time_ms:
             return {"time": _moment(left.time_ms)}
-        # The cursor's offset may be inside a transaction. The beginning of the file is the nearest earlier position that is certainly not.
+        # Starts at the beginning of the file, because the cursor's offset may be inside a transaction.
         return {"file": left.file}
     start, used = configured_start(settings, POSITION_KEYS)
     _say_without_cursor(settings.given(*used), cursors.where, findings)
@@ -182,7 +184,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 
 def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
-    """Sets the start position of the standby source. The engine uses this position if it reads the standby source first."""
+    """Sets `start` of the standby source in `record`. The engine uses it if it has no cursor and reads the standby source first."""
     keys = settings.given(*STANDBY_POSITION_KEYS)
     if "sources" not in record or not keys:
         return
@@ -200,8 +202,8 @@ def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors,
 
 
 def configured_start(settings: Settings, keys: tuple[str, str, str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the start position that the properties configure, and the keys that determine it. `keys` are the keys of the file, offset,
-    time and GTID set.
+    """Returns the setting `start` for the position that the properties configure, and the keys that determine this position. `keys` are the
+    keys of the file, offset, time and GTID set.
     """
     file, gtid = settings.get(keys[0]), settings.get(keys[3])
     offset, time_ms = settings.number(keys[1]), settings.number(keys[2])
@@ -230,8 +232,8 @@ def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
 
 
 def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> None:
-    """Reports where the destination starts, because no cursor was found. `used` has the keys that determine the start. It is empty if
-    no key does.
+    """Reports where the destination starts if no client has a cursor. `used` are the keys that determine the start, or "" if no key does.
+    `looked_in` is where cursors were searched.
     """
     if used:
         findings.taken.append(
@@ -248,7 +250,9 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
 
 
 def _moment(milliseconds: int) -> str:
-    """Returns the time, rounded down to the second. So changes earlier in that second are read again."""
+    """Returns the time in ISO form, rounded down to the second, so that no change after it is skipped. Earlier changes of that second are
+    read again.
+    """
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 
 
@@ -282,7 +286,7 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportReport) -> None:
-    """Sets whether clients get the SQL texts of statements. Canal sends them by default."""
+    """Sets in `server` whether clients get the SQL texts of statements. By default, Canal sends them."""
     if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
         findings.left.append(
             f"{TEXTS_OFF}: the SQL texts of statements are not shown, because they have the values of columns that filter.field hides"

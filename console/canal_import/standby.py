@@ -1,4 +1,4 @@
-"""Converts Canal's master, standby and failure detection to the setting `source`, or to `sources` and `heartbeat`. `rules` calls this
+"""Converts Canal's settings of master, standby and failure detection to `source`, or to `sources` and `heartbeat`. `rules` calls this
 module.
 """
 
@@ -18,8 +18,8 @@ READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IG
 
 
 def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], left: list[str]) -> dict[str, Any]:
-    """Returns `source`, or `sources` and `heartbeat` if Canal has a standby. `common` has the settings of every server without its
-    address. Appends to `taken` and `left`, the lists of the report.
+    """Returns the setting `source`, or `sources` and `heartbeat` if Canal has a standby. `common` are the settings of each server without
+    the address. Appends lines to `taken` and `left`, the lists of the report.
     """
     master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
     second = settings.get(STANDBY)
@@ -49,8 +49,8 @@ def _address(text: str) -> dict[str, Any]:
 
 
 def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
-    """Returns the setting `heartbeat`. Sluice switches servers by itself only if Canal did: if both failure detection and switching are
-    on. By default, Canal has both off.
+    """Returns the setting `heartbeat`. Sluice switches servers by itself only if Canal does so: if both failure detection and switching are
+    on. By default, both are off in Canal.
     """
     detects, changes = (settings.flag(DETECTING + key) for key in ("enable", "heartbeatHaEnable"))
     seconds = settings.number(f"{DETECTING}interval.time", INTERVAL_SECONDS)

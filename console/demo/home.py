@@ -24,7 +24,7 @@ USUAL_PORTS = (3000, 4266, 15002, 33306)
 
 @dataclasses.dataclass(frozen=True)
 class DemoHome:
-    """The directory of a demo. Each start of the demo writes conf/ again, and keeps data, lake and source."""
+    """The directory of a demo. Each start of the demo writes conf/ again, and keeps the folders data, lake and source."""
 
     folder: Path
 
@@ -41,7 +41,7 @@ class DemoHome:
         return self.folder / "source"
 
     def start_over(self) -> None:
-        """Deletes the folders that an earlier demo created in this directory, and no others."""
+        """Deletes the folders that an earlier demo created in this directory. Keeps all other files."""
         for name in ("conf", "lake", "data", "source"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
@@ -66,7 +66,7 @@ class DemoHome:
             yield
 
     def configure(self, ports: Mapping[str, int], destination: Mapping[str, Any]) -> SluiceConfig:
-        """Writes conf/ with the given ports and destination, loads it, and returns the configuration."""
+        """Writes conf/ with the given ports and the demo's destination, and returns the loaded configuration."""
         (self.conf / "destinations").mkdir(parents=True, exist_ok=True)
         remote = {"remote": f"sc://127.0.0.1:{ports['spark_connect']}"}
         main = {"data_dir": str(self.folder / "data"), "lake": str(self.lake), "ports": dict(ports), "spark": remote}
@@ -85,8 +85,8 @@ def open_home(folder: Path | None) -> DemoHome:
 
 
 def demo_ports(base: int) -> tuple[dict[str, int], int]:
-    """Returns the ports of Sluice's processes, by their names in conf/, and the port of MySQL. The four ports are consecutive from `base`.
-    If `base` is 0, they are the default ports.
+    """Returns the ports of Sluice's processes, by their names in conf/, and the port of MySQL. The four ports are `base` and the next
+    three, or the default ports if `base` is 0.
     """
     webserver, code_server, spark, mysql = range(base, base + 4) if base else USUAL_PORTS
     return {"webserver": webserver, "code_server": code_server, "spark_connect": spark}, mysql

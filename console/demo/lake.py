@@ -18,14 +18,14 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.equality.table_plan import OPERATION, SIGNS
 from sluice.spark_jobs.tables.commit_record import read_commit, row_counts
 
-# By the operation in a change log: the field of `Changes` that counts it.
+# The operation of a row in a change log → the field of `Changes` that counts the operation.
 LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """The numbers of rows that commits inserted, updated and deleted in Delta. A merge folds the changes of one key within a batch, so they
-    count as one change.
+    """The numbers of rows that commits inserted, updated and deleted in a Delta table. A merge folds all changes of a key within a batch,
+    so these changes count as one.
     """
 
     inserted: int = 0
@@ -37,8 +37,8 @@ class Changes:
 
 
 class DemoTable:
-    """One Delta table of the demo. The table is read again only when it has a new version. With `keyless`, the Delta table is a change
-    log.
+    """One Delta table of the demo. Its rows are counted again only when the table has a new version. With `keyless`, the source table has
+    no key, and the Delta table is a change log.
     """
 
     def __init__(self, path: Path, *, keyless: bool) -> None:
@@ -60,12 +60,12 @@ class DemoTable:
         return self._table.version()
 
     def row_count(self) -> int:
-        """Returns the number of rows. For a change log, this is the number of rows that remain after all its changes."""
+        """Returns the number of rows in the lake. For a change log, returns the number of rows that remain after all changes."""
         operations = self._count()
         return sum(SIGNS[name] * count for name, count in operations.items()) if self.keyless else operations.total()
 
     def changes(self, after_version: int = -1) -> Changes:
-        """Returns the changes of all commits after a version. For a change log, returns all changes, whatever the version."""
+        """Returns the changes of all commits after a version. For a change log, returns all changes, and ignores `after_version`."""
         if self.keyless:
             operations = self._count()
             return Changes(**{field: operations[name] for name, field in LOGGED.items()})
@@ -85,7 +85,7 @@ class DemoTable:
 
 
 def sum_metrics(history: list[dict[str, Any]]) -> Changes:
-    """Returns the sum of the row counts in the metrics of Delta commits."""
+    """Returns the sum of the numbers of changed rows in the metrics of Delta commits."""
     totals: Counter[str] = Counter()
     for commit in history:
         totals.update(row_counts(commit.get("operationMetrics") or {}))
@@ -94,8 +94,8 @@ def sum_metrics(history: list[dict[str, Any]]) -> Changes:
 
 @dataclasses.dataclass(frozen=True)
 class Marked:
-    """A marker row. `sent` is the time at which MySQL wrote the row, and `shown` the time at which Delta showed it, in seconds since 1970.
-    `delivery` is the delivery that merged the row.
+    """A marker row. `sent` is the time at which MySQL wrote the row, and `shown` the time from which readers of the lake see it, both in
+    seconds since 1970. `delivery` is the number of the delivery that merged the row.
     """
 
     sent: float
@@ -126,19 +126,21 @@ def markers_shown(path: Path, after_version: int) -> list[Marked]:
 
 
 def freshness_seconds(path: Path, after_version: int) -> list[float]:
-    """Returns, for each marker row, the seconds from its commit in MySQL until Delta showed it, in ascending order."""
+    """Returns the times from the commit of each marker row in MySQL until it was visible in the lake, in seconds and ascending."""
     return sorted(each.shown - each.sent for each in markers_shown(path, after_version))
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """Returns the smallest value that is at least as great as the given share of the values. Returns None if there are no values."""
+    """Returns the smallest of the values that is not exceeded by the given share (0 to 1) of the values. Returns None if there are no
+    values.
+    """
     if not ascending:
         return None
     return round(ascending[min(len(ascending) - 1, max(0, -(-len(ascending) * int(share * 100) // 100) - 1))], 2)
 
 
 def _markers(path: Path, version: int) -> dict[int, float]:
-    """Returns the markers in one Delta version: marker id → when MySQL wrote it, in seconds since 1970."""
+    """Returns the marker rows in one Delta version: id of the marker → when MySQL wrote it, in seconds since 1970."""
     table = DeltaTable(str(path), version=version)
     if "sent_at" not in {field.name for field in table.schema().fields}:
         return {}

@@ -1,4 +1,6 @@
-"""Draws the live view of `sluice demo` in the terminal: the rows on both sides, the lag, the last run, and the address of Dagster's UI."""
+"""Draws the live view of `sluice demo` in the terminal: the rows in MySQL and in the lake, the lag, the last run, and the address of
+Dagster's UI.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from sluice.console.status.report import DestinationStatus
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """The state of the demo at one moment. `rows` has, for each table, the number of rows in MySQL, the number of rows in Delta, and
-    the Delta version.
+    """The state of the demo at one moment. `rows` has for each table the number of rows in MySQL, the number of rows in the lake, and the
+    Delta version.
     """
 
     rows: Mapping[str, tuple[int, int, int]]
@@ -39,7 +41,9 @@ def take(
     engine: DestinationStatus,
     transactions: int,
 ) -> Picture:
-    """Returns the current state of the demo. Counting the rows on both sides takes a few milliseconds per table while the shop is small."""
+    """Returns the current state of the demo. Counting the rows in MySQL and in the lake takes a few milliseconds per table while the shop
+    is small.
+    """
     rows = {}
     with contextlib.closing(connection.cursor()) as cursor:
         for name, table in lake.items():

@@ -1,6 +1,6 @@
 """Runs the demo's traffic against MySQL at a steady rate, in a thread, and writes a marker row every two seconds.
 
-An ALTER TABLE … ADD COLUMN and a TRUNCATE run once each, at configured times.
+Also executes an ALTER TABLE … ADD COLUMN and a TRUNCATE, once each, at configured times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Connection = pymysql.Connection  # pymysql's class is generic only in its type s
 
 
 def load_shop(connection: Connection[Any]) -> Shop:
-    """Returns the rows of the shop that MySQL has. After a restart of the demo, the traffic continues with these rows."""
+    """Returns the keys of the shop's rows in MySQL, with which the traffic continues after a restart of the demo."""
     shop = Shop()
     with connection.cursor() as cursor:
         for table in vars(shop):
@@ -38,8 +38,8 @@ def load_shop(connection: Connection[Any]) -> Shop:
 
 
 class TrafficThread:
-    """Runs the traffic in a thread. `failure` is the error that ended the traffic. `transactions` is the number of
-    committed transactions.
+    """Runs the traffic in a thread, with `rate` transactions per second. `failure` is the error that ended the traffic, or None.
+    `transactions` is the number of committed transactions.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class TrafficThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the traffic after the current transaction. If an error had ended the traffic before, raises SetupError."""
+        """Ends the traffic after the current transaction. Raises SetupError if an error ended the traffic earlier."""
         self._stop.set()
         self._thread.join(60)
         self.raise_failure()
 
     def abandon(self) -> None:
-        """Ends the traffic, also after `stop`, and raises nothing."""
+        """Ends the traffic as `stop` does, but raises no error. May be called after `stop`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(60)
@@ -84,7 +84,7 @@ class TrafficThread:
                 self._loop(connection)
             finally:
                 connection.close()
-        except Exception as error:  # `raise_failure` raises it in the main thread.
+        except Exception as error:  # Stored, because `raise_failure` raises it in the main thread.
             self.failure = error
 
     def _loop(self, connection: Connection[Any]) -> None:
@@ -131,7 +131,9 @@ def run_transaction(connection: Connection[Any], transaction: Transaction) -> No
 
 
 def write_marker(connection: Connection[Any]) -> None:
-    """Writes a marker row with the time of the server. When Delta shows the marker, it has all changes committed before it."""
+    """Writes a marker row with the server's time. When the marker is visible in the lake, all changes that were committed before it are
+    visible too.
+    """
     sql = (
         f"INSERT INTO {DATABASE}.{MARKERS} SELECT COALESCE(MAX(id), 0) + 1, UTC_TIMESTAMP(6) FROM {DATABASE}.{MARKERS}"
     )

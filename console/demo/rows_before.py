@@ -1,4 +1,4 @@
-"""Shows the progress of the initial snapshot in the demo, from the start of Sluice to the publication. `run` starts this display.
+"""Shows the progress of the initial snapshot in the demo, from the start of Sluice to the publication.
 
 The display runs in a thread, because the snapshot begins while other processes of Sluice are still starting, and may end before the live
 view appears.
@@ -23,14 +23,14 @@ from sluice.console.acts.snapshot import described
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 0.25
-# After this time, the live view replaces the progress, because the live view shows the state of the engine.
+# After this time, the live view replaces the progress of the snapshot, so that the user sees the state of the engine.
 WAIT_SECONDS_MAX = 600.0
 SAY_SECONDS = 5.0  # The interval between two lines of progress when the output is not a terminal.
 
 
 class RowsBefore:
-    """Shows the progress of the snapshot of the table `name` ("database.table"), which it reads from `records`. At the end it prints
-    `where`, a sentence that says where to look. If an earlier demo has already published the snapshot, shows nothing.
+    """Shows the progress of the snapshot of the table `name` ("database.table"). At the end, prints a line with `where`, which says where
+    the user can look at the table. If an earlier demo has published the snapshot already, shows nothing.
     """
 
     def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:
@@ -54,8 +54,8 @@ class RowsBefore:
         return record is not None and not record.is_open
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Waits until the snapshot is published or has failed, but at most WAIT_SECONDS_MAX, and then ends the display. Calls `meanwhile`
-        about every second.
+        """Waits until the snapshot is published or has failed, for at most WAIT_SECONDS_MAX, and then ends the display. Calls `meanwhile`
+        about once per second during the wait.
         """
         end = time.monotonic() + WAIT_SECONDS_MAX
         while self._thread.is_alive() and time.monotonic() < end:
@@ -75,7 +75,9 @@ class RowsBefore:
             self._say(_end(record, self._where))
 
     def _follow(self, show: Callable[[SnapshotRecord], None]) -> SnapshotRecord | None:
-        """Shows the snapshot until it has ended, and returns its record. Returns None if the display was ended earlier."""
+        """Shows the progress until the snapshot is published, canceled or failed, and returns its record. Returns None if the display was
+        ended before.
+        """
         while not self._ended.wait(LOOK_SECONDS):
             record = self._get()
             if record is not None:

@@ -1,6 +1,7 @@
-"""Runs `sluice demo`: sets up, starts everything, runs the traffic, shows the live view or the comparison, and stops.
+"""Runs `sluice demo`: sets up the machine, starts all processes, runs the traffic, shows the live view or the comparison, and stops all
+processes.
 
-All processes are children of the demo. None of them outlives it, even if the demo is killed by SIGKILL.
+All processes are children of the demo's process. They all end with it, even if it is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from sluice.equality.values import Extent, TableResult
 from sluice.orchestration.base.table_catalog import delta_key
 
 MYSQL = "mysql"
-# In a demo without --once, the ALTER and the TRUNCATE run after these times. With --once, they run after a share of the demo's length.
+# The times, in seconds, after which a demo without --once executes the ALTER and the TRUNCATE. With --once, they depend on --seconds.
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0
-# After the traffic has ended, the demo waits at most this long until all transactions are acked.
+# How long the demo waits, after the traffic has ended, until all transactions are acked.
 ACK_SECONDS_MAX = 1800.0
-# If nothing is acked for this long, the demo gives up. A first merge on a busy machine takes minutes.
+# If no batch is acked for this long, the demo fails. The first merge on a busy machine takes minutes.
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
-SAY_SECONDS = 5.0  # The interval between two sentences that report the progress of a wait.
-# If the output is not a terminal, each view is printed below the previous one. So views are printed only at this interval.
+SAY_SECONDS = 5.0  # The interval between two lines that report the progress of a wait.
+# The interval between two views if the output is not a terminal, where each view is printed below the previous view.
 PLAIN_VIEW_SECONDS = 15.0
 
 
@@ -67,7 +68,7 @@ class DemoOptions:
 
 
 class Demo:
-    """A running demo: its source, the processes of Sluice, and its lake."""
+    """A running demo: its MySQL, the processes of Sluice, and its lake."""
 
     def __init__(self, options: DemoOptions, home: DemoHome, screen: Console) -> None:
         self.options, self.home, self.screen = options, home, screen
@@ -118,7 +119,9 @@ class Demo:
             )
 
     def watch(self, pace: TrafficThread) -> None:
-        """Shows the initial snapshot, then the live view, until Ctrl-C. If the output is not a terminal, prints the view at intervals."""
+        """Shows the progress of the initial snapshot, and then the live view until Ctrl-C. If the output is not a terminal, prints the view
+        at intervals.
+        """
         self.before.wait(lambda: self._look_after(pace))
         if not self.screen.is_terminal:
             self._watch(pace, self.screen.print, PLAIN_VIEW_SECONDS)
@@ -135,7 +138,7 @@ class Demo:
                 time.sleep(seconds)
 
     def once(self, pace: TrafficThread, before: dict[str, Before]) -> DemoSummary:
-        """Runs the traffic for the configured time, waits until all of it is merged, and compares both sides."""
+        """Runs the traffic for the configured time, waits until all of its changes are merged, and compares MySQL with the lake."""
         self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
@@ -183,7 +186,7 @@ class Demo:
             time.sleep(0.5)
 
     def _wait_until_published(self) -> None:
-        """Waits until the initial snapshot is published. On an idle machine, it is published long before the traffic ends."""
+        """Waits until the initial snapshot is published. On an idle machine, this happens long before the traffic ends."""
         records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
@@ -207,8 +210,8 @@ class Demo:
         return f"acked {engine.cursor or 'nothing'} of {end[0]}:{end[1]}, engine {state}, last run {self.runs.read().last}{stopped}"
 
     def _sweep(self) -> None:
-        """Ends processes that an earlier demo in this directory has left. There are such processes only if the processes that guard
-        them were killed too.
+        """Ends processes that an earlier demo in this directory has left running. This is rare, because guard processes end the processes
+        of a killed demo, unless the guards were killed too.
         """
         self.stack.down()
         for record in self.file.load():
@@ -220,8 +223,8 @@ class Demo:
 
 
 def run_demo(options: DemoOptions, screen: Console) -> int:
-    """Runs the demo and returns its exit code. It is 0 if all tables are equal, and otherwise 1. After Ctrl-C, it is 0 without --once, and
-    1 with it.
+    """Runs the demo and returns the exit code: 0 if all tables are equal, and otherwise 1. After Ctrl-C, the exit code is 1 with --once,
+    and otherwise 0.
     """
     home = open_home(options.folder)
     with home.alone(), signals.heard():

@@ -1,6 +1,4 @@
-"""Reads from Dagster's records which runs the demo had, and from the lake how many batches the runs merged. The live view and the
-summary use this module.
-"""
+"""Reads the runs of a demo from Dagster's storage, and the number of merged batches from the lake, for the live view and the summary."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """The runs of the demo. `runs` is their number, ended or not. `batches` is the number of merged batches. `last` describes the newest
-    run.
+    """A summary of the demo's runs. `runs` is the number of all runs, including those that have not ended. `batches` is the number of
+    merged batches. `last` describes the newest run.
     """
 
     runs: int
@@ -53,8 +51,8 @@ class RunLog:
         return RunSummary(len(records), self._batches(), last)
 
     def _batches(self) -> int:
-        """Returns the number of merged batches. It cannot count runs, because a draining run merges many batches. It counts the consistent
-        snapshots in the lake: each batch records one after its last table.
+        """Returns the number of merged batches. Counts the consistent snapshots in the lake, because each batch records one after its last
+        table. Runs cannot be counted, because a draining run merges many batches.
         """
         try:
             rows = pa.table(DeltaTable(self._consistent_snapshots).scan(columns=["order_key", "published_at"]))

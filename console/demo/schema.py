@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DATABASE = "shop"
-# The traffic inserts a row into this table every MARKER_SECONDS. Freshness is measured by these rows.
+# The traffic inserts a row into this table every MARKER_SECONDS. The demo measures with these rows how fresh the lake is.
 MARKERS = "markers"
 ADDED_COLUMN = "loyalty_points"  # The column that the traffic adds by ALTER TABLE.
 
@@ -109,7 +109,7 @@ TABLES: dict[str, str] = {
 }
 
 
-VISITS = "visits"  # No binlog file has the rows of this table, so a snapshot reads them.
+VISITS = "visits"  # The first rows of this table are in no binlog file, so a snapshot must read them.
 VISITS_BODY = """
         id INT UNSIGNED NOT NULL PRIMARY KEY AUTO_INCREMENT,
         customer_id INT UNSIGNED NOT NULL,
@@ -118,12 +118,12 @@ VISITS_BODY = """
         rating DECIMAL(4,2) NOT NULL,
         visited_at DATETIME(3) NOT NULL"""
 VISITS_FIRST = 1000
-VISITS_AT_ONCE = 500_000  # The greatest number of rows in one INSERT.
+VISITS_AT_ONCE = 500_000  # The most rows that one INSERT adds.
 
 
 def old_statements(rows: int) -> list[str]:
-    """Returns statements that create and fill the table `visits`. They must run once, before the table is captured, and with the binlog
-    switched off.
+    """Returns the statements that create the table `visits` with `rows` rows. They must be executed once, before the table is captured, and
+    with the binlog switched off.
     """
     name, columns = f"{DATABASE}.{VISITS}", "customer_id, url, seconds, rating, visited_at"
     first = (
@@ -147,7 +147,7 @@ def create_database_statement() -> str:
 
 
 def create_statements() -> list[str]:
-    """Returns statements that create the missing tables. Existing tables do not change."""
+    """Returns the statements that create the tables of the shop. They do not change tables that exist already."""
     return [f"CREATE TABLE IF NOT EXISTS {DATABASE}.{name} ({body}\n)" for name, body in TABLES.items()]
 
 

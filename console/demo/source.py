@@ -23,7 +23,7 @@ SERVER_ID = 4201
 
 
 class DemoSource:
-    """The MySQL server of a demo. `folder` has the server's data and the file with the password (mode 0600). The folder stays when the
+    """The MySQL server of a demo. `folder` contains the server's data and the file with the password (mode 0600), and is kept when the
     server stops.
     """
 
@@ -34,8 +34,8 @@ class DemoSource:
         self.server = DatabaseServer(VERSION, folder / "mysql", port=port, options=options)
 
     def start(self, visits: int) -> None:
-        """Starts the server, and creates the user for Sluice. If the shop does not exist yet, creates the shop. The shop's table
-        `visits` then has `visits` rows that are in no binlog file.
+        """Starts the server, and creates the user for Sluice. If the shop's tables do not exist yet, creates them, with `visits` rows in
+        the table `visits` that are in no binlog file.
         """
         self.server.start()
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
@@ -61,11 +61,13 @@ class DemoSource:
         self.server.stop()
 
     def connect(self) -> pymysql.Connection[Any]:
-        """Connects as root in the time zone UTC, as the traffic does."""
+        """Returns a new connection as root, in the time zone UTC, for the traffic."""
         return self.server.connect(init_command="SET time_zone = '+00:00'")
 
     def end(self) -> tuple[int, int]:
-        """Returns the number and the size of the current binlog file. All committed changes are before the position that they define."""
+        """Returns the end of the binlog: the number of the current binlog file, and the offset in the file. All committed changes are
+        before it.
+        """
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             row = cursor.fetchone()

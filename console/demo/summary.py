@@ -1,4 +1,6 @@
-"""Builds the summary of `demo --once`: the comparison of both sides row by row, the numbers of changes and runs, and the freshness."""
+"""Builds the summary of `sluice demo --once`: the comparison of MySQL and the lake row by row, the numbers of changes and runs, and how
+many seconds changes needed until they were visible in the lake.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from sluice.equality.values import TableResult
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """A table's version and counts of changes when the demo began. The summary subtracts them, so that a restarted demo reports only
-    its own changes.
+    """A table's Delta version and numbers of changes when the demo began. The summary subtracts them, so that it has only the changes of
+    this start of the demo.
     """
 
     version: int
@@ -42,7 +44,9 @@ class TableSummary:
 
 @dataclasses.dataclass(frozen=True)
 class DemoSummary:
-    """The summary of a demo. `demo --json` writes it to a file."""
+    """The summary of a demo, which `--json` writes to a file. `freshness` has, for each marker row, the seconds from its commit in MySQL
+    until it was visible in the lake.
+    """
 
     tables: Mapping[str, TableSummary]
     runs: RunSummary
@@ -72,8 +76,8 @@ def summarise(
     runs: RunSummary,
     wall_seconds: float,
 ) -> DemoSummary:
-    """Combines the results of all tables. `compared` are the comparisons of source and lake, which were made after all changes of the
-    traffic were acked.
+    """Returns the summary of a demo. `compared` are the comparisons of MySQL and the lake, made after all changes of the traffic were
+    acked. `before` has the state of each table when the demo began.
     """
     tables = {}
     for name, table in lake.items():

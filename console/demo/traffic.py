@@ -1,7 +1,6 @@
-"""Generates the traffic of the shop: an endless sequence of transactions from a seed. `pace` executes it on MySQL.
-
-`DemoTraffic` keeps a list of the existing keys. A transaction depends only on this list and on the seed, so the same start gives the same
-statements. The traffic contains what is difficult for a merge: changed keys, two swapped keys, a delete and a re-insert in one
+"""Generates the traffic of the demo's shop: an endless sequence of transactions from a seed. `pace` executes the transactions on MySQL.
+`DemoTraffic` keeps lists of the existing keys. A transaction depends only on these lists and on the seed, so the same seed gives the same
+statements. The traffic contains changes that are difficult to merge: changed keys, two swapped keys, a delete and a re-insert in one
 transaction, and updates and deletes of a table without a key.
 """
 
@@ -20,7 +19,7 @@ Transaction = list[Statement]
 
 @dataclasses.dataclass
 class Shop:
-    """The existing keys of each table. They are in lists, so that a random index selects the same key in every run."""
+    """The existing keys of each table. Keys are in lists, so that the same random index selects the same key in every run."""
 
     customers: list[int] = dataclasses.field(default_factory=list)
     addresses: list[int] = dataclasses.field(default_factory=list)
@@ -51,7 +50,7 @@ class DemoTraffic:
         self._kinds: list[Callable[[], Transaction]] = kinds
 
     def first(self) -> list[Transaction]:
-        """Returns the transactions that fill an empty shop, one each for categories, products and customers."""
+        """Returns the transactions that fill an empty shop: one for the categories, one for the products, and one for the customers."""
         return [
             [self._new_category(number) for number in range(1, 9)],
             [self._new_product() for _ in range(60)],
@@ -59,7 +58,9 @@ class DemoTraffic:
         ]
 
     def next(self) -> Transaction:
-        """Returns the next transaction. It has between one and a dozen statements, and none of them needs the result of an earlier one."""
+        """Returns the next transaction, which has between one and a dozen statements. No statement needs the result of an earlier
+        statement.
+        """
         return self._draw.choice(self._kinds)()
 
     def _weights(self) -> list[tuple[Callable[[], Transaction], int]]:
@@ -334,7 +335,9 @@ class DemoTraffic:
         return [("DELETE FROM shop.visits WHERE id = %s", (self._draw.randint(1, self.shop.visits),))]
 
     def _renumber_visit(self) -> Transaction:
-        """Gives a row a new key at the end of the table, past the rows that a snapshot is reading."""
+        """Gives a row a new key that is greater than all others. A snapshot that has not read the row yet then finds it at another place of
+        the table.
+        """
         key = self._draw.randint(1, self.shop.visits)
         return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]
 
@@ -358,7 +361,7 @@ def _insert_many(table: str, rows: list[dict[str, Any]]) -> Statement:
 
 
 def _integers(keys: Any) -> list[int]:
-    """Returns the numbers in the keys, for example 12 for `SKU-12`. Returns nothing if `keys` is not a list."""
+    """Returns the numbers in keys, for example 12 for `SKU-12`. Returns an empty list if `keys` is not a list."""
     if not isinstance(keys, list):
         return []
     return [abs(key) if isinstance(key, int) else int(key.rpartition("-")[2]) for key in keys]
