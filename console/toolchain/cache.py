@@ -1,6 +1,6 @@
-"""Manages the directories of downloaded and unpacked files. A lock lets processes that start at the same time share them.
+"""Manages the directories of downloaded and unpacked files. A lock lets processes that start at the same time share these directories.
 
-Every part of the toolchain gets its directory from here, so that the variable SLUICE_CACHE moves all of them.
+Every part of the toolchain gets its directory from this module, so that the variable SLUICE_CACHE moves all directories.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from sluice.console.toolchain.errors import SetupError
 
 @dataclass(frozen=True)
 class Cache:
-    """The directories of a cache. Everything in them can be downloaded or created again."""
+    """The directories of a cache. All their files can be downloaded or created again."""
 
     root: Path
 
     @property
     def jars(self) -> Path:
-        """The directory of jars whose checksum is verified. A jar's name contains its organisation, module and revision."""
+        """The directory of jars whose checksums were verified. A jar's file name contains its organisation, module and revision."""
         return self.root / "jars"
 
     @property
@@ -33,33 +33,35 @@ class Cache:
 
     @property
     def servers(self) -> Path:
-        """The unpacked database servers, in one directory per version."""
+        """The directory of the unpacked database servers. It contains one directory per version."""
         return self.root / "servers"
 
     @property
     def spark(self) -> Path:
-        """The SPARK_HOME directories. Each has a different set of Spark's files."""
+        """The directory of the SPARK_HOME directories, which have different sets of Spark's files, and of the links to them."""
         return self.root / "spark"
 
     @property
     def classes(self) -> Path:
-        """The archives of Spark's classes. There is one for each combination of Java and jars."""
+        """The directory of the archives of Spark's classes. It contains one archive for each combination of Java and jars."""
         return self.root / "classes"
 
     @property
     def debian(self) -> Path:
-        """The unpacked Debian packages of users without root: libraries and Java."""
+        """The directory of Debian packages that were unpacked and not installed, such as libraries and Java for users without root
+        rights.
+        """
         return self.root / "debian"
 
     @property
     def lock_file(self) -> Path:
-        """The lock file. A process locks it with flock while it changes the cache."""
+        """The lock file. A process locks this file with flock while the process changes the cache."""
         return self.root / "cache.lock"
 
 
 def open_cache() -> Cache:
-    """Returns the cache that SLUICE_CACHE names (default ~/.cache/sluice), and creates its root directory. Raises SetupError if that
-    fails.
+    """Returns the cache that SLUICE_CACHE names (default ~/.cache/sluice), and creates the cache's root directory. Raises SetupError if the
+    directory cannot be created.
     """
     root = Path(os.environ.get("SLUICE_CACHE") or Path.home() / ".cache" / "sluice").absolute()
     try:
@@ -73,8 +75,8 @@ def open_cache() -> Cache:
 
 @contextlib.contextmanager
 def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Locks the cache until the block ends. If another process holds the lock, calls `when_waiting` with a sentence, and waits. If the
-    holder dies, the kernel releases the lock.
+    """Locks the cache until the block ends. If another process holds the lock, calls `when_waiting` with a sentence that says so, and waits
+    for the lock. If the process that holds the lock dies, the kernel releases the lock.
     """
     try:
         handle = cache.lock_file.open("a")
@@ -98,7 +100,9 @@ def require_space(cache: Cache, needed_bytes: int) -> None:
 
 
 def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupError:
-    """Returns the error to raise after an error of the file system. A full disk, a quota and a size limit give the same error."""
+    """Returns the error to raise after an error of the file system. The result is the same for a full disk, an exhausted quota and a size
+    limit.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return disk_full(cache, needed_bytes)
     return SetupError(
@@ -108,7 +112,7 @@ def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupErro
 
 
 def disk_full(cache: Cache, needed_bytes: int) -> SetupError:
-    """Returns the error for a full disk, with the space that is needed."""
+    """Returns the error for a full disk. Its message contains the space that is needed."""
     return SetupError(
         f"The disk of {cache.root} is full: about {needed_bytes // 1_000_000 + 1} MB are needed; free some "
         "space on that disk, or set SLUICE_CACHE to a folder on another disk."

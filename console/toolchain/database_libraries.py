@@ -1,7 +1,7 @@
-"""Finds the shared libraries that a database server needs and this system lacks, and installs them.
+"""Installs the shared libraries that a database server needs and this system lacks.
 
-MySQL 8.0.31 and 5.7.22 need libaio and libnuma, which a fresh system lacks. MariaDB needs only libraries of a base system, but a very
-small image may lack some of these.
+MySQL 8.0.31 and 5.7.22 need libaio and libnuma, which a newly installed system lacks. MariaDB needs only libraries of a base system, but a
+very small container image may lack some of them.
 """
 
 import os
@@ -13,8 +13,8 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-# By library: the packages that may contain it. Names with t64 are those of Ubuntu 24.04 and Debian 13, which renamed packages when they
-# changed the time type of 32-bit systems.
+# Name of a library → names of the packages that may contain the library. The names with t64 are those of Ubuntu 24.04 and Debian 13, which
+# renamed some packages when they changed the time type of 32-bit systems.
 PACKAGES = {
     "libaio.so.1": ("libaio1t64", "libaio1"),
     "libnuma.so.1": ("libnuma1",),
@@ -25,8 +25,8 @@ PACKAGES = {
 
 
 def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
-    """Returns the LD_LIBRARY_PATH with which a program finds all its libraries. Links that the program needs are created in `extra`.
-    Raises SetupError if a library cannot be provided.
+    """Returns the LD_LIBRARY_PATH with which a program finds all its libraries. Installs or unpacks the libraries that are missing, and
+    creates links to renamed libraries in `extra`. Raises SetupError if a library remains missing.
     """
     search: list[Path] = [extra]
     for library in missing_libraries(program, search):
@@ -38,7 +38,9 @@ def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
 
 
 def missing_libraries(program: Path, search: list[Path]) -> list[str]:
-    """Returns the libraries of a program that the dynamic linker does not find."""
+    """Returns the names of the libraries that a program needs and the dynamic linker does not find. `search` are directories to search in
+    addition to those of the system.
+    """
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(str(folder) for folder in search)}
     shown = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True, check=False)
     return sorted(set(re.findall(r"(\S+) => not found", shown.stdout)))
@@ -58,8 +60,8 @@ def _provide_one(cache: Cache, library: str, extra: Path) -> list[Path]:
 
 
 def _link_renamed(library: str, folders: list[Path], extra: Path) -> bool:
-    """Creates a link to a renamed library (libaio.so.1t64) under the name that the program needs. Returns False if there is no such
-    library.
+    """Creates a link from the name that a program needs to the library's new name, such as libaio.so.1t64. Returns False if the `folders`
+    contain no renamed library.
     """
     for folder in folders:
         renamed = folder / f"{library}t64"

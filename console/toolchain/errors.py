@@ -1,4 +1,4 @@
-"""Defines the errors of the toolchain's setup and of servers. `console.main` prints them."""
+"""Defines the errors of the toolchain's setup and of its servers. `console.main` prints the message of such an error."""
 
 
 class SetupError(Exception):
@@ -14,4 +14,4 @@ class PortTakenError(ServerError):
 
 
 class CommandFailedError(SetupError):
-    """Raised if a system program such as apt-get or dpkg-deb failed, and nothing else can do its work."""
+    """Raised if a system program such as apt-get or dpkg-deb failed, and no other program can do the same work."""

@@ -1,6 +1,7 @@
 """Checks whether a gRPC server on 127.0.0.1 answers, without blocking. A request stays open while the caller does other work.
 
-The code server and Spark are checked in this way. A blocking call would notice neither the death of the server's process nor Ctrl-C.
+This module checks the code server and Spark. During a blocking call, the caller would notice neither the death of the server's process nor
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import grpc
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 
-QUESTION_SECONDS_MAX = 10.0  # An open request is dropped after this time, and a new one is sent.
+QUESTION_SECONDS_MAX = 10.0  # An open request fails after this time, and a new request is sent.
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-# By default, channels to one address share a connection, and a new channel waits until the shared one reconnects. With this option, the
-# channel has its own connection.
+# By default, all channels to an address share one connection, and a new channel waits until this connection is established again. With this
+# option, the channel has its own connection.
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class GrpcProbe:
-    """Checks the server on one port. `ask` sends a request over a channel, with a limit in seconds, and returns the future of gRPC."""
+    """Checks the server on one port. `ask` sends a request over a channel, with a limit in seconds, and returns gRPC's future of the
+    answer.
+    """
 
     def __init__(self, port: int, ask: Callable[[Any, float], Any]) -> None:
         self._port, self._ask = port, ask
@@ -29,7 +32,9 @@ class GrpcProbe:
         self._question: Any = None
 
     def answers(self) -> bool:
-        """Returns whether the server has answered. Raises ServerError if it refuses the request, so that waiting cannot help."""
+        """Returns whether the server has answered. Raises ServerError if the server refuses the request, because it would also refuse later
+        requests.
+        """
         if self._question is None:
             if not listens(self._port):
                 return False
@@ -44,7 +49,7 @@ class GrpcProbe:
         return code is grpc.StatusCode.OK
 
     def forget(self) -> None:
-        """Closes the channel, and with it the open request."""
+        """Closes the channel, which also cancels the open request."""
         if self._channel:
             self._channel.close()
         self._channel = self._question = None

@@ -1,4 +1,4 @@
-"""Finds a Java that can run Spark 4.1, or installs one."""
+"""Finds a Java runtime that can run Spark 4.1, or installs such a runtime."""
 
 import contextlib
 import os
@@ -20,16 +20,17 @@ from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 JAVA_VERSION_MIN = 17  # The oldest Java that Spark 4 supports.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-# Spark 4.1 names this module of Java in its Java options. A Java without this module, such as a reduced runtime, cannot start Spark.
+# Spark 4.1 names this module of Java in its Java options. A Java runtime without this module, such as a reduced runtime, cannot start
+# Spark.
 VECTOR_MODULE = "jdk.incubator.vector"
 SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-STORE_PASSWORD = "changeit"  # noqa: S105  Java wants one; public certificates are no secret
+STORE_PASSWORD = "changeit"  # noqa: S105  Java requires a password; the store contains only public certificates
 BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 @dataclass(frozen=True)
 class Java:
-    """A usable Java runtime. `program` is its `java` program, and `version` its major version."""
+    """A usable Java runtime. `program` is the path of the runtime's `java` program, and `version` is the runtime's major version."""
 
     program: Path
     version: int
@@ -41,8 +42,9 @@ class Java:
 
 
 def provide_java(cache: Cache) -> Java:
-    """Returns the Java that the user has chosen by JAVA_HOME or PATH. If the user has chosen none, returns an installed Java, or else
-    installs the distribution's package. Raises SetupError if the chosen Java is not usable, or if none can be installed.
+    """Returns the Java runtime that the user has chosen by JAVA_HOME or PATH. Otherwise, returns a usable runtime that is installed or in
+    the cache. If there is no such runtime either, installs or unpacks the distribution's package. Raises SetupError if the chosen runtime
+    is not usable, or if no runtime can be installed.
     """
     chosen = _chosen()
     if chosen:
@@ -62,8 +64,8 @@ def provide_java(cache: Cache) -> Java:
 
 
 def _chosen() -> Path | None:
-    """Returns the Java of JAVA_HOME or of PATH, or None. If this Java is not usable, the caller raises an error: silently using another
-    Java would surprise the user.
+    """Returns the Java program that JAVA_HOME or else PATH names, or None. If this program is not usable, the caller raises an error:
+    silently using another Java runtime would surprise the user.
     """
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
@@ -80,7 +82,7 @@ def _require_usable(program: Path) -> Java:
 
 
 def inspect_java(program: Path) -> Java | str:
-    """Returns the Java of a program. If Sluice cannot use it, returns a sentence that says why."""
+    """Returns the Java runtime of a program. If Sluice cannot use the runtime, returns a clause that says why."""
     try:
         shown = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -97,7 +99,9 @@ def inspect_java(program: Path) -> Java | str:
 
 
 def parse_version(text: str) -> int | None:
-    """Returns the major version in the output of `java -version`, or None if there is none. Java 8 reports 1.8."""
+    """Returns the major version in the output of `java -version`, or None if the output contains no version. For Java 8, the output
+    contains 1.8.
+    """
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 
@@ -122,10 +126,11 @@ def _needs_java(reason: str) -> SetupError:
 
 
 def trust_options(store: Path) -> list[str]:
-    """Writes the authorities that the system trusts to a trust store, and returns the Java options that name the store. Returns none if the
-    system has no list of authorities.
+    """Writes the certificate authorities that the system trusts to the trust store `store`, and returns the Java options that name this
+    store. Returns an empty list if the system has no list of authorities.
 
-    A Java that was unpacked without root has no trust store, and Java's own trust store never contains a company's authority.
+    A Java runtime that was unpacked without root rights has no trust store, and Java's own trust store never contains the authority of a
+    company.
     """
     bundle = Path(os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or SYSTEM_CERTIFICATES)
     entries = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))]
@@ -137,8 +142,8 @@ def trust_options(store: Path) -> list[str]:
 
 
 def _certificates(bundle: Path) -> Iterator[x509.Certificate]:
-    """Yields the authorities in a file. Skips an authority that cannot be parsed. Yields an authority that only violates the standard,
-    without a warning.
+    """Yields the certificates in a file. Skips a certificate that cannot be parsed. Yields a certificate that can be parsed but violates
+    the standard, and suppresses the warning about it.
     """
     pieces = bundle.read_bytes().split(BEGIN)[1:] if bundle.is_file() else []
     with warnings.catch_warnings():

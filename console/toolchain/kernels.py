@@ -1,12 +1,12 @@
-"""Compiles all numba kernels of the engine during setup. Otherwise the first change on a new machine would wait for the compiler.
+"""Compiles all numba kernels of the engine during setup. Without this module, the first run on a new machine would wait for the compiler.
 
-numba stores the compiled code of a kernel in `__pycache__` next to its source file. If that is not writable, it uses the user's cache
-directory. numba detects outdated code only by the date and size of the source file. It does not notice a change of a constant or kernel
-that the code includes from another file.
+numba stores the compiled code of a kernel in `__pycache__` next to the kernel's source file. If this directory is not writable, numba uses
+the user's cache directory. numba detects outdated code only by the date and size of the source file. So numba does not notice a change of a
+constant or kernel that the compiled code includes from another file.
 
-Therefore this module removes the compiled code of a file when the file, or one of Sluice's files that it imports, has changed. Then it
-copies the code that another checkout on this machine has compiled, and a rehearsal compiles the rest. A note in the cache directory lists
-the digests of the sources and the files with the code.
+Therefore this module removes the compiled code of a source file when the file, or one of Sluice's files that it imports, has changed. Then
+this module copies the code that other checkouts on this machine have compiled. A rehearsal compiles the remaining kernels. A note in the
+cache lists the digests of the sources and the files with the compiled code.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 from sluice.package_files import PACKAGE
 
 BINLOG = PACKAGE / "cdc_engine" / "binlog"
-PARSER = PACKAGE / "cdc_engine" / "parser"  # The parser has a few kernels too.
+PARSER = PACKAGE / "cdc_engine" / "parser"  # The parser contains a few kernels too.
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Compiles the kernels that are out of date. Returns False if no kernel is out of date, which it finds by reading only the sources.
-    Raises SetupError if the compilation fails.
+    """Compiles the kernels whose compiled code is missing or out of date. Returns False if there are no such kernels. To find that out,
+    this function reads only the sources and its note. Raises SetupError if the compilation fails.
 
-    The caller holds the lock of the cache.
+    The caller must hold the lock of the cache.
     """
     note = cache.root / "kernels" / f"{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:16]}.json"
     of_all, made = _digest(BINLOG.rglob("*.py")), _read(note)
     if made.get("digest") == of_all and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
-    # In a read-only checkout, no file can be removed. numba then stores the code in another directory.
+    # In a read-only checkout, no file can be removed. In such a checkout, numba stores the code in another directory.
     with contextlib.suppress(OSError):
         before = made.get("sources")
         _remove_stale(sources, before if isinstance(before, dict) else {})
@@ -66,8 +66,9 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
 
 
 def keep_kernels(cache: Cache) -> None:
-    """Stores all compiled code for other checkouts on this machine, including code that tests have compiled. The caller holds the lock of
-    the cache.
+    """Stores all compiled code of this checkout for other checkouts on this machine, including the code that tests have compiled.
+
+    The caller must hold the lock of the cache.
     """
     shared = SharedKernels(cache)
     for name, digest in _sources().items():
@@ -76,8 +77,8 @@ def keep_kernels(cache: Cache) -> None:
 
 
 def _sources() -> dict[str, str]:
-    """Returns, for each file with kernels, a digest of the file and of all of Sluice's files that it imports. The compiled code depends on
-    these files.
+    """Returns a digest for the path of each file that defines kernels. The digest covers this file and all of Sluice's files that it
+    imports, because the compiled code of the kernels depends on all these files.
     """
     files = [file for folder in (BINLOG, PARSER) for file in folder.rglob("*.py")]
     return {str(file): _digest(_imported(file)) for file in files if KERNEL.search(file.read_text("utf-8"))}
@@ -111,8 +112,8 @@ def _imported(file: Path) -> set[Path]:
 
 @functools.cache
 def _imports(file: Path) -> tuple[Path, ...]:
-    """Returns Sluice's files that a file imports as modules, and those from which it imports kernels or constants. Files from which it
-    imports only classes are left out, because classes are not part of compiled code.
+    """Returns those of Sluice's files that `file` imports as modules, and those from which `file` imports kernels or constants. A file from
+    which `file` imports only classes is left out, because classes are not part of compiled code.
     """
     named: list[str] = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -131,7 +132,9 @@ def _file_of(module: str) -> Path:
 
 
 def _processor() -> str:
-    """Returns Linux's name of the first processor. It is part of the digest, because code for one processor may not run on another."""
+    """Returns Linux's name of the first processor. The name is part of the digest, because code for one processor may not run on another
+    processor.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -140,7 +143,7 @@ def _processor() -> str:
 
 
 def _read(note: Path) -> dict[str, Any]:
-    """Returns the content of the note. Returns an empty dict if there is no note, or if it is malformed."""
+    """Returns the content of the note. Returns an empty dict if there is no note, or if the note is malformed."""
     try:
         record = json.loads(note.read_text())
     except (OSError, ValueError):
@@ -149,8 +152,8 @@ def _read(note: Path) -> dict[str, Any]:
 
 
 def _numba_files(folder: Path) -> Iterator[Path]:
-    """Yields the files that numba has written next to the sources. A .nbi file is the index of one kernel, and a .nbc file its code for
-    one set of argument types.
+    """Yields the files with compiled code that numba has written below `folder`. A .nbi file is the index of one kernel, and a .nbc file
+    contains the kernel's code for one set of argument types.
     """
     return (file for file in sorted(folder.rglob("__pycache__/*.nb?")) if file.suffix in {".nbi", ".nbc"})
 

@@ -15,7 +15,7 @@ def free_port(ports: int = 1) -> int:
     """Returns the first of `ports` consecutive ports on which no program listens.
 
     If possible, the ports are below those that Linux uses for outgoing connections. An outgoing connection could take a higher port before
-    its server starts.
+    the caller's server starts.
     """
     for _ in range(ATTEMPTS):
         first = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN - ports)
@@ -28,7 +28,7 @@ def free_port(ports: int = 1) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Returns whether a server could listen on the port. A connection on the port that is still closing does not prevent that."""
+    """Returns whether a server could listen on the port. The port also counts as free if an old connection on it is still closing."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -46,7 +46,7 @@ def listens(port: int) -> bool:
 
 
 def require_free(port: int, purpose: str) -> None:
-    """Raises PortTakenError if another program has the port. `purpose` says in the message what needs the port."""
+    """Raises PortTakenError if another program listens on the port. The message contains `purpose`, which says what needs the port."""
     if not is_free(port):
         raise PortTakenError(
             f"Port {port}, wanted for {purpose}, is taken by another program;"

@@ -1,9 +1,9 @@
-"""Runs a child process that ends with its parent, unless it must outlive the parent. The database servers, Spark and `stack` use this
-module.
+"""Runs a child process that ends with its parent, unless the child must outlive the parent. The database servers, Spark and `stack` use
+this module.
 
 Each child leads its own process group, so that Ctrl-C in the terminal reaches only the program that started the child. A watcher kills the
 child when that program dies, even by SIGKILL. The watcher is a shell that waits on a pipe. The kernel's parent-death signal cannot be used,
-because it is sent when the thread that started the child ends, not when the process ends.
+because the kernel sends it when the thread that started the child ends, not when the process ends.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ from pathlib import Path
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# A shell makes background programs ignore SIGINT. This command undoes that in a child, because Dagster treats SIGTERM like SIGINT.
+# A shell makes background programs ignore SIGINT. This command makes a child react to SIGINT again, because Dagster treats SIGTERM like
+# SIGINT.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 
@@ -49,7 +50,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id. It is also the id of the program's process group."""
+        """The program's process id, which is also the id of its process group."""
         return self._process.pid
 
     @property
@@ -59,19 +60,21 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code. It is negative for a signal, and None while the program runs."""
+        """The program's exit code. If a signal ended the program, this is the negative number of the signal. It is None while the program
+        runs.
+        """
         return self._process.poll()
 
     @property
     def ended(self) -> str:
-        """How the program ended, as "exit code 1" or "signal 9". It is empty while the program runs."""
+        """How the program ended, as "exit code 1" or "signal 9". This text is empty while the program runs."""
         code = self._process.poll()
         if code is None:
             return ""
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def stop(self, deadline_seconds: float = 30.0) -> None:
-        """Sends SIGTERM. If the program has not ended by the deadline, kills it."""
+        """Sends SIGTERM to the program and its process group. Kills both if the program has not ended after `deadline_seconds`."""
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(deadline_seconds)
@@ -88,22 +91,25 @@ class ChildProcess:
 
     def stall(self) -> None:
         """Suspends the program and its process group with SIGSTOP, to simulate a host that hangs. Returns when the program is suspended.
-        `kill` ends it.
+        `kill` ends the suspended program.
         """
         self._signal(signal.SIGSTOP)
-        # On a busy machine, the program continues until its thread is scheduled and gets the signal.
+        # On a busy machine, the program continues to run until its thread is scheduled and gets the signal.
         if self.running:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # While nobody has waited for an ended child, its id stays in use. So no other process group can have this id.
+        # The id of an ended child stays in use until this process has waited for the child. Until then, no other process group can have
+        # this id.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
 
 def _watcher_of(pid: int) -> "subprocess.Popen[bytes]":
-    """Starts a shell that kills the child's process group when the shell's pipe closes. The pipe closes when this process dies."""
+    """Starts a shell that kills the child's process group when the shell's standard input closes. This input is a pipe that closes when
+    this process dies.
+    """
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read _; kill -KILL -{pid}"],
         stdin=subprocess.PIPE,
@@ -132,7 +138,9 @@ def last_lines(log: Path, count: int = 5) -> str:
 
 
 def _without_usage(lines: list[str]) -> list[str]:
-    """Removes the usage text at the end. spark-submit prints all its options after the line with the error."""
+    """Removes a usage text from the end of the lines. spark-submit prints such a text, with all its options, after the line with the
+    error.
+    """
     end = len(lines)
     while end and (
         not lines[end - 1].strip()
@@ -145,7 +153,9 @@ def _without_usage(lines: list[str]) -> list[str]:
 
 
 def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_seconds: float) -> bool:
-    """Waits until a process listens on a port of 127.0.0.1. Returns False at the deadline, or when one of the processes has ended."""
+    """Waits until a program listens on a port of 127.0.0.1. Returns False if none does so by the deadline, or if one of the `processes` has
+    ended.
+    """
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end and all(process.running for process in processes):
         if listens(port):

@@ -17,7 +17,7 @@ def pyspark_home() -> Path:
 
 
 def pyspark_jar(name: str) -> Path:
-    """Returns the jar of pyspark with this name, whatever its version. Raises SetupError if there is none."""
+    """Returns the jar of pyspark with this name and any version. Raises SetupError if there is no such jar."""
     found = sorted((pyspark_home() / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
         raise SetupError(

@@ -22,7 +22,9 @@ ALL_SERVERS = DATABASE_VERSIONS
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What was set up, with the paths."""
+    """What `set_up` has provided: the cache, the Java runtime, the jars of Delta, the database servers, and the jars of the EXTRAS.
+    `servers` maps versions to unpacked servers.
+    """
 
     cache: Cache
     java: Java
@@ -42,8 +44,8 @@ def set_up(
 ) -> Toolchain:
     """Downloads and unpacks the named servers and the Delta jars, if they are missing. Returns quickly if nothing is missing.
 
-    `extras` are names of EXTRAS, whose jars Spark also needs. With `kernels`, the kernels of the engine that are out of date are compiled
-    too.
+    `extras` are names from EXTRAS, whose jars are also downloaded for Spark. With `kernels`, also compiles the kernels of the engine whose
+    compiled code is missing or out of date.
     """
     cache = cache or open_cache()
     screen = screen or Console(stderr=True)
@@ -62,7 +64,7 @@ def set_up(
 
 
 def lacking(extras: Sequence[str]) -> list[str]:
-    """Returns the names of those jars of `extras` that are not in the cache. Downloads and verifies nothing."""
+    """Returns the names of those jars of the `extras` that are not in the cache. Downloads nothing, and verifies no checksum."""
     cache = open_cache()
     return [each.module for each in load_artifacts(*extras) if not (cache.jars / each.file_name).exists()]
 

@@ -1,8 +1,9 @@
-"""Shares compiled kernels between all checkouts on a machine. `kernels` copies them to a checkout and back.
+"""Shares compiled kernels between all checkouts on a machine. `kernels` uses this module to store the code of a checkout, and to copy
+stored code to a checkout.
 
 numba writes compiled code next to a source file. The code depends on the file's content, the interpreter and the processor, but not on the
-file's path. So the code is also valid for a copy of the file. It is stored under a digest of its sources. All code of one source file is in
-one directory, because an index matches only the code that was written together with it.
+file's path. So the code is also valid for a copy of the file. The code is stored under a digest of its sources. All code of one source file
+is in one directory, because an index matches only the code that numba wrote together with the index.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-# At most this many directories are kept. Each takes 0.3 MB. A change of a kernel adds a directory for each file whose compiled code
-# contains the kernel.
+# The number of directories that are kept. Each directory takes 0.3 MB. A change of a kernel adds a directory for each file whose compiled
+# code contains the kernel.
 KEPT_MAX = 300
 INDEX, CODE = ".nbi", ".nbc"
 
 
 class SharedKernels:
-    """The shared code. Callers hold the lock of the cache (`cache.locked`). Errors of the file system are ignored, because code can be
+    """The shared code. Callers must hold the lock of the cache (`cache.locked`). Errors of the file system are ignored, because code can be
     compiled again.
     """
 
@@ -31,7 +32,7 @@ class SharedKernels:
         self._folder = cache.root / "kernels" / "shared"
 
     def take(self, source: Path, digest: str) -> None:
-        """Copies stored code to the directory of a source file, unless the file already has code."""
+        """Copies the stored code of a source file to the file's `__pycache__`, unless there is already compiled code of the file."""
         kept = self._folder / digest
         if not kept.is_dir() or code_of(source):
             return
@@ -39,13 +40,13 @@ class SharedKernels:
             os.utime(kept)
             folder = source.parent / "__pycache__"
             folder.mkdir(exist_ok=True)
-            # The index names the code, so it is copied last.
+            # The index names the files with the code, so the index is copied last.
             for file in sorted(kept.iterdir(), key=lambda each: each.suffix == INDEX):
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Stores the code of a source file, if the file has more code than the store. Code that another process is still writing is not
-        stored.
+        """Stores the compiled code of a source file, if it consists of more files than the stored code. Code that another process is still
+        writing is not stored.
         """
         files, kept = code_of(source), self._folder / digest
         if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):
@@ -63,7 +64,7 @@ class SharedKernels:
             made.rename(kept)
 
     def remove_oldest(self) -> None:
-        """Removes the stored code that was unused for the longest time, so that KEPT_MAX directories remain."""
+        """Removes the directories that were not used for the longest time, so that at most KEPT_MAX directories remain."""
         if not self._folder.is_dir():
             return
         folders = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime)
@@ -72,7 +73,9 @@ class SharedKernels:
 
 
 def code_of(source: Path) -> list[Path]:
-    """Returns the files that numba has written for a source file: the index of each kernel, and its code for each set of argument types."""
+    """Returns the files that numba has written for a source file: the index of each kernel, and the kernel's code for each set of argument
+    types.
+    """
     found = source.parent.glob(f"__pycache__/{source.stem}.*.nb?")
     return sorted(file for file in found if file.suffix in {INDEX, CODE})
 
@@ -82,7 +85,7 @@ def _state(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def _copy(file: Path, folder: Path) -> None:
-    """Copies a file atomically: another process sees the whole file or none."""
+    """Copies a file atomically: another process sees either the whole copy or no copy."""
     part = folder / f"{file.name}.{os.getpid()}"
     shutil.copyfile(file, part)
     part.replace(folder / file.name)

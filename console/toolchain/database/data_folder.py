@@ -1,8 +1,9 @@
 """Creates the data directories of private servers. The first data directory of a server is stored next to the unpacked server, and later
 ones are copies of the stored one.
 
-MySQL needs five seconds or more to create a data directory, and a copy takes less than one second. A run of the tests starts about thirty
-servers. When another revision of the server is unpacked, the stored directory is removed together with the old server.
+MySQL needs at least five seconds to create a data directory, and copying a data directory takes less than one second. A run of the tests
+starts about thirty servers. When `database_packages` unpacks another revision of a server, it deletes the old server's directory, and with
+it the stored data directories.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sluice.console.toolchain.database.options import Options, merged_options
 from sluice.console.toolchain.database_packages import ServerHome
 from sluice.console.toolchain.errors import ServerError
 
-# Options that a server uses when it creates a data directory. Later it cannot change them, or only by slowly converting its files. All
-# other options are passed at each start.
+# Options that a server uses when it creates a data directory. A server cannot change these options later, or only by slowly converting its
+# files. All other options are passed at each start.
 AT_BIRTH = {
     "character_set_server",
     "collation_server",
@@ -30,7 +31,8 @@ AT_BIRTH = {
     "innodb_undo_tablespaces",
     "lower_case_table_names",
 }
-# This file has MySQL's server_uuid. It is not copied, so each server creates its own server_uuid.
+# The file in a data directory that contains MySQL's server_uuid. The stored data directory does not contain this file, so each server
+# creates its own server_uuid.
 IDENTITY = "auto.cnf"
 
 Make = Callable[[Path, Mapping[str, str | int]], None]
@@ -40,7 +42,7 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
     """Creates an empty data directory at `folder`, which must not exist. `changes` are options that differ from the version's defaults.
     `make` creates a data directory at a path.
 
-    If the cache is full or not writable, the directory is created without a stored copy.
+    If the cache is full or not writable, `make` creates the data directory, and nothing is stored.
     """
     options = _options(home.version, changes)
     digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()
@@ -55,15 +57,17 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
 
 
 def _options(version: str, changes: Options) -> dict[str, str | int]:
-    """Returns the options for creating a data directory: the version's defaults, and those `changes` that are in AT_BIRTH. The binlog's
-    options are left out, because the binlog begins at the first start.
+    """Returns the options for creating a data directory: the version's defaults, and those of the `changes` that are in AT_BIRTH. The
+    options of the binlog are left out, because the server creates the binlog at its first start.
     """
     born = merged_options(version, {key: value for key, value in changes.items() if key in AT_BIRTH})
     return {key: value for key, value in born.items() if "gtid" not in key and key != "log_bin"}
 
 
 def _keep(kept: Path, options: Mapping[str, str | int], make: Make) -> None:
-    """Creates the stored directory, unless another process has already created it. It is renamed to its final path when it is complete."""
+    """Creates the stored directory at `kept`, unless another process has already created it. The directory gets this path only when it is
+    complete.
+    """
     with locked(open_cache()):
         if kept.exists():
             return

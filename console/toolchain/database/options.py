@@ -1,10 +1,10 @@
-"""Defines the options of a private database server, which serves as a source and must be small and fast."""
+"""Defines the options of private database servers, which serve as sources and must be small and fast."""
 
 from collections.abc import Mapping
 
 Options = Mapping[str, str | int | None]
 
-# The options that Sluice needs in a source. binlog_row_metadata is not set, so it has the server's default, as on real servers.
+# The options that Sluice needs in a source. binlog_row_metadata is not set, so that it has the server's default, as on most real servers.
 _SOURCE: dict[str, str | int] = {
     "server_id": 1,
     "log_bin": "binlog",
@@ -12,7 +12,8 @@ _SOURCE: dict[str, str | int] = {
     "binlog_row_image": "FULL",
 }
 
-# These options make the server small and fast. It does not wait for the disk, so a power failure may lose its last second.
+# These options make the server small and fast. The server does not wait for the disk at each commit, so a power failure may lose the
+# commits of the last second.
 _SMALL: dict[str, str | int] = {
     "bind_address": "127.0.0.1",
     "innodb_flush_log_at_trx_commit": 2,

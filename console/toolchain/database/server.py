@@ -1,4 +1,6 @@
-"""Runs private MySQL and MariaDB servers, which end with the process that started them. The demo, the tests and the benchmarks use them."""
+"""Runs private MySQL and MariaDB servers, which end with the process that started them. The demo, the tests and the benchmarks use these
+servers.
+"""
 
 import contextlib
 import hashlib
@@ -36,7 +38,7 @@ MARIADB_SCRIPTS = (
 
 
 class DatabaseServer:
-    """A database server with its own directory, socket and port on 127.0.0.1. Its user root has no password."""
+    """A database server with its own directory, socket and port on 127.0.0.1. The server's user root has no password."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class DatabaseServer:
         *,
         die_with_parent: bool = True,
     ) -> None:
-        """Describes a server without starting it; `start` starts it. For an option with the value None, the server uses its own default."""
+        """Describes a server; `start` starts the server. For an option with the value None, the server uses its own default."""
         self.version = version
         self.folder = datadir.absolute()
         self.options = dict(options or {})
@@ -59,7 +61,7 @@ class DatabaseServer:
 
     @property
     def home(self) -> ServerHome:
-        """The unpacked server. It is downloaded if it is missing."""
+        """The unpacked server. If the cache lacks the server, the first use of this property downloads and unpacks it."""
         if self._home is None:
             self._home = set_up([self.version], delta=False).servers[self.version]
         return self._home
@@ -90,7 +92,7 @@ class DatabaseServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens. A restart does not change it."""
+        """The port on which the server listens. A restart does not change the port."""
         if self._port is None:
             self._port = free_port()
         return self._port
@@ -104,7 +106,7 @@ class DatabaseServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs."""
+        """Whether the server's process runs."""
         return self._process is not None and self._process.running
 
     def start(self) -> "DatabaseServer":
@@ -127,7 +129,7 @@ class DatabaseServer:
         raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")
 
     def stop(self) -> None:
-        """Shuts the server down. If it has not ended after STOP_SECONDS_MAX, kills it."""
+        """Shuts the server down. Kills the server if it has not ended after STOP_SECONDS_MAX."""
         if self._process:
             self._process.stop(STOP_SECONDS_MAX)
         self._forget_socket()
@@ -139,18 +141,18 @@ class DatabaseServer:
         self._forget_socket()
 
     def restart(self, options: Options | None = None) -> None:
-        """Stops the server and starts it again on the same port. `options` change its options."""
+        """Stops the server and starts it again on the same port. `options` are added to the server's options, or replace them."""
         self.stop()
         self.options.update(options or {})
         self.start()
 
     def connect(self, **arguments: Any) -> "pymysql.Connection[Any]":
-        """Connects as root over TCP, with autocommit. `arguments` are passed to PyMySQL, and override the defaults."""
+        """Connects to the server as root over TCP, with autocommit. `arguments` are passed to PyMySQL, and override these settings."""
         settings: dict[str, Any] = {"host": LOOPBACK, "port": self.port, "user": "root", "autocommit": True}
         return pymysql.connect(**{**settings, "charset": "utf8mb4", **arguments})
 
     def __enter__(self) -> "DatabaseServer":
-        """Starts the server for a with block."""
+        """Starts the server at the start of a with block."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -184,7 +186,7 @@ class DatabaseServer:
         raise self._start_failed(f"did not answer for {START_SECONDS_MAX:.0f} s")
 
     def _answers(self) -> bool:
-        """Returns whether this server answers. Another server on the same port would report another pid_file."""
+        """Returns whether this server answers a query. Another server on the same port would report another pid_file."""
         try:
             with contextlib.closing(self.connect(connect_timeout=5)) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT @@pid_file")
@@ -228,8 +230,8 @@ class DatabaseServer:
             raise self._start_failed("could not initialise its data folder")
 
     def _bootstrap_sql(self) -> bytes:
-        """Returns the statements that mariadb-install-db would run. They create the user root without a password, and do not tie it to
-        a user of the system.
+        """Returns the statements that mariadb-install-db would run. The statements create a user root that has no password and is not tied
+        to a user of the operating system.
         """
         share = self.home.folder / "share"
         files = [file for pattern in MARIADB_SCRIPTS for file in sorted(share.glob(pattern))]
@@ -237,8 +239,8 @@ class DatabaseServer:
         return head + b"\n".join(file.read_bytes() for file in files)
 
     def _forget_socket(self) -> None:
-        """Removes the socket files of a killed server. The socket's lock file contains the server's process id. If another process has
-        this id by now, the server would not start.
+        """Removes the files that a killed server leaves: its socket, the socket's lock file and its pid file. The lock file contains the id
+        of the killed process. If another process had this id by now, the server would not start.
         """
         for file in (self.socket, self.socket.with_name(f"{self.socket.name}.lock"), self.pid_file):
             file.unlink(missing_ok=True)

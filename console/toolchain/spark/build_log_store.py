@@ -1,7 +1,8 @@
-"""Compiles the log stores: `python -m sluice.console.toolchain.spark.build_log_store`. It must run after each change of their source.
+"""Compiles the log stores: `python -m sluice.console.toolchain.spark.build_log_store`. A developer must run this program after each change
+of the Java sources.
 
-The repository contains the jar, because a Java runtime alone cannot compile. The manifest of the jar contains a checksum of the sources,
-by which a test detects an outdated jar.
+The repository contains the compiled jar, because users have only a Java runtime, which contains no compiler. The manifest of the jar
+contains a checksum of the sources, by which a test detects an outdated jar.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def build(jar: Path = JAR) -> None:
 
 
 def checksum() -> str:
-    """Returns the first half of a checksum of all sources. The whole checksum would not fit, because a line of a manifest has at most 72
-    bytes.
+    """Returns the first half of the SHA-256 checksum of all sources. The whole checksum would not fit, because a line of a manifest has at
+    most 72 bytes.
     """
     return hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()[:32]
 
 
 def recorded_checksum(jar: Path = JAR) -> str:
-    """Returns the checksum, in the manifest of a jar, of the sources from which it was compiled."""
+    """Returns the checksum in the manifest of a jar. It is the checksum of the sources from which the jar was compiled."""
     with zipfile.ZipFile(jar) as archive:
         lines = archive.read(MANIFEST).decode().splitlines()
     return next(line.partition(": ")[2] for line in lines if line.startswith(CHECKSUM))

@@ -1,8 +1,8 @@
 """Returns the path of the archive of Spark's classes, and the JVM options that use it. `rehearsal` writes the archive.
 
-A Spark server that starts reads and verifies ten thousand classes from its jars. Java can instead store the loaded classes in a file, and
-map that file into memory at the next start (JEP 350). An archive is valid for one version of Java, and for the same jars at the same paths.
-A JVM with other jars reports this in Spark's log, and reads the jars.
+When a Spark server starts, it reads and verifies ten thousand classes from its jars. Java can instead store the loaded classes in an
+archive, and map the archive into memory at the next start (JEP 350). An archive is valid for one version of Java, and for the same jars at
+the same paths. A JVM with other jars writes a warning to Spark's log, and reads the jars.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.java import Java
 from sluice.console.toolchain.spark.home import spark_home
 
-# This many archives are kept. Each takes 0.2 GB. Each combination of Java and pyspark has its own archive.
+# The number of archives that are kept. Each archive takes 0.2 GB. Each combination of Java and pyspark has its own archive.
 KEPT_MAX = 3
 
 
@@ -30,7 +30,7 @@ def class_archive(cache: Cache, java: Java) -> Path:
 
 
 def reading_options(archive: Path) -> Sequence[str]:
-    """Returns the Java options that start a server with the archive. Returns none if the archive does not exist."""
+    """Returns the Java options of a server that reads its classes from the archive. Returns no options if the archive does not exist."""
     return (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
 
 
@@ -42,13 +42,15 @@ def writing_options(archive: Path) -> Sequence[str]:
 
 
 def can_archive(java: Java) -> bool:
-    """Returns whether this Java has an archive of its own classes. Sluice's archive extends it."""
+    """Returns whether this Java runtime has an archive of its own classes. Sluice's archive extends Java's archive, and cannot be used
+    without it.
+    """
     shown = subprocess.run([java.program, "-Xshare:on", "-version"], capture_output=True, timeout=60, check=False)
     return shown.returncode == 0
 
 
 def remove_oldest(cache: Cache) -> None:
-    """Removes the archives that were unused for the longest time, so that KEPT_MAX remain."""
+    """Removes the archives that were not used for the longest time, so that at most KEPT_MAX archives remain."""
     archives = sorted(cache.classes.glob("*.jsa"), key=lambda archive: archive.stat().st_mtime)
     for archive in archives[:-KEPT_MAX]:
         archive.unlink(missing_ok=True)

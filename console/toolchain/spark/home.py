@@ -1,10 +1,12 @@
 """Creates the SPARK_HOME from which servers and clusters start. It consists of hard links in the cache to the files of pyspark.
 
-Java ties a class archive to the paths and times of the jars, which differ between the environments of several checkouts. With the jars in
-the cache, all checkouts share one archive. Hard links take no space, and remain when the environment is deleted.
+A class archive is only valid for jars with certain paths and times, and these differ between the Python environments of several checkouts.
+Because the jars are in the cache, all checkouts share one archive. Hard links take no space, and the files remain when the environment is
+deleted.
 
-The name of a SPARK_HOME is a digest of the content of its files. Computing the digest takes a second, because it reads 0.4 GB. Therefore a
-symbolic link leads to the SPARK_HOME. The name of the link is a digest of the sizes and times of the files in the environment.
+The name of a SPARK_HOME is a digest of the content of its files. Computing this digest takes a second, because all files must be read (0.4
+GB). Therefore a symbolic link leads to the SPARK_HOME. The name of the link is a digest of the sizes and times of the files in the
+environment, which takes less time.
 """
 
 import contextlib
@@ -19,18 +21,18 @@ from pathlib import Path
 from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.python_packages import pyspark_home
 
-# The parts of pyspark that a server, a worker of a cluster and their Python processes read.
+# The directories of pyspark that a server, a worker of a cluster and their Python processes read.
 PARTS = ("bin", "sbin", "jars", "python")
-# Bytecode is left out. Each environment compiles its own bytecode, with its own times. Each checkout would then have a separate SPARK_HOME
-# and class archive.
+# Bytecode is left out, because each environment compiles its own bytecode, with its own times. With the bytecode, each checkout would have
+# a separate SPARK_HOME and class archive.
 BYTECODE = "__pycache__"
-# When a SPARK_HOME is created, others from which nothing was started for this long are removed. The time is long, because a running Spark
-# may still read its SPARK_HOME.
+# When a SPARK_HOME is created, each other SPARK_HOME from which nothing was started for this long is removed. The time is long, because a
+# running Spark may still read its SPARK_HOME.
 UNUSED_SECONDS_MAX = 30 * 86_400.0
 
 
 def spark_home(cache: Cache) -> Path:
-    """Returns the SPARK_HOME of the installed pyspark. Creates it if it is missing."""
+    """Returns the SPARK_HOME in the cache that corresponds to the installed pyspark. Creates this SPARK_HOME if it is missing."""
     own = pyspark_home()
     files = _files(own)
     link = cache.spark / f"installed-{_digest_of_stamps(own, files)}"
@@ -76,7 +78,7 @@ def _point(link: Path, home: Path) -> None:
 
 
 def _link(own: Path, home: Path) -> None:
-    """Creates the home atomically, because another process may do the same at the same time."""
+    """Creates the SPARK_HOME at `home` atomically, because another process may do the same at the same time."""
     ignored = shutil.ignore_patterns(BYTECODE)
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="home-", dir=home.parent) as folder:
@@ -92,7 +94,9 @@ def _link(own: Path, home: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Creates a hard link, or a copy if the environment is on another disk. Both have the time of the original file."""
+    """Creates a hard link, or a copy if the environment is on another disk than the cache. The link or copy has the time of the original
+    file.
+    """
     try:
         os.link(source, target)
     except OSError:
@@ -101,7 +105,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 def _remove_unused(homes: Path) -> None:
     for home in homes.iterdir():
-        # Another process may have removed this SPARK_HOME meanwhile, or the temporary directory of a link.
+        # Since the directory was listed, another process may have removed this SPARK_HOME, or the temporary directory of a link.
         with contextlib.suppress(FileNotFoundError):
             if time.time() - home.lstat().st_mtime <= UNUSED_SECONDS_MAX:
                 continue

@@ -1,7 +1,7 @@
-"""Starts, warms up and ends a Spark server once, so that later servers find its classes in an archive.
+"""Starts, warms up and ends a Spark server once, so that later servers read their classes from an archive.
 
-This takes as long as two starts. Each later server then needs half of the processor time for its start, and a fifth less time for its first
-merges. If this fails, Spark starts without the archive.
+This rehearsal takes as long as two starts of a server. Each later server needs half of the processor time for its start, and a fifth less
+time for its first merges. If the rehearsal fails, Spark starts without the archive.
 """
 
 import os
@@ -16,11 +16,11 @@ from sluice.console.toolchain.setup import Toolchain
 from sluice.console.toolchain.spark.class_archive import can_archive, class_archive, remove_oldest
 from sluice.console.toolchain.spark.server import WARM_SECONDS_MAX, ClassRecording, SparkConnectServer
 
-END_SECONDS_MAX = 300.0  # The server must end within this time, in which it writes its classes.
+END_SECONDS_MAX = 300.0  # The server must write its classes and end within this time.
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:
-    """Creates the class archive if it is missing. Returns whether there is an archive."""
+    """Creates the class archive if it is missing. Returns whether the archive exists now."""
     archive = class_archive(toolchain.cache, toolchain.java)
     if archive.exists():
         os.utime(archive)

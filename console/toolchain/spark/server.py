@@ -1,7 +1,7 @@
 """Runs a Spark Connect server with Delta as a child process, for `sluice up`, the demo, the tests and the benchmarks.
 
-Its settings are in spark-defaults.conf, of the user's conf/ or of the package. This module adds the settings that depend on the machine:
-jars, memory, port, directories. Spark downloads no packages at its start, because the jars are in the cache.
+The settings of the server are in spark-defaults.conf, in the user's conf/ or in the package. This module adds the settings that depend on
+the machine: jars, memory, port, directories. Spark downloads no packages at its start, because all jars are in the cache.
 """
 
 import dataclasses
@@ -33,22 +33,22 @@ SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
 WARM_SECONDS_MAX = 300
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
-# Matches the log stores in a properties file. Delta refuses a log store for all schemes (`class`) together with a log store for a single
-# scheme.
+# Matches the settings of log stores in a properties file. Delta does not allow a log store for all schemes (`class`) together with a log
+# store for a single scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
-# Matches the setting that selects the kind of credentials for Google's client. The kind decides which other settings the client uses.
+# Matches the setting that selects the kind of credentials for Google's client. This setting decides which other settings the client uses.
 GOOGLE_AUTH = re.compile(r"^\s*spark\.hadoop\.fs\.gs\.auth\.type\b", re.MULTILINE)
 MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches spark.master in a properties file.
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0
-# Variables of the caller's environment that would change this server.
+# Environment variables of the caller that are not passed to the server, because they would change its settings.
 FOREIGN_VARIABLES = ("SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS")
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassRecording:
-    """Makes a server with this Java write the classes that it has loaded to a file when it ends."""
+    """Makes a server with this Java runtime write its loaded classes to `file` when the server ends."""
 
     java: Java
     file: Path
@@ -57,7 +57,7 @@ class ClassRecording:
 @dataclasses.dataclass(frozen=True)
 class ServerSettings:
     """The settings of a server. `file` is a properties file, and `more` are settings that override it. `home` is a SPARK_HOME of another
-    version of Spark. If it is None, the SPARK_HOME of the installed pyspark is used.
+    version of Spark. If `home` is None, the SPARK_HOME of the installed pyspark is used.
     """
 
     file: Path = SETTINGS_FILE
@@ -69,7 +69,7 @@ DEFAULT_SETTINGS = ServerSettings()
 
 
 class SparkConnectServer:
-    """A Spark Connect server on 127.0.0.1. Its warehouse, scratch space and log are in one directory."""
+    """A Spark Connect server on 127.0.0.1. The server's warehouse, scratch space and log are in one directory."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class SparkConnectServer:
         die_with_parent: bool = True,
         recording: ClassRecording | None = None,
     ) -> None:
-        """Describes a server without starting it; `start` starts it. If `jars` is None, the server gets the cached jars of Delta and of the
+        """Describes a server; `start` starts the server. If `jars` is None, the server gets the cached jars of Delta and of the
         `extras`.
         """
         self.folder = data_dir.absolute()
@@ -104,7 +104,7 @@ class SparkConnectServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens. A restart does not change it."""
+        """The port on which the server listens. A restart does not change the port."""
         if self._port is None:
             self._port = free_port()
         return self._port
@@ -132,11 +132,11 @@ class SparkConnectServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs."""
+        """Whether the server's process runs."""
         return self._process is not None and self._process.running
 
     def start(self) -> "SparkConnectServer":
-        """Starts the server, and returns when it has answered a request. Raises ServerError if it does not start."""
+        """Starts the server, and returns when the server has answered a request. Raises ServerError if the server does not start."""
         if self.running:
             return self
         try:
@@ -154,7 +154,7 @@ class SparkConnectServer:
         return self
 
     def begin(self) -> None:
-        """Starts the process, and returns at once. The caller waits until `answers` returns True."""
+        """Starts the server's process, and returns at once. The caller must wait until `answers` returns True."""
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._probe.forget()
@@ -182,18 +182,20 @@ class SparkConnectServer:
 
     @property
     def ended(self) -> str:
-        """How the process ended, as "exit code 1" or "signal 9". It is empty while the process runs."""
+        """How the server's process ended, as "exit code 1" or "signal 9". This text is empty while the process runs."""
         return self._process.ended if self._process else "never started"
 
     def answers(self) -> bool:
-        """Returns whether the server has answered a request. It does not wait. Raises ServerError if waiting cannot help."""
+        """Returns whether the server has answered a request. Does not wait for the answer. Raises ServerError if the server will not answer
+        later either.
+        """
         try:
             return self._probe.answers()
         except ServerError as error:
             raise self._start_failed(f"does not answer: {error}") from error
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
-        """Shuts the server down. If it has not ended after `seconds_max`, kills it."""
+        """Shuts the server down. Kills the server if it has not ended after `seconds_max`."""
         if self._process:
             self._process.stop(seconds_max)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
@@ -209,7 +211,7 @@ class SparkConnectServer:
         self.start()
 
     def __enter__(self) -> "SparkConnectServer":
-        """Starts the server for a with block."""
+        """Starts the server at the start of a with block."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -244,13 +246,11 @@ class SparkConnectServer:
         ]
 
     def _own_jars(self) -> tuple[Path, ...]:
-        """Returns the jar with Sluice's log stores. Returns none if the store of the lake needs no log store of Sluice."""
+        """Returns the jar with Sluice's log stores. Returns no jar if none of the server's `extras` needs a log store of Sluice."""
         return (log_store.JAR,) if log_store.SETTINGS.keys() & set(self._extras) else ()
 
     def _log_stores(self) -> dict[str, str]:
-        """Returns the settings that select Sluice's log stores. If the settings file names another log store for a store, that store is
-        left out.
-        """
+        """Returns the settings that select Sluice's log stores. A store for which the settings file names a log store is left out."""
         named = set(LOG_STORE.findall(self._settings_file.read_text()))
         ours = dict(log_store.SETTINGS[store] for store in self._extras if store in log_store.SETTINGS)
         return {
@@ -260,8 +260,8 @@ class SparkConnectServer:
         }
 
     def _given_settings(self) -> dict[str, str]:
-        """Returns the settings that the caller added. If the settings file selects credentials for Google, the caller's settings for these
-        credentials are left out.
+        """Returns the settings that the caller of this class has added. If the settings file selects the kind of Google's credentials, the
+        caller's settings for Google's credentials are left out.
         """
         of_file = GOOGLE_AUTH.search(self._settings_file.read_text())
         return {
@@ -293,7 +293,7 @@ class SparkConnectServer:
         return self._other_home or spark_home(open_cache())
 
     def provide(self) -> None:
-        """Finds Java and the jars. Downloads what is missing."""
+        """Finds the Java runtime and the jars of this server. Installs or downloads those that are missing."""
         if self._jars is None or self._java is None:
             toolchain = set_up([], extras=self._extras)
             ours = (*toolchain.delta_jars, *toolchain.extra_jars)
@@ -310,7 +310,7 @@ class SparkConnectServer:
     def _environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
-        # Spark's tasks use the Python of this process, because the tasks that merge small tables need Sluice's packages.
+        # Spark's tasks use the Python interpreter of this process, because the tasks that merge small tables need Sluice's packages.
         python = {"PYSPARK_PYTHON": sys.executable}
         return {
             **own,
@@ -331,7 +331,7 @@ class SparkConnectServer:
 
 
 def _ask_spark(channel: Any, seconds_max: float) -> Any:
-    """Sends a request that creates a session and asks for Spark's version. Once Spark has answered, Delta's extensions are loaded."""
+    """Sends a request that creates a session and asks for Spark's version. Spark answers only after it has loaded Delta's extensions."""
     from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc  # noqa: PLC0415  pyspark takes a second to import
 
     request = base_pb2.AnalyzePlanRequest(

@@ -1,8 +1,8 @@
 """Warms up a Spark server: starts a Python worker, then writes, merges and deletes one tiny Delta table in a Spark Connect session.
 
 The first MERGE of a server takes half a minute, because Spark loads and compiles classes. The warm-up spends that time before a user needs
-a merge. It is a separate program, so that it can be ended at any time: Spark's client waits minutes for a dead server. `sluice up` does not
-wait for the program. The program ends itself with its server, and at the latest after some minutes.
+a merge. The warm-up is a separate program, so that it can be ended at any time: Spark's client would wait some minutes for a dead server.
+`sluice up` does not wait for the program. The program ends itself when its server ends, and at the latest after some minutes.
 
 When `sluice up` starts everything, the other processes and the first run need the processors. So the MERGE statements wait until the
 processors are idle, or for some seconds.
@@ -36,8 +36,8 @@ def warm_up(url: str, folder: Path, idle_seconds_max: float) -> None:
     statements, waits at most `idle_seconds_max` until the processors are idle.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    # This call starts a Python worker; its result is not needed here. The worker is started first, because the first batches of a user are
-    # small merges, which need only this worker.
+    # This call starts a Python worker; the call's result is not needed here. The worker is started before the merge, because the first
+    # batches of a user are small merges, which need only this worker.
     why_not_on_executors(SparkSettings(remote=url))
     wait_until_idle(lambda: psutil.cpu_percent(LOOK_SECONDS), time.monotonic() + idle_seconds_max)
     session = SparkSession.builder.remote(url).create()
@@ -79,9 +79,10 @@ def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
 
 
 def end_with_server(url: str) -> None:
-    """Ends this process as soon as nothing listens on the server's port. It never returns, so it must run in a thread.
+    """Ends this process as soon as no program listens on the server's port. This function never returns, so it must run in a thread of its
+    own.
 
-    The server has ended only if its port refuses a connection. Other errors, such as a time-out on a busy machine, are ignored.
+    The server has ended if its port refuses a connection. Other errors, such as a time-out on a busy machine, are ignored.
     """
     server = urllib.parse.urlsplit(url)
     while True:
