@@ -72,9 +72,10 @@ class Column:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
     """A table with the schema of the row events that refer to it. `version` is a short digest; equal schemas have equal digests.
-    `cascades` are the foreign keys through which changes of its rows reach captured tables, over all levels. `follows`: foreign keys
-    change its rows when rows of other tables change. `watched`: it is not captured, and its events are read only because of its cascades.
-    `stopped`: consumers get its rows and the lake does not. `unreadable`: why even consumers cannot get its rows; `columns` is empty then.
+    `cascades` are the foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: foreign
+    keys change the table's rows when rows of other tables change. `watched`: the table is not captured, and its events are read only
+    because of its `cascades`. `stopped`: consumers get the table's rows, and the lake does not. `unreadable`: why even consumers cannot get
+    the table's rows. In this case, `columns` is empty.
     """
 
     database: str
@@ -128,11 +129,13 @@ class TableChange:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatementSession:
-    """What a query event says about the session of its statement. It decides how the statement is parsed, and what it does to rows. A
-    value that the event does not have is empty, 0 or None.
+    """What a query event says about the session of its statement. These values decide how the statement is parsed, and what it does to
+    rows. A value that the event does not contain is empty, 0 or None.
 
-    - `sql_mode`: its bits. `explicit_timestamps`: explicit_defaults_for_timestamp. `time_zone`: as the session set it.
-    - `started_us`: the value of CURRENT_TIMESTAMP in µs since 1970. Whole seconds unless `fraction`.
+    - `sql_mode`: the bits of the variable sql_mode. `explicit_timestamps`: the variable explicit_defaults_for_timestamp. `time_zone`: the
+      variable time_zone, as text.
+    - `started_us`: the value of CURRENT_TIMESTAMP in µs since 1970. `fraction`: whether the event contains the fraction of the second. If
+      not, `started_us` is in whole seconds.
     - `client`, `connection`, `server`: charset of the statement's text, of its literals (collation_connection), and of a database that is
       created without a charset (collation_server).
     - `flavour`: "mysql" or "mariadb".
@@ -154,9 +157,10 @@ class StatementSession:
 NO_SESSION = StatementSession()
 
 # The first event (QUERY "BEGIN") and the last event (XID, or QUERY "COMMIT") of a transaction: offset in the file, length in bytes, and
-# seconds since 1970. `begin` is -1 if it has no first event (a statement without BEGIN, or the beginning of a file), and `xid` is -1 if a
-# COMMIT ended it. `thread` is the session's, and `server` the id of the server that wrote it. `committed` and `sequence` are the logical
-# clock in MySQL's GTID event, or -1: the last transaction on which this one depends, and its own number in the file.
+# seconds since 1970. `begin` is -1 if the transaction has no first event (a statement without BEGIN, or the beginning of a file), and `xid`
+# is -1 if a COMMIT ended the transaction. `thread` is the thread id of the session, and `server` is the id of the server that first
+# executed the transaction. `committed` and `sequence` are the logical clock in MySQL's GTID event, or -1: the number of the last
+# transaction on which this transaction depends, and its own number in the file.
 FRAME_FIELDS = (
     *("begin", "begin_length", "begin_seconds", "thread"),
     *("close", "close_length", "close_seconds", "xid", "server"),
@@ -191,18 +195,18 @@ class Block:
     - `event_kind` (int8, RowEventKind), `event_table` (int32, index into `tables`), `event_time_us` (int64, commit time).
     - `event_version` (int8): layout of the rows header, 1 or 2. 3 is like 2, for an update whose JSON values may be differences.
     - `event_position` (int64): file offset of the event, or of the compressed event or XA COMMIT that contained it.
-    - `event_transaction_offset` (int64): the file offset in the order key of the rows. It is after the first event of the transaction, and
-      after a DDL statement in the transaction that precedes the rows. It is above everything that ended before and below everything that
-      follows, and always the same for an event.
+    - `event_transaction_offset` (int64): the file offset in the order key of the rows. This offset is after the first event of the
+      transaction, and after a DDL statement in the transaction that precedes the rows. So the order key of a row is greater than that of
+      everything that ended before this offset, and less than that of everything that follows. An event always has the same offset.
 
     Per transaction that ends in the block (t):
-    - `transaction_events` (int64, ascending): row events of this block up to its end. `transaction_end` (int64): file offset after its
-      last event.
+    - `transaction_events` (int64, ascending): number of row events in this block up to the transaction's end. `transaction_end` (int64):
+      file offset after its last event.
     - `transaction_source` (int32): index into `gtid_sources`, or -1 without GTID. `transaction_number` (int64): gno or sequence number.
-    - `transaction_time_us`: commit time. `transaction_frame`: its FRAME.
+    - `transaction_time_us`: commit time. `transaction_frame`: the transaction's FRAME.
 
-    Row events after the last end belong to an open transaction, which continues in the next block. `open_frame` is its FRAME, or empty if
-    none is open. `open_gtid` is its source and number.
+    Row events after the last end belong to an open transaction, which continues in the next block. `open_frame` is the FRAME of the open
+    transaction, or empty if no transaction is open. `open_gtid` is the source and number of its GTID.
 
     Per rows query, which has the SQL text of a statement that changed rows (only if a consumer gets these texts):
     - `query_event` (int64, ascending): index of the statement's first row event.
@@ -288,7 +292,7 @@ class BlockSlice:
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
     """A part of the stream that `get` hands out: (start, end], up to a transaction boundary. `batch_id` -1 means that there is nothing to
-    hand out. `isolated`: it is a statement that must be a batch of its own, as conf/ says.
+    hand out. `isolated`: the batch consists of a statement that must be a batch of its own according to conf/.
     """
 
     batch_id: int
@@ -314,7 +318,7 @@ NOTHING = Batch(batch_id=-1, start=None, end=None)  #: What `get` returns if the
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientIdentity:
-    """A client's subscription to a destination. As in Canal, two are equal if only their filters differ."""
+    """A client's subscription to a destination. As in Canal, two identities that differ only in their filters are equal."""
 
     destination: str
     client_id: int = 1001
@@ -323,8 +327,9 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """What the ledger has about a consumer other than the lake: its filter, and up to where it has acked. Batches without an ack are
-    handed out again after a restart. `identity` distinguishes it from earlier consumers with this number. It is empty until it is needed.
+    """What the ledger contains about a consumer other than the lake: its filter, and the position up to which it has acked. Batches without
+    an ack are handed out again after a restart. `identity` distinguishes the consumer from earlier consumers with the same number, and is
+    empty until it is needed.
     """
 
     client_id: int
@@ -339,9 +344,10 @@ class OutstandingBatch:
     one delivery. `delivery` never repeats, over restarts and rollbacks. A batch that is delivered again keeps `batch_id` and `path`.
 
     - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
-    - `appendable`: `end` and `path` change if changes are appended. They are fixed when the batch's run takes it.
-    - `first_end`: the order key of the end when the batch was staged first. It distinguishes deliveries after an older ledger was
-      restored, which gives the same numbers to other changes.
+    - `appendable`: changes may still be appended to the batch, which changes `end` and `path`. When a run takes the batch, `end` and `path`
+      become final.
+    - `first_end`: the order key of the end when the batch was staged first. This key distinguishes two deliveries with the same numbers,
+      which occur if an operator restores an older ledger.
     """
 
     ledger_id: str

@@ -140,8 +140,8 @@ class GtidSet:
         return GtidSet(result)
 
     def around(self, source: str, number: int) -> SetText:
-        """Returns the text of the set after the transaction `number` of a source. With another number in it, it is also the text after each
-        later transaction of the source, up to `SetText.last`.
+        """Returns the text of the set to which the transaction `number` of a source is added. To get the text of the set after one of the
+        source's next transactions, up to `SetText.last`, only the number in the text must be replaced.
         """
         runs = self.runs.get(source, ())
         head = [run for run in runs if run[1] < number - 1]

@@ -27,7 +27,7 @@ from sluice.cdc_engine.position import Position
 
 
 class BlockSink(Protocol):
-    """Accepts the parser's blocks. `sink` implements it."""
+    """Accepts the parser's blocks. `sink` implements this protocol."""
 
     def accept(self, block: Block) -> None:
         """Accepts one block, in stream order. Waits while the store is full. Raises InterruptedError if `interrupt` is called during the
@@ -41,7 +41,8 @@ class BlockSink(Protocol):
 
 
 class EventStore(Protocol):
-    """Stores the events between the stream and the batches. It has three positions, in this order: acked, handed out by `get`, and put.
+    """Stores the events between the stream and the batches. The store has three positions, in this order: up to the first, events were
+    acked; up to the second, `get` has handed them out; up to the third, `put` has appended them.
 
     One thread calls `put`. If another thread calls `drop_open_transaction` or `clear`, `put` raises InterruptedError. Before the putting
     thread opens a new connection, it calls `drop_open_transaction` itself, and `put` works again. Otherwise the thread could append the
@@ -59,7 +60,7 @@ class EventStore(Protocol):
         """
 
     def ack(self, end: Position) -> None:
-        """Frees everything up to `end`, which must be the end of a batch that was handed out."""
+        """Removes all events up to `end` from the store. `end` must be the end of a batch that `get` has returned."""
 
     def rollback(self) -> None:
         """Makes the next get start after the last ack."""
@@ -148,7 +149,7 @@ class PreparedTransactions(Protocol):
 
 
 class Stager(Protocol):
-    """Converts a batch to files that a run can merge, with the settings of one destination. `staging` implements it."""
+    """Converts a batch to files that a run can merge, with the settings of one destination. `staging` implements this protocol."""
 
     def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         """Stages `batch` as the delivery that `record` describes. When the call returns, the files are on disk, in a directory of their
@@ -159,7 +160,7 @@ class Stager(Protocol):
 
 
 class SchemaHistory(Protocol):
-    """The schemas of all tables at the position that the parser reads. `table_meta` implements it."""
+    """The schemas of all tables at the position that the parser reads. `table_meta` implements this protocol."""
 
     def resolve(self, table_map: Any, position: Position) -> TableVersion:
         """Returns the table with the names and types of its columns for a table map event at a position. Raises TableStoppedError if the

@@ -155,8 +155,8 @@ OF_THE_LAKE = frozenset(
     }
 )
 RESOLVABLE = frozenset({TableState.SCHEMA_UNKNOWN, TableState.SCHEMA_MISMATCH})
-# States that a re-snapshot resolves, because it reads the rows that the lake table lacks. It does not resolve the other states, because
-# their cause would remain, or because an operator wanted the stop.
+# States that a re-snapshot resolves, because it reads the rows that the lake table lacks. A re-snapshot does not resolve the other states,
+# because their cause would remain, or because an operator wanted the stop.
 HEALED_BY_ROWS = RESOLVABLE | {
     TableState.DDL_UNSUPPORTED,
     TableState.STATEMENT_FORMAT,

@@ -1,4 +1,4 @@
-"""Reads status.json, in which an engine reports about itself once per second. Other processes than the engine call it."""
+"""Reads status.json, in which an engine reports about itself once per second. Processes other than the engine call this module."""
 
 from __future__ import annotations
 

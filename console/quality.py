@@ -36,7 +36,7 @@ from sluice.console.toolchain.setup import ALL_SERVERS, set_up
 from sluice.console.toolchain.spark.rehearsal import provide_class_archive
 from sluice.package_files import PACKAGE
 
-PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. `sluice test` needs one.
+PROJECT_ROOT = PACKAGE.parents[1]  # The directory of the Git checkout. `sluice test` runs only in a checkout.
 WORKERS_MAX = 4
 # How many more workers than cores there are. A worker can use a core while other workers wait for servers. With a value of 2, tests with
 # Spark would exceed their time limits.
@@ -123,7 +123,7 @@ def run_quality(choice: CheckChoice) -> int:
         if choice.is_whole:
             provide_class_archive(set_up(ALL_SERVERS, kernels=True, screen=screen), screen)
             _set_up_where_it_can_be_had(MYSQL_9, screen)
-        elif not choice.paths:  # Without this, all workers would compile the same kernels at the same time.
+        elif not choice.paths:  # Otherwise, all workers would compile the same kernels at the same time.
             with locked(cache := open_cache()):
                 compile_kernels(cache, screen.print)
         if choice.once_more:

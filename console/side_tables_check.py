@@ -1,5 +1,5 @@
-"""Checks, for `sluice check`, whether change logs and histories in conf/ are possible for the tables that engines have recorded. Otherwise
-only a failing run would report an impossible setting.
+"""Checks, for `sluice check`, whether change logs and histories in conf/ are possible for the tables that engines have recorded. Without
+this check, only a failing run would report an impossible setting.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def set_position(act: SetPosition) -> Position | None:
 
 
 def forget_buffered(directory: Path, position: Position) -> None:
-    """Restarts all open snapshots. Their buffered changes are useless, because the changes between the last of them and the new position
-    are not buffered. Raises MetaError if a record cannot be written.
+    """Restarts all open snapshots. The buffered changes of these snapshots are useless, because the changes between the last buffered
+    change and the new position are not buffered. Raises MetaError if a record cannot be written.
     """
     records = SnapshotRecords(directory)
     for record in records.all():

@@ -56,7 +56,7 @@ def never() -> bool:
 
 
 class PublisherContract:
-    """One test for each promise of `Publisher`. A class that inherits it defines the fixture `broker`."""
+    """One test for each promise of `Publisher`. Each subclass must define the fixture `broker`."""
 
     def test_broker_keeps_each_partition_in_order_and_every_byte(self, broker: BrokerUnderTest) -> None:
         topic, publisher = broker.topic(), broker.publisher()

@@ -163,7 +163,7 @@ class KafkaPublisher:
 
     def is_fenced(self, error: Any) -> bool:
         """Returns whether the error means that Kafka has fenced this producer. Kafka does this if another producer with the same
-        `transactional.id` has started, or if a transaction took longer than its timeout. It reports the same errors for both causes.
+        `transactional.id` has started, or if a transaction took longer than its timeout. Kafka reports the same errors for both causes.
         """
         return error.code() in FENCED
 
@@ -179,7 +179,7 @@ class KafkaPublisher:
         self._said = error.str()
 
     def close(self) -> None:
-        """Closes the connection, and drops messages that were not sent."""
+        """Closes the connection, and discards messages that were not sent."""
         end = time.monotonic() + 1.0
         with contextlib.suppress(KafkaException):  # After a fatal error, these calls raise it again.
             self.producer.purge()

@@ -70,7 +70,7 @@ class CommittingPublisher(Publisher, Protocol):
 
     def commit(self, messages: Sequence[Message], position: str, given_up: Callable[[], bool]) -> None:
         """Sends messages as `send` does, and commits them together with `position`. After a PublishError, it is unknown whether the
-        messages were committed. If so, `committed` of a new publisher returns `position`.
+        messages were committed. If they were committed, `committed` of a new publisher returns `position`.
         """
 
 

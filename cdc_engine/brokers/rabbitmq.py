@@ -86,7 +86,7 @@ def target_of(config: RabbitConfig) -> RabbitTarget:
 
 
 class RabbitPublisher:
-    """A connection to RabbitMQ (implements `Publisher`). It connects at the first send."""
+    """A connection to RabbitMQ (implements `Publisher`). The connection is opened at the first send."""
 
     def __init__(self, target: RabbitTarget) -> None:
         self._target = target
@@ -121,7 +121,7 @@ class RabbitPublisher:
 
 
 class _Link:
-    """One connection with one channel. The sending thread runs pika's event loop, and only while it waits."""
+    """One connection with one channel. Pika's event loop runs in the sending thread, and only while this thread waits."""
 
     def __init__(self, target: RabbitTarget, parameters: pika.ConnectionParameters) -> None:
         self._target, self._where = target, f"{parameters.host}:{parameters.port}"

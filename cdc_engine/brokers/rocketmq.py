@@ -68,7 +68,7 @@ def target_of(config: RocketConfig) -> RocketTarget:
 
 
 class RocketPublisher:
-    """A connection to RocketMQ (implements `Publisher`). It connects at the first send."""
+    """A connection to RocketMQ (implements `Publisher`). The connection is opened at the first send."""
 
     def __init__(self, target: RocketTarget) -> None:
         self._target = target

@@ -15,7 +15,7 @@ MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
 class AlarmConfig(Strict):
-    """Who gets a message when an engine or a table stops, when something else is wrong, and when it is resolved."""
+    """Who gets a message when an engine or a table stops or has another problem, and when such a problem ends."""
 
     kind: Literal["log", "webhook", "email"] = Field(
         description="How an alarm is sent: only to the log, by a webhook or by email."

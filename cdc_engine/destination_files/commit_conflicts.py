@@ -35,8 +35,8 @@ def add_commit_conflicts(directory: Location, count: int) -> None:
 
 
 class ConflictCount:
-    """The number of commit conflicts that an engine's status shows. The engine reads it when it starts and after each settled batch,
-    because only runs change the record.
+    """The number of commit conflicts that an engine's status shows. The engine reads the record when it starts and after each settled
+    batch, because only runs change the record.
     """
 
     def __init__(self, directory: Location) -> None:

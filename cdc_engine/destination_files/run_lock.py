@@ -62,8 +62,8 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
                     f"another run of {where.destination} still holds the run lock after {timeout_seconds:g} "
                     "s: wait until that run ends, or end that run; Sluice hands this batch out again"
                 )
-            # Ignores errors of a folder without locks, or of a store that does not answer. Their only effect is that a draining run does
-            # not notice this process.
+            # Ignores errors of a folder without locks, or of a store that does not answer. The only effect of such an error is that a
+            # draining run does not notice this process.
             with contextlib.suppress(OSError, MetaError):
                 waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)

@@ -1,6 +1,6 @@
 """Loads the handlers of installed packages, which are entry points of the group `sluice.handlers`.
 
-An entry point is a class or function. It gets the destination's name and the options in conf/, and returns a `BatchHandler`.
+An entry point is a class or function that is called with the destination's name and the options in conf/, and returns a `BatchHandler`.
 """
 
 from __future__ import annotations

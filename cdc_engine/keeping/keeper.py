@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class Engines(Protocol):
-    """The engines of this process. `launcher` implements it."""
+    """The engines of this process. `launcher` implements this protocol."""
 
     def kept(self) -> Mapping[str, str]:
         """Returns the digest of the settings with which each engine of this process was made, by destination. The digest is "" until the

@@ -279,12 +279,12 @@ class Ledger:
         return dataclasses.replace(self, outstanding=again, next_delivery=self.next_delivery + len(again))
 
     def rollback(self) -> Ledger:
-        """Removes all batches in flight. Their changes are handed out again under new ids and deliveries."""
+        """Removes all batches in flight. The changes of these batches are handed out again under new ids and delivery numbers."""
         return self._giving_up(self.outstanding)
 
     def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
         """Returns the ledger with which a new engine starts. `whole` returns whether the staged files of a batch are complete. Removes the
-        first batch in flight for which this is not so, and all later batches. Their changes are handed out again.
+        first batch in flight whose files are not complete, and all later batches. The changes of the removed batches are handed out again.
         """
         kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)

@@ -63,7 +63,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 
 
 def _check_order(ledger: Ledger) -> None:
-    """Raises ValueError if no transition can produce this ledger. Sluice did not write such a ledger."""
+    """Raises ValueError if no transition can produce this ledger. In this case, another program wrote the ledger."""
     if len(ledger.ledger_id) != LEDGER_ID_CHARS:
         raise ValueError(f"the ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
     if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):

@@ -59,9 +59,9 @@ class RecordStore(abc.ABC):
         """Replaces the record if its stored version is `version`, and returns the new version. NOT_THERE means that the record must not
         exist yet. When the call returns, the record is durable.
 
-        `also` has values for programs other than Sluice, by their paths in ZooKeeper. They are written in the same step, and without a
-        version. Raises StaleWriteError and changes nothing if the stored version is another one, or was written with a higher token. After
-        any other MetaError, it is unknown whether the record was written.
+        `also` has values for programs other than Sluice, by their paths in ZooKeeper. These values are written in the same step as the
+        record, and their versions are not compared. Raises StaleWriteError and changes nothing if the stored version is another one, or was
+        written with a higher token. After any other MetaError, it is unknown whether the record was written.
 
         A store of files ignores tokens: the kernel releases the lease of a process only when the process ends, so an earlier holder of the
         lease cannot write any more.
@@ -114,7 +114,8 @@ class RecordStore(abc.ABC):
                 return None
             if there.token > token:
                 break
-            # If the previous holder of the lease writes between `read` and `write`, the loop tries again. It writes only a few times more.
+            # If the previous holder of the lease writes between `read` and `write`, the loop tries again. The previous holder writes only a
+            # few times more.
             with contextlib.suppress(StaleWriteError):
                 version = self.write(name, there.text, version=there.version, token=token)
                 return StoredRecord(there.text, version, token)

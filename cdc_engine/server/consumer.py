@@ -105,7 +105,7 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         """
 
     def wake(self) -> None:
-        """Makes a waiting `take` call `given_up`."""
+        """Makes a `take` that waits call `given_up` at once."""
 
     def close(self) -> None:
         """Releases the stream. The caller must not call `take` after `close`."""

@@ -267,7 +267,7 @@ class CanalService:
 
     def read_again(self, client: ClientIdentity) -> None:
         """Restarts the reading of the stream at the ledger's position. The caller must make sure that no batch is in flight. Raises the
-        errors of `rewind`. After an error, the next get repeats `rewind` first.
+        errors of `rewind`. After an error, the next get first calls `rewind` again.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:

@@ -322,7 +322,7 @@ class _Group:
         self._going.pop(name, None)
 
     def _leave(self, name: str, rows: int) -> None:
-        """Removes a table from the group. The table is advanced alone later."""
+        """Removes a table from the group. The snapshot of the table is advanced alone later."""
         self._advanced.large[name] = rows
         self._going.pop(name, None)
 

@@ -107,7 +107,7 @@ class SnapshotRecord:
 
     @property
     def read_at_us(self) -> int:
-        """The time when the reading began, in µs since 1970. It becomes the commit time of the rows that were read."""
+        """The time when the reading began, in µs since 1970. This time becomes the commit time of the rows that were read."""
         return round(self.reading_at * 1e6)
 
     @property
@@ -185,8 +185,8 @@ class SnapshotRecord:
         """Returns the record in the state WANTED, so that all chunks are read again. `buffered_after` is the order key of a statement that
         changed the table; None keeps all buffered changes. `cause` is set if the cause may occur only RESTARTS_MAX times.
 
-        If the reading has not begun, this is not counted as a restart. Otherwise a snapshot that waits could fail because of many changes
-        of the table.
+        A restart is only counted if the reading has begun. If every restart counted, many changes of the table could make a snapshot fail
+        that still waits to be read.
         """
         counts = cause is not None and self.began_at is not None
         return self._to(

@@ -54,10 +54,10 @@ class SnapshotRecords:
         self._records: RecordStore = record_store(location)
 
     def all(self) -> tuple[SnapshotRecord, ...]:
-        """Returns the newest snapshot of each table that ever had one, by name. Raises MetaError.
+        """Returns the newest snapshot of each table that ever had a snapshot, sorted by name. Raises MetaError if a record cannot be read.
 
-        Ignores a record whose file name belongs to another table, for example an operator's copy. It would be a second snapshot of the
-        table, and no transition could end it.
+        Ignores a record whose file name belongs to another table, for example an operator's copy. Such a record would appear as a second
+        snapshot of the table, which no transition could end.
         """
         stored = self._records.read_all(f"{FOLDER}/")
         known = _known.get(self._location)
@@ -71,12 +71,16 @@ class SnapshotRecords:
         return ordered
 
     def get(self, name: str) -> SnapshotRecord | None:
-        """Returns the newest snapshot of "database.table", or None if the table never had a snapshot. Raises MetaError."""
+        """Returns the newest snapshot of "database.table", or None if the table never had a snapshot. Raises MetaError if the record cannot
+        be read.
+        """
         text = self._records.get(_key(name))
         return None if text is None else self._parsed(_key(name), text)[1]
 
     def begin(self, record: SnapshotRecord) -> None:
-        """Stores the record of a requested snapshot. Raises ActRefusedError while another snapshot of the table is open, and MetaError."""
+        """Stores the record of a requested snapshot. Raises ActRefusedError while another snapshot of the table is open, and MetaError if
+        the record cannot be stored.
+        """
 
         def begun(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is not None and before.is_open:
@@ -90,7 +94,7 @@ class SnapshotRecords:
 
     def update(self, name: str, transition: Transition) -> SnapshotRecord:
         """Applies a transition to a table's record and returns the stored record. Raises the errors of the transition, ActRefusedError if
-        the table has no record, and MetaError.
+        the table has no record, and MetaError if the record cannot be read or stored.
         """
 
         def changed(before: SnapshotRecord | None) -> SnapshotRecord:
@@ -103,7 +107,7 @@ class SnapshotRecords:
     def forget_ended(self, captured: Container[str], before: float) -> tuple[str, ...]:
         """Removes ended snapshots, with their files, of tables that are not captured any more. `before` is a time in seconds since 1970:
         keeps snapshots that ended later. Returns the names of the tables whose snapshots were removed. Keeps a snapshot that another
-        process requests during the call. Raises MetaError.
+        process requests during the call. Raises MetaError if the store does not answer or a record is invalid.
         """
         forgotten = []
         for key, stored in sorted(self._records.read_all(f"{FOLDER}/").items()):
@@ -132,7 +136,7 @@ class SnapshotRecords:
         return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
-        """Returns the number of buffered changes of parent tables. Raises MetaError.
+        """Returns the number of buffered changes of parent tables. Raises MetaError if the names of the files cannot be read.
 
         The number is in the names of the files that `spark_jobs/snapshot/buffered_cascades.py` writes.
         """
@@ -219,7 +223,7 @@ class SnapshotRecords:
         return self._parsed(key, self._records.change(key, changed))[1]
 
     def _parsed(self, key: str, text: str) -> tuple[float, SnapshotRecord]:
-        """Returns when a record was stored (seconds since 1970), and the record. Raises MetaError."""
+        """Returns when a record was stored (seconds since 1970), and the record. Raises MetaError if the text is invalid."""
         try:
             return _record_of(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -172,7 +172,7 @@ class SourceTable:
             return _end(reader)
 
     def close(self) -> None:
-        """Gives all connections back to `kept`, or closes them. Call it when no thread reads any more."""
+        """Gives all connections back to `kept`, or closes them. The caller must make sure that no thread reads any more."""
         with self._lock:
             opened, self._opened = self._opened, []
         for reader in opened:

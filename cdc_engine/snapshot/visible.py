@@ -13,7 +13,7 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
 
-# How many seconds a LOCK TABLES waits for active writers. It is the server's minimum, because new writers wait too as long as LOCK TABLES
+# How many seconds a LOCK TABLES waits for active writers. This is the server's minimum, because new writers wait too while LOCK TABLES
 # waits.
 LOCK_TRY_SECONDS = 1
 LOCK_WAIT_TIMEOUT = "(error 1205)"
@@ -44,7 +44,7 @@ def waits_for_replicas(reader: RowReader) -> bool:
 
 
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether all transactions that wrote to the table before this call are committed. Returns False also if the account may not
+    """Returns whether all transactions that wrote to the table before this call are committed. Also returns False if the account may not
     lock tables.
 
     To find out, locks the table and releases the lock at once. The lock waits for active writers, because a writer keeps its own lock of

@@ -40,7 +40,7 @@ T = TypeVar("T")
 # The most attempts to read a table whose definition changed on the server. Each run makes one attempt, about once per minute. Within this
 # time, the stream should reach the statement that changed the table.
 CHANGED_TRIES_MAX = 30
-# The most attempts to advance a table's snapshot that raises an unexpected error. It equals the number of attempts to merge a table.
+# The most attempts to advance a table's snapshot that raises an unexpected error. A merge of a table is attempted equally often.
 RAISED_TRIES_MAX = 4
 # Errors that a defect in Sluice causes. Other errors report that a source, a disk, a store or Spark refused something.
 MISTAKES = (

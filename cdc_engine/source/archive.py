@@ -36,8 +36,8 @@ PART, FETCH_LOCK = ".sluice-part", ".sluice-fetch.lock"
 
 class Archive:
     """An archive of binlog files. `location` is a folder, or a URL that pyarrow supports, for example
-    s3://bucket/prefix?region=eu-central-1. `fetch` is the command that fetches a file that the archive lacks. It may only be set if the
-    archive is a folder.
+    s3://bucket/prefix?region=eu-central-1. `fetch` is the command that fetches a file that the archive lacks. Only an archive in a folder
+    may have such a command.
     """
 
     def __init__(self, location: str, fetch: ArchiveFetch | None = None) -> None:

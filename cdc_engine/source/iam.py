@@ -1,6 +1,6 @@
 """Creates the token with which an account of RDS or Aurora logs in without a password (`auth: aws-iam`). Only this module uses boto3.
 
-A token is valid for 15 minutes. It is needed only to open a connection, so each connection gets a new token.
+A token is valid for 15 minutes. A token is needed only to open a connection, so each connection gets a new token.
 """
 
 from __future__ import annotations

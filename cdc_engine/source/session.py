@@ -154,7 +154,7 @@ def _verified(source: Source) -> ssl.SSLContext:
 
 
 def _unverified() -> ssl.SSLContext:
-    """Returns a context that encrypts but does not verify the server. It loads no certificate authorities."""
+    """Returns a context that encrypts but does not verify the server. The context loads no certificate authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -232,7 +232,7 @@ FIRST_OFFSET = 4  # The offset of the first event in a binlog file, after a magi
 
 
 class StartConfig(Strict):
-    """Where a destination without a cursor starts. All empty: at the current position."""
+    """Where a destination without a cursor starts. If all fields are empty, it starts at the source's current position."""
 
     file: str = Field("", description="Binlog file.")
     offset: int = Field(

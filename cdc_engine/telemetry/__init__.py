@@ -1,1 +1,3 @@
-"""Sends traces of batches to an OpenTelemetry collector, if OpenTelemetry's environment variables name one (docs/guides/monitor.md)."""
+"""Sends traces of batches to an OpenTelemetry collector, if OpenTelemetry's environment variables name a collector
+(docs/guides/monitor.md).
+"""

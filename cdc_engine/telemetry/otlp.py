@@ -19,7 +19,7 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 SEND_MILLISECONDS, FLUSH_SECONDS = 1000, 2.0
 
 _lock = threading.Lock()
-_senders: list[OtlpSender] = []  # At most one.
+_senders: list[OtlpSender] = []  # Contains at most one sender.
 
 
 def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:

@@ -35,7 +35,7 @@ class Traces:
         self._lock = threading.Lock()
 
     def staged(self, batch: OutstandingBatch, taken_ns: int) -> None:
-        """Records the span of staging, which ends now. It began at `taken_ns`, when the batch was taken from the store."""
+        """Records the span of staging. The span began at `taken_ns`, when the batch was taken from the store, and ends now."""
         if self._sender is not None:
             with self._lock:
                 self._taken = {batch.delivery: taken_ns}  # A destination has only one batch in flight.

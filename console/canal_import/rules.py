@@ -250,8 +250,8 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
 
 
 def _moment(milliseconds: int) -> str:
-    """Returns the time in ISO form, rounded down to the second, so that no change after it is skipped. Earlier changes of that second are
-    read again.
+    """Returns the time in ISO form, rounded down to the second, so that no change after the time is skipped. Changes before the time, but
+    in the same second, are read again.
     """
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 

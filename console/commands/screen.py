@@ -6,8 +6,8 @@ import sys
 
 from rich.console import Console
 
-# The width, in characters, of output to a pipe. It is so large that no cell of a table is truncated, because a program that reads the pipe
-# needs whole cells.
+# The width, in characters, of output to a pipe. This width is so large that no cell of a table is truncated, because a program that reads
+# the pipe needs whole cells.
 PIPE_COLUMNS = 400
 
 

@@ -1,7 +1,7 @@
 """Runs `sluice demo`: sets up the machine, starts all processes, runs the traffic, shows the live view or the comparison, and stops all
 processes.
 
-All processes are children of the demo's process. They all end with it, even if it is killed by SIGKILL.
+All processes are children of the demo's process. All of them end with the demo, even if the demo is killed by SIGKILL.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ VISITS_AT_ONCE = 500_000  # The most rows that one INSERT adds.
 
 
 def old_statements(rows: int) -> list[str]:
-    """Returns the statements that create the table `visits` with `rows` rows. They must be executed once, before the table is captured, and
-    with the binlog switched off.
+    """Returns the statements that create the table `visits` with `rows` rows. These statements must be executed once, before the table is
+    captured, and with the binlog switched off.
     """
     name, columns = f"{DATABASE}.{VISITS}", "customer_id, url, seconds, rating, visited_at"
     first = (
@@ -147,7 +147,7 @@ def create_database_statement() -> str:
 
 
 def create_statements() -> list[str]:
-    """Returns the statements that create the tables of the shop. They do not change tables that exist already."""
+    """Returns the statements that create the tables of the shop. The statements do not change tables that exist already."""
     return [f"CREATE TABLE IF NOT EXISTS {DATABASE}.{name} ({body}\n)" for name, body in TABLES.items()]
 
 

@@ -112,8 +112,8 @@ class Lacking:
         return self._lost(record, lost)
 
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
-        """Returns the description of a table that an older copy has replaced. It has no counts, because the log of the copy lacks the
-        missing commits.
+        """Returns the description of a table that an older copy has replaced. This description has no counts, because the log of the copy
+        lacks the missing commits.
         """
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "the first change of the table"

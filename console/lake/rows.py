@@ -83,8 +83,8 @@ def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Don
 
 @contextlib.contextmanager
 def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRun]:
-    """Yields the `RowsRun` with which a backfill or repair runs in the process of a command. Its messages are printed to `to`. If `to` is a
-    terminal, it also shows a progress bar.
+    """Yields the `RowsRun` with which a backfill or repair runs in the process of a command. The messages of the `RowsRun` are printed to
+    `to`. If `to` is a terminal, a progress bar is also shown.
     """
     say = functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
     with _bars(to) as progress, ports_of_command() as ports:

@@ -25,7 +25,7 @@ from sluice.console.source.query import require_destination
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedSource:
     """One source of a destination. `number` is the source's number in conf/, starting at 1. `reading`: the engine reads this source now.
-    `refused` says why the stream cannot continue from this source, or is empty if it can continue.
+    `refused` says why the stream cannot continue from this source, and is empty if the stream can continue.
     """
 
     number: int

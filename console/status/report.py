@@ -219,7 +219,9 @@ def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | N
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
-    """Returns the captured tables without a key. Empty until the engine has recorded its tables."""
+    """Returns the names of the captured tables without a key. The result is empty until the engine has recorded the destination's
+    tables.
+    """
     try:
         tables = read_tables(config.destination_dir(name))
     except MetaError:

@@ -27,7 +27,7 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 @dataclasses.dataclass(frozen=True)
 class Followed:
     """The next schema of a subject. `changed` are the columns whose types differ from the subject's latest schema. `other` says why the
-    subject's latest schema is not an earlier schema of the same table. It is empty if the latest schema is of the same table.
+    subject's latest schema is not an earlier schema of the same table. `other` is empty if the latest schema is of the same table.
     """
 
     text: str

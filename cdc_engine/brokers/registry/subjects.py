@@ -83,7 +83,8 @@ class Subjects:
 
     def _earlier(self, subject: str, schema: str) -> Followed | None:
         """Returns an earlier version of a subject that has the same columns with the same types as `schema`, but possibly other field
-        numbers. Returns None if there is none. It is needed for a batch from before a schema change that is sent again after a restart.
+        numbers. Returns None if there is no such version. The earlier version is needed for a batch from before a schema change that is
+        sent again after a restart.
         """
         versions = self._registry.earlier(subject)
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)
