@@ -468,8 +468,9 @@ class LedgerLocation:
     storage_options: tuple[tuple[str, str], ...] = ()
 
     def staged_url(self, ledger_id: str = "", path: str = "") -> str:
-        """Returns the URL of a batch's files in the object store, or an empty text if they are in `directory`. The ledger `ledger_id`
-        handed the batch out as `path`. Each ledger has a folder, because two ledgers may use one name. Without arguments: all batches.
+        """Returns the URL of a batch's files in the object store, or an empty text if staged files are in `directory`. `ledger_id` is the
+        id of the ledger that handed out the batch, and `path` is the batch's `path`. Each ledger has its own folder, because two ledgers
+        may use the same path. Without arguments, returns the URL of the folder with all batches.
         """
         parts = (self.staging, self.destination, ledger_id, path.rpartition("/")[2])
         return "/".join(part for part in parts if part) if self.staging else ""
@@ -490,7 +491,9 @@ class LedgerLocation:
 
 
 class DestinationDir(PosixPath):
-    """The folder of a destination, with the location of its ledger and leases. Without a location, they are in the folder."""
+    """The folder of a destination, with the location of its ledger and leases. Without a location, the ledger and the leases are in the
+    folder.
+    """
 
     location: LedgerLocation | None = None
 

@@ -113,8 +113,8 @@ class Content(Protocol):
 
 class PreparedTransactions(Protocol):
     """Stores the events of prepared XA transactions, by XA name, until the transactions are committed or rolled back. Records the events of
-    one transaction at a time. `undone` has the row events that their own
-    transactions undo. Scans with this object leave them out.
+    one transaction at a time. `undone` has the row events that are undone within their own transactions. Scans with this object leave these
+    events out.
     """
 
     undone: Any

@@ -170,7 +170,7 @@ class _Link:
             raise self._failed
 
     def cut(self) -> None:
-        """Aborts the connection, and drops messages that were not sent. An orderly close would send them first."""
+        """Aborts the connection, and discards messages that were not sent. An orderly close would first send these messages."""
         with contextlib.suppress(Exception):  # Ignores all errors, because the connection is not used any more.
             transport = self._connection._transport  # noqa: SLF001  there is no other way
             if transport is not None:

@@ -1,6 +1,6 @@
-"""Implements subscribe, get, ack and rollback for the lake, the reader of a destination. It works as Canal's service, but hands out whole
-transactions. Thread-safe. Each method writes the ledger before it changes the store. After a crash between these two steps, the next start
-begins at the ledger's position. `instance` calls this service.
+"""Implements subscribe, get, ack and rollback for the lake, the reader of a destination. The service works as Canal's service, but hands
+out whole transactions. Thread-safe. Each method writes the ledger before it changes the store. After a crash between these two steps, the
+next start begins at the ledger's position. `instance` calls this service.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ class CanalService:
         """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If there are
         no further changes, the result's batch_id is -1.
 
-        The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, it frees them, so that
-        a batch can be larger than the ring. If such a batch is rolled back, the source is read again.
+        The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, the store removes
+        these changes, so that a batch can be larger than the ring. If such a batch is rolled back, the source is read again.
         """
         destination = self._subscribed(client)
         if taken.end is None:

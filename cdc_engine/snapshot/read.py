@@ -85,8 +85,8 @@ def read_chunk(
     *,
     marks: Marks | None = None,
 ) -> ChunkFacts:
-    """Reads a chunk's rows into a Parquet file, also if the chunk has no rows. The file is complete and on disk when this returns. The file
-    has the table's captured columns in the table's order, and then the columns of `marks`.
+    """Reads a chunk's rows into a Parquet file, also if the chunk has no rows. The file is complete and on disk when this function returns.
+    The file has the table's captured columns in the table's order, and then the columns of `marks`.
 
     Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, or an OSError if the file cannot be written.
     After an error, the file does not exist, and the connection is closed if its SELECT had begun.
