@@ -73,9 +73,8 @@ class Column:
 class TableVersion:
     """A table with the schema of the row events that refer to it. `version` is a short digest; equal schemas have equal digests.
     `cascades` are the foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: foreign
-    keys change the table's rows when rows of other tables change. `watched`: the table is not captured, and its events are read only
-    because of its `cascades`. `stopped`: consumers get the table's rows, and the lake does not. `unreadable`: why even consumers cannot get
-    the table's rows. In this case, `columns` is empty.
+    keys change the table's rows when rows of other tables change. `watched`: not captured, and read only because of its `cascades`.
+    `stopped`: consumers get the rows, the lake does not. `unreadable`: why even consumers cannot get the rows; `columns` is empty then.
     """
 
     database: str
@@ -132,10 +131,8 @@ class StatementSession:
     """What a query event says about the session of its statement. These values decide how the statement is parsed, and what it does to
     rows. A value that the event does not contain is empty, 0 or None.
 
-    - `sql_mode`: the bits of the variable sql_mode. `explicit_timestamps`: the variable explicit_defaults_for_timestamp. `time_zone`: the
-      variable time_zone, as text.
-    - `started_us`: the value of CURRENT_TIMESTAMP in µs since 1970. `fraction`: whether the event contains the fraction of the second. If
-      not, `started_us` is in whole seconds.
+    - `sql_mode`: the bits of sql_mode. `explicit_timestamps`: explicit_defaults_for_timestamp. `time_zone`: the session's time_zone.
+    - `started_us`: the value of CURRENT_TIMESTAMP in µs since 1970, in whole seconds unless the event has a `fraction` of the second.
     - `client`, `connection`, `server`: charset of the statement's text, of its literals (collation_connection), and of a database that is
       created without a charset (collation_server).
     - `flavour`: "mysql" or "mariadb".
@@ -327,9 +324,8 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """What the ledger contains about a consumer other than the lake: its filter, and the position up to which it has acked. Batches without
-    an ack are handed out again after a restart. `identity` distinguishes the consumer from earlier consumers with the same number, and is
-    empty until it is needed.
+    """What the ledger has about a consumer other than the lake: its filter, and the position up to which it has acked. Later batches are
+    handed out again after a restart. `identity` distinguishes this consumer from earlier ones with its number; empty until needed.
     """
 
     client_id: int
@@ -344,8 +340,7 @@ class OutstandingBatch:
     one delivery. `delivery` never repeats, over restarts and rollbacks. A batch that is delivered again keeps `batch_id` and `path`.
 
     - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
-    - `appendable`: changes may still be appended to the batch, which changes `end` and `path`. When a run takes the batch, `end` and `path`
-      become final.
+    - `appendable`: changes may still be appended, which changes `end` and `path`. Both become final when a run takes the batch.
     - `first_end`: the order key of the end when the batch was staged first. This key distinguishes two deliveries with the same numbers,
       which occur if an operator restores an older ledger.
     """
@@ -468,9 +463,8 @@ class LedgerLocation:
     storage_options: tuple[tuple[str, str], ...] = ()
 
     def staged_url(self, ledger_id: str = "", path: str = "") -> str:
-        """Returns the URL of a batch's files in the object store, or an empty text if staged files are in `directory`. `ledger_id` is the
-        id of the ledger that handed out the batch, and `path` is the batch's `path`. Each ledger has its own folder, because two ledgers
-        may use the same path. Without arguments, returns the URL of the folder with all batches.
+        """Returns the URL of a batch's files in the object store, or "" if staged files are in `directory`. The batch has the path `path`
+        in the ledger `ledger_id`; two ledgers may use the same path. Without arguments, returns the URL of all batches.
         """
         parts = (self.staging, self.destination, ledger_id, path.rpartition("/")[2])
         return "/".join(part for part in parts if part) if self.staging else ""
@@ -491,9 +485,7 @@ class LedgerLocation:
 
 
 class DestinationDir(PosixPath):
-    """The folder of a destination, with the location of its ledger and leases. Without a location, the ledger and the leases are in the
-    folder.
-    """
+    """The folder of a destination, with the location of its ledger and leases. Without a location, both are in the folder."""
 
     location: LedgerLocation | None = None
 

@@ -143,9 +143,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
 
 
 def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
-    """Returns the status of a destination with another `reason` if no engine has run yet although processes of `sluice up` run: the engine
-    is starting.
-    """
+    """Returns the status with another `reason` if the engine is starting: it never ran, and processes of `sluice up` run."""
     if one.reason != NEVER_RAN:
         return one
     logs = config.data_dir / "logs"
@@ -219,9 +217,7 @@ def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | N
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
-    """Returns the names of the captured tables without a key. The result is empty until the engine has recorded the destination's
-    tables.
-    """
+    """Returns the names of the captured tables without a key. Empty until the engine has recorded the destination's tables."""
     try:
         tables = read_tables(config.destination_dir(name))
     except MetaError:
@@ -295,9 +291,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
 
 
 def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus:
-    """Returns the status of one group, as `read_destination` does for a destination. If the group's engine has reported no members, `group`
-    has the members in conf/.
-    """
+    """Returns the status of one group, as `read_destination` does. If the engine has reported no members, `group` has those in conf/."""
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
     group = engine_status(directory).get("group") or {"members": members}
@@ -342,9 +336,7 @@ def _age(moment_us: Any, now: float) -> float | None:
 def find_problems(
     running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus], *, apart: bool = False
 ) -> list[str]:
-    """Returns a message for each problem of the processes and destinations. With `apart`, the engines run on other hosts, so it is no
-    problem that no process runs on this host.
-    """
+    """Returns a message for each problem. With `apart`, the engines run on other hosts, so this host needs no process."""
     dead = [
         f"the {process['name']} (pid {process['pid']}) does not run any more; start it again with `sluice up`"
         for process in running
