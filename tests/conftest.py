@@ -175,3 +175,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _rank(group: str) -> int:
     last = len(LONGEST) + group.startswith(SHORTEST)
     return next((at for at, begin in enumerate(LONGEST) if group.startswith(begin)), last)
+
+
+@pytest.fixture
+def parts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives consumers each part of an open transaction when it arrives, as if the transaction was large."""
+    monkeypatch.setattr("sluice.cdc_engine.store.window.window.PART_BYTES_MIN", 0)

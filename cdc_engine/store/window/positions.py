@@ -222,7 +222,13 @@ def following(blocks: Sequence[WindowBlock], ended: WindowCount) -> Key | None:
 
 
 def pieces_after(
-    blocks: Sequence[WindowBlock], begin: WindowCount, bytes_max: int, entries_max: int, *, isolated: bool = False
+    blocks: Sequence[WindowBlock],
+    begin: WindowCount,
+    bytes_max: int,
+    entries_max: int,
+    *,
+    isolated: bool = False,
+    until: WindowCount | None = None,
 ) -> tuple[tuple[WindowPiece, ...], WindowCount]:
     """Returns the pieces of the stream after `begin`, up to the limits, and the count after the pieces. If anything follows `begin`, the
     pieces have at least one row event or transaction, even above the limits. `entries_max` limits the number of entries, as
@@ -230,19 +236,25 @@ def pieces_after(
 
     The pieces end with the end of a transaction, if a transaction ends within the limits. The pieces also end before a table is renamed,
     because the new name may have other row rules, and the reader may have to stop. With `isolated`, a statement that changes tables is
-    returned alone.
+    returned alone. `until` is the end of a transaction, after which nothing is returned.
     """
+    if until is not None and begin >= until:
+        return (), begin
     pieces: list[WindowPiece] = []
     counted, bytes_left, entries_left = begin, bytes_max, entries_max
     # The number of pieces up to the end of the last whole transaction, and the count at this end.
     whole: tuple[int, WindowCount] | None = None
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
+        if until is not None and each.start >= until:
+            break
         alone = isolated and bool(each.block.changes)
         if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
             break
         piece = _within(each, counted, bytes_left, entries_left, first=not pieces)
         if piece is None:
             break
+        if until is not None:
+            piece = dataclasses.replace(piece, last_event=min(piece.last_event, until.events - each.start.events))
         pieces.append(piece)
         before, counted = (
             counted,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.block import end_position, keep_events
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import ConsumerStoppedError
@@ -40,6 +41,8 @@ from sluice.cdc_engine.store.window.positions import (
 )
 
 EXECUTED_MAX = 256  # The maximum number of transaction ends whose executed sets are cached.
+# Readers get parts of an open transaction whose row events have this many bytes or more. They get a smaller transaction when it has ended.
+PART_BYTES_MIN = 16 * limits.MEBIBYTE
 # Limits the number of blocks, and so the memory of blocks without row events, of which an idle source sends one per transaction.
 BLOCKS_MAX = 1 << 13
 
@@ -162,7 +165,10 @@ class Window:
                 stops = given_up()
                 enough = stops or not full or self._has_after(counted, bytes_max, entries_max)
                 if enough or left <= 0:
-                    pieces, end = pieces_after(self._blocks, counted, bytes_max, entries_max, isolated=self._isolated)
+                    until = self._readable_end()
+                    pieces, end = pieces_after(
+                        self._blocks, counted, bytes_max, entries_max, isolated=self._isolated, until=until
+                    )
                     if pieces:
                         return WindowReading(
                             pieces, self._remembered(self._window_position(end)), again, in_time=enough
@@ -214,6 +220,25 @@ class Window:
         count = self._blocks[-1].bytes_end - first.bytes_start - int(first.bytes_before[event])
         many = len(self._blocks) - following >= BLOCKS_MAX // 2 or entries_between(counted, self._tail) >= entries_min
         return full or many or count >= min(bytes_min, self._bytes_max // 2)
+
+    def _readable_end(self) -> WindowCount | None:
+        """Returns the count up to which readers get the content: the end of the last transaction if a small transaction is open. Otherwise
+        returns None, which means no limit.
+
+        If the open transaction undoes rows within the binlog, the parser puts the transaction again without these rows.
+        """
+        if self._open is None:
+            return None
+        ending = next((each for each in reversed(self._blocks) if each.block.transaction_count), None)
+        if ending is None:
+            open_bytes, ended = self._bytes, self._base_count
+        else:
+            last = int(ending.block.transaction_events[-1])
+            open_bytes, ended = (
+                self._blocks[-1].bytes_end - ending.bytes_start - int(ending.bytes_before[last]),
+                ending.last_end,
+            )
+        return ended if open_bytes < min(PART_BYTES_MIN, self._bytes_max // 2) else None
 
     @property
     def _tail_key(self) -> Key:

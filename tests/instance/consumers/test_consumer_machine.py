@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -232,4 +233,4 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
 
 
 ConsumersOfOneStream.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
-TestAnyInterleaving = ConsumersOfOneStream.TestCase
+TestAnyInterleaving = pytest.mark.usefixtures("parts_at_once")(ConsumersOfOneStream.TestCase)

@@ -124,6 +124,7 @@ def test_a_place_after_transactions_without_rows_is_found_though_the_files_have_
     assert isinstance(streams.open(READER, WindowPosition(lacking)), TheSource)
 
 
+@pytest.mark.usefixtures("parts_at_once")
 def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
     log, source = log_in(tmp_path), Source()
     log.begin(START)

@@ -77,6 +77,7 @@ def test_group_a_consumer_goes_on_after_wait_seconds_and_what_comes_late_is_coun
     assert (record.cursor.late, record.cursor.barrier_us) == (2, 7)
 
 
+@pytest.mark.usefixtures("parts_at_once")
 def test_group_a_member_that_goes_on_with_another_transaction_than_it_was_amid_is_read_from_its_begin() -> None:
     """The member's engine has changed, and another server has another transaction after the position. The batch that ended inside the
     transaction is acked.
