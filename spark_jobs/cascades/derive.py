@@ -14,9 +14,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from sluice.batch_manifest.values import Cascade, StagedTable
+from sluice.batch_manifest.values import AlterationKind, Cascade, SchemaSegment, StagedTable
 from sluice.spark_jobs.cascades import files as cascade_files
 from sluice.spark_jobs.cascades.play import (
+    ADVICE,
+    ALTERED,
     NONE_BUFFERED,
     CascadeRow,
     Event,
@@ -136,6 +138,17 @@ def _errors_of(*tables: str) -> Iterator[None]:
         raise _RaisedError(tables, error) from error
 
 
+def _new_names(table: StagedTable, applied: int) -> set[str]:
+    """Returns the names that columns of the table get in the batch, in lower case. Rows from before do not have these columns."""
+    changed = [each for each in table.segments if isinstance(each, SchemaSegment) and each.order_key > applied]
+    filled = {name.lower() for segment in changed for name, _ in segment.fills}
+    return filled | {
+        (each.new_name or each.column).lower()
+        for each in itertools.chain.from_iterable(segment.alterations for segment in changed)
+        if each.kind in {AlterationKind.ADD, AlterationKind.RENAME}
+    }
+
+
 class _Derivation:
     """Derives the changes of foreign keys: replays the batch, loads the rows of the lake that the replay missed, and repeats both until no
     row is missing.
@@ -169,7 +182,17 @@ class _Derivation:
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
         # table → the keys whose rows were queried in the lake, as coarse values (see `coarse`)
         self._queried: dict[str, set[Values]] = defaultdict(set)
-        self._unreadable: dict[str, TableError] = {}
+        self._unreadable = {
+            name: TableError(name, f"foreign keys change rows of the table, and {ALTERED}{ADVICE}")
+            for name, table in self._staged.items()
+            if self._needed(name) & _new_names(table, self._applied[name])
+        }
+
+    def _needed(self, name: str) -> set[str]:
+        """Returns the columns of a table by which the replay finds its rows, and the rows that refer to them."""
+        mine = [each for each in self._cascades.values() if each.child_name == name]
+        below = [each.referenced for each in self._cascades.values() if each.parent_name == name]
+        return set(itertools.chain(*(each.columns + each.key for each in mine), *below))
 
     def kept(self, buffer: Buffer) -> tuple[dict[str, StagedTable], dict[str, str]]:
         """Derives the changes and writes them to disk, where a repeated run finds them. Returns the tables with derived changes, and the
