@@ -36,6 +36,13 @@ def in_folder(name: str, prefix: str) -> bool:
     return name.startswith(prefix) and "/" not in name[len(prefix) :]
 
 
+def written_later(record: str, token: int) -> StaleWriteError:
+    """Returns the error of a holder of the lease with `token` if a later holder has written the record. `record` says where it is."""
+    return StaleWriteError(
+        f"another process, which took the lease later, has written {record} (this process has lease token {token})"
+    )
+
+
 class RecordStore(abc.ABC):
     """The records of one destination. Any thread may call the methods. Every method raises MetaError if the store does not answer.
 
@@ -119,7 +126,7 @@ class RecordStore(abc.ABC):
             with contextlib.suppress(StaleWriteError):
                 version = self.write(name, there.text, version=there.version, token=token)
                 return StoredRecord(there.text, version, token)
-        raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
+        raise written_later(self.where(name), token)
 
     def change(self, name: str, change: Callable[[str | None], str]) -> str:
         """Replaces the record's text by `change(text)`, and returns the new text. `change` gets None if the record does not exist. Does not
@@ -140,7 +147,7 @@ class RecordStore(abc.ABC):
             if before is not None and after == before.text:
                 return after
             if before is not None and token is not None and before.token > token:
-                raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
+                raise written_later(self.where(name), token)
             with contextlib.suppress(StaleWriteError):
                 self.write(name, after, version=before.version if before else NOT_THERE, token=token or 0)
                 return after

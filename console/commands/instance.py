@@ -77,7 +77,7 @@ def instance_restart(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonO
 
 @instance_app.command("release")
 def instance_release(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
-    """Make the process that runs an engine release it, so that another host takes over."""
+    """Release an engine from the process that runs it, so that another host takes it over."""
     from sluice.cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.release, name, wait, as_json=as_json)

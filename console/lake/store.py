@@ -31,7 +31,7 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
     try:
         options = storage_options(config.storage_options)
     except MergeFailedError as error:
-        problems.append(f"{error}; set these variables where `sluice up` is started")
+        problems.append(f"{error}; `sluice up` needs the same secrets, so provide them where you start it")
     else:
         lake = _answer(config.lake, options) if is_in_a_store(config.lake) else ""
         problems += [lake, _answer_of_staging(config, options)]

@@ -88,7 +88,9 @@ def tell_of_the_store(server: SparkConnectServer, config: SluiceConfig, command:
     try:
         server.tell(store_settings(config), store_environment(config))
     except MergeFailedError as error:
-        raise ConfigurationError(f"{error}; set these variables where `{command}` is started") from error
+        raise ConfigurationError(
+            f"{error}; `{command}` needs the same secrets, so provide them where you start it"
+        ) from error
 
 
 def run_spark(config: SluiceConfig, conf: Path, listening: Listening) -> NoReturn:

@@ -1,1 +1,3 @@
-"""Adds Sluice to a user's code location: a component for `dg`, a function for use without `dg`, and the start of the engine process."""
+"""Contains what a user's own code location needs: `SluiceComponent` for `dg`, `build_definitions` for use without `dg`, and the code that
+starts the engines and Spark.
+"""

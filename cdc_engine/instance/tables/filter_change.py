@@ -264,8 +264,9 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = records.where(FILE)
         raise MetaError(
-            f"{where} cannot be read ({error}): if the include and exclude patterns in conf/ were not "
-            "changed, remove this record"
+            f"{where} cannot be read ({error}): restore this record from a backup, or remove it. Without it, the engine "
+            "re-snapshots each table whose `snapshot` is initial or when_needed. It cannot tell which other tables conf/ newly "
+            "includes, or which settings of rows changed: re-snapshot these tables with `sluice snapshot start`"
         ) from error
 
 

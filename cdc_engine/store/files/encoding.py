@@ -143,7 +143,9 @@ def _whole_frames(frames: Frames) -> Frames:
 
 
 def text_of(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as JSON in ASCII. JSON escapes preserve a name that is not valid UTF-8, which could not be encoded as UTF-8."""
+    """Returns a record as JSON in ASCII. A name whose bytes are not valid UTF-8 has lone surrogates ("surrogateescape"). JSON escapes
+    preserve them, and encoding them as UTF-8 would raise an error.
+    """
     return json.dumps(record, default=_plain, separators=(",", ":")).encode("ascii")
 
 

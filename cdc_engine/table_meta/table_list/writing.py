@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import MetaError, StaleWriteError
-from sluice.cdc_engine.records.contract import NOT_THERE, TRIES_MAX, StoredRecord
+from sluice.cdc_engine.records.contract import NOT_THERE, TRIES_MAX, StoredRecord, written_later
 from sluice.cdc_engine.records.location import Location, as_location
 from sluice.cdc_engine.table_meta.table_list.head import HEAD, ListHead, digest_of, head_of, share_of
 from sluice.cdc_engine.table_meta.table_list.reading import list_store
@@ -90,7 +90,7 @@ class TableListWriter:
         """Writes the changed records and the head. Returns False if another process has written the head meanwhile."""
         found = self._store.read(HEAD)
         if found is not None and found.token > self._token:
-            raise StaleWriteError(f"{self._store.where(HEAD)} is written under a later lease than {self._token}")
+            raise written_later(self._store.where(HEAD), self._token)
         head = self._head(found)
         if self._stored is None or head is None or head.digest != self._digest:
             there = self._store.read_all(f"{FOLDER}/")
@@ -134,7 +134,7 @@ class TableListWriter:
         """
         there = self._store.read(record)
         if there is not None and there.token > self._token:
-            raise StaleWriteError(f"{self._store.where(record)} is written under a later lease than {self._token}")
+            raise written_later(self._store.where(record), self._token)
         if there is not None:
             self._store.remove(record, there.version)
 
