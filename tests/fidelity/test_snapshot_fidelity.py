@@ -122,3 +122,22 @@ def test_a_snapshot_reads_every_type_as_the_stream_brings_it_fidelity(
             assert streamed.num_rows >= ROWS_PER_CHUNK
             problems += differing(read(reader, table, tmp_path), streamed, by_value)
     assert not problems
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_snapshot_reads_short_labels_fidelity(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Defect 57: MariaDB sends the number of an ENUM with short labels, and of such a SET, in four bytes. Snapshots expected eight bytes,
+    and read such a table again without end.
+    """
+    server: DatabaseServer = request.getfixturevalue(name)
+    run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    columns = "e enum('y', 'n'), f enum('a') NOT NULL, s set('p'), b enum('x') CHARACTER SET binary"
+    run(server, f"CREATE TABLE short (id int PRIMARY KEY, {columns})", database=DATABASE)
+    run(
+        server,
+        "INSERT INTO short VALUES (1, 'y', 'a', 'p', 'x'), (2, 0, 0, 0, 0), (3, NULL, 1, NULL, NULL)",
+        database=DATABASE,
+    )
+    with reading(server) as reader:
+        rows = read(reader, versions(server, DATABASE)["short"], tmp_path).select(list("efsb")).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [("y", "a", "p", "x"), ("", "", "", ""), (None, "a", None, None)]

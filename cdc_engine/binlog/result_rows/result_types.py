@@ -22,7 +22,9 @@ from sluice.cdc_engine.binlog.result_rows import images
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
-NUMBER = "CAST({} AS UNSIGNED)"  # Makes the server send an ENUM as its number and a SET as its bits.
+# Makes the server send an ENUM as its number and a SET as its bits. Without `| 0`, MariaDB sends four bytes instead of eight if the labels
+# are short.
+NUMBER = "(CAST({} AS UNSIGNED) | 0)"
 # Type code of a result column → bytes of each value. Values of other types are preceded by their length.
 WIDTHS = {
     TypeCode.TINY: 1,
