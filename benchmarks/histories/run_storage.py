@@ -94,6 +94,11 @@ class PlayedInstance:
         self._call(add)
 
     @property
+    def run_storage(self) -> None:
+        """This instance has no storage whose stamp tells whether a run has changed."""
+        return
+
+    @property
     def run_launcher(self) -> Any:
         """A launcher that ignores requests to end a run. Here, all runs that are ended are stalled or dead, so they would not end."""
         return SimpleNamespace(terminate=lambda run_id: None)  # noqa: ARG005
