@@ -220,6 +220,11 @@ def way_out(state: str, destination: str, table: str) -> str:
             f"re-snapshot the table with `sluice snapshot start {destination} --tables {table}`; or correct the "
             f"cause, then {ways}"
         )
+    if state == TableState.IMAGE_NOT_FULL:
+        return (
+            "let the sessions that write the table write full row images, then re-snapshot the table with "
+            f"`sluice snapshot start {destination} --tables {table}`: after {ways}, the incomplete images in the binlog would stop it again"
+        )
     return f"correct the cause, then {ways}"
 
 

@@ -96,6 +96,12 @@ def test_a_shell_passes_the_name_of_a_stopped_table_as_one_argument(state: Table
     assert all("shop.we ird" in each for each in commands)
 
 
+def test_incomplete_row_images_are_resolved_by_a_new_snapshot() -> None:
+    """Defect 71: the advice was to resume the table, which stopped again at the same incomplete image."""
+    first = way_out(TableState.IMAGE_NOT_FULL, "shop", "shop.orders").split("`")[1]
+    assert first == "sluice snapshot start shop --tables shop.orders"
+
+
 def test_spark_names_the_states_of_the_lake_by_the_same_words() -> None:
     named = {
         spark_errors.MERGE_FAILED,
