@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -10,8 +11,6 @@ from pathlib import Path
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.console.source.query import known_path_clashes
-
-SECONDS_MAX = 240.0
 
 
 class TableReading:
@@ -23,7 +22,7 @@ class TableReading:
 
     name, once = "reading of the sources' tables", True
     after: tuple[str, ...] = ()
-    seconds_max = SECONDS_MAX
+    seconds_max = math.inf  # Each source has its own time limit, and conf/ may name many that do not answer.
 
     def __init__(
         self, config: SluiceConfig, passwords: Mapping[str, str], log: Path, say: Callable[[str], None]
@@ -45,14 +44,15 @@ class TableReading:
 
     def ended(self) -> str:
         """Returns "an unexpected error" after one, and otherwise "": the thread needs no process that could end."""
-        return "an unexpected error" if self._failed else ""
+        has_ended = self._thread is not None and not self._thread.is_alive()
+        return "an unexpected error" if self._failed and has_ended else ""
 
     def port_taken(self) -> bool:
         return False
 
     def answers(self) -> bool:
         """Returns whether all tables are read. Then also says which sources did not answer, and which tables share a path in the lake."""
-        if self._failed or self._thread is None or self._thread.is_alive():
+        if self._thread is None or self._thread.is_alive() or self._failed:
             return False
         for sentence in self._sentences:
             self._say(sentence)
@@ -62,9 +62,9 @@ class TableReading:
         try:
             self._discover()
         except BaseException:
+            self._failed = True  # Set first, because the log may not be writable.
             self.log.parent.mkdir(parents=True, exist_ok=True)
             self.log.write_text(traceback.format_exc())
-            self._failed = True
 
     def _discover(self) -> None:
         for name, destination in self._config.destinations.items():

@@ -11,7 +11,7 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.instance import discovery
 from sluice.console.stack.stack import CODE_SERVER, SPARK, Stack
-from sluice.console.stack.supervisor import UP, Supervisor
+from sluice.console.stack.supervisor import UP, PartRecord, State, Supervisor, SupervisorStep, next_step
 from sluice.console.stack.table_reading import TableReading
 from sluice.console.toolchain.errors import ServerError
 from tests.waiting import wait_for
@@ -77,3 +77,29 @@ def test_an_unexpected_error_ends_the_start_and_is_in_the_log(
     part = TableReading(config, {}, tmp_path / "logs" / "source-tables.log", pytest.fail)
     with pytest.raises(ServerError, match=r"reading of the sources' tables ended .*a defect"):
         Supervisor([part], lambda _: None, UP).until_ready()
+
+
+def test_no_time_limit_ends_the_reading_of_many_sources_that_do_not_answer(
+    config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(discovery, "discover", lambda *_: may_end.wait(60))
+    part = TableReading(config, {}, tmp_path / "log", pytest.fail)
+    part.begin()
+    kept = PartRecord(part, State.STARTING)
+    assert next_step(kept, 1e9, (), part.ended(), part.answers) is SupervisorStep.NONE
+    may_end.set()
+
+
+def test_an_unexpected_error_is_noticed_also_if_the_log_is_not_writable(
+    config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def discover(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(discovery, "discover", discover)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    part = TableReading(config, {}, tmp_path, pytest.fail)  # A folder cannot be written as a file.
+    part.begin()
+    wait_for("the reading has failed", lambda: bool(part.ended()))
+    assert not part.answers(), "it does not count as done"
