@@ -203,9 +203,9 @@ def wake_each_other() -> None:
 def reload_only_broken_locations() -> None:
     """Makes the daemon of this process load the code locations again only while one of them is not loaded.
 
-    By default, Dagster does so every minute, and code server and daemon then spend time for each asset. It is not needed: Dagster's watch
-    of the code server loads the definitions again when the server was restarted. But if the server did not answer for a while, the watch
-    does not notice that it answers again.
+    By default, Dagster does so every minute, and the code server and the daemon then spend time for each asset. This is not needed: each
+    restart and each reload of the code server changes its id, and the daemon then loads the definitions. While a location is not loaded,
+    Dagster tries again every minute.
     """
     check = controller.DagsterDaemonController.check_workspace_freshness
 
