@@ -94,10 +94,12 @@ class IntervalReader:
         """
         self._begin_again()
         self._undone.only_finds = True
-        with contextlib.closing(self._parts()) as parts:
-            for _ in parts:
-                pass
-        self._undone.only_finds = False
+        try:
+            with contextlib.closing(self._parts()) as parts:
+                for _ in parts:
+                    pass
+        finally:
+            self._undone.only_finds = False
         self._begin_again()
 
     def _begin_again(self) -> None:
