@@ -15,7 +15,7 @@ from typing import Any
 
 from sluice.batch_manifest.values import Manifest
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST_FILE = "manifest.json"
 T = typing.TypeVar("T")
 

@@ -3,12 +3,12 @@ and the order of these rows relative to the rows of the child tables.
 
 Called by `staging`. The run computes the changes (spark_jobs/cascades/derive.py). Two kinds of files are written next to the staged rows:
 
-- Per parent table, the deleted rows and the changed keys: `_sluice_place` (int64), operation, order key, commit time, and the referenced
-  columns with the old values. For an update, the next row has the new values.
+- Per parent table, the deleted rows and the changed keys: `_sluice_sequence_number` (int64), operation, order key, commit time, and the
+  referenced columns with the old values. For an update, the next row has the new values.
 - Per child table, the sequence number of each of its staged rows (int64, little-endian, in the order of its segments).
 
-A sequence number (`_sluice_place`) orders the rows of all tables of a batch. It consists of the number of the row event, the number of the
-row in the event, and a bit that is set for after images.
+A sequence number (`_sluice_sequence_number`) orders the rows of all tables of a batch. It consists of the number of the row event, the
+number of the row in the event, and a bit that is set for after images.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-ROW_INDEX = "_sluice_place"
+ROW_INDEX = "_sluice_sequence_number"
 # How many low bits of a sequence number identify the row and the image within an event. The higher bits are the number of the event.
 EVENT_BITS = 32
 FLAGS_AT = 19 + 6  # The offset of the flags in a row event, after the event's header and the table ID.

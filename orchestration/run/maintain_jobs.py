@@ -168,7 +168,7 @@ def _of_all(made: Looked) -> dict[str, dg.MetadataValue[Any]]:
     acts = [each.act for each in made.done]
     return {
         "tables": dg.MetadataValue.int(len({each.name for each in made.done})),
-        "written_anew": dg.MetadataValue.int(acts.count("compact") + acts.count("cluster")),
+        "rewritten": dg.MetadataValue.int(acts.count("compact") + acts.count("cluster")),
         "vacuumed": dg.MetadataValue.int(acts.count("vacuum")),
         "retention_hours": dg.MetadataValue.float(made.hours),
         "consistent_snapshots_removed": dg.MetadataValue.int(made.snapshots_removed),

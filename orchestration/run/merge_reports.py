@@ -270,6 +270,6 @@ def _of_batch(merged: Sequence[MergedTable]) -> Metadata:
 def buffered_metadata(merged: MergedTable) -> Metadata:
     """Returns the metadata of an observation for a table whose changes are buffered because its snapshot is in progress."""
     return {
-        "held_rows": dg.MetadataValue.int(int(merged.outcome.source_rows)),
+        "buffered_rows": dg.MetadataValue.int(int(merged.outcome.source_rows)),
         "end_position": dg.MetadataValue.text(str(merged.batch.end)),
     }

@@ -148,12 +148,12 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
     order = pa.table(
         {
             "key": pa.concat_arrays([own[ORDER_KEY].combine_chunks(), order_keys]),
-            "place": pa.array([*piece.indices, *(image.at.index for image in piece.derived)], pa.int64()),
+            "sequence_number": pa.array([*piece.indices, *(image.at.index for image in piece.derived)], pa.int64()),
             "derived": pa.array([0] * own.num_rows + [1] * len(piece.derived)),
             "row": pa.array(range(rows.num_rows)),
         }
     )
-    names = ("key", "place", "derived", "row")
+    names = ("key", "sequence_number", "derived", "row")
     rows = rows.append_column(DERIVED, order["derived"].cast(pa.bool_()))
     rows = rows.take(pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names]))
     if ROW in schema.names:

@@ -24,7 +24,7 @@ from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, GROUP_COLUMNS, MOVED, OPERATION, ORDER_KEY, PRESENT
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 
-ROW_INDEX = "_sluice_place"
+ROW_INDEX = "_sluice_sequence_number"
 WANTED_VIEW = "sluice_wanted"
 INDEX_BYTES = 8
 # A batch may load this many rows of one table from the lake. Each row takes about 2.5 kB of the run's memory.

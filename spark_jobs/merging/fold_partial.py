@@ -28,7 +28,7 @@ from sluice.spark_jobs.staged_batch import (
 
 LAST, ROW_OF, SINCE, BORN, STORED, THERE = (
     *("_sluice_last", "_sluice_row_of_", "_sluice_since", "_sluice_born"),
-    *("_sluice_held_", "_sluice_there"),
+    *("_sluice_stored_", "_sluice_there"),
 )
 
 

@@ -23,7 +23,7 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
 # Kinds of commits without rows: for an announced write, and for a confirmed one. Each kind has its own app id.
-WRITES, CONFIRMED = "current-state-writes", "current-state-held"
+WRITES, CONFIRMED = "current-state-writes", "current-state-compared"
 Written = TypeVar("Written")
 
 

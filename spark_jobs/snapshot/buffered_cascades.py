@@ -42,14 +42,14 @@ from sluice.spark_jobs.staged_batch import ORDER_KEY
 # The maximum number of changes per snapshot, over all foreign keys. The run that publishes the snapshot replays them in its memory.
 CHANGES_MAX = 100_000
 # The format of the files. Another version of Sluice may write another format, and its files are refused.
-FORMAT_KEY, FORMAT = b"sluice.format", b"1"
+FORMAT_KEY, FORMAT = b"sluice.format", b"2"
 COUNT_DIGITS = 9
 COMPLETE = "complete"
 CASCADES = b"sluice.cascades"
 TYPES: dict[str, pa.DataType] = {
     "order_key": pa.int64(),
     "images": pa.int64(),
-    "place": pa.int64(),
+    "sequence_number": pa.int64(),
     "commit_time": pa.timestamp("us", "UTC"),
     "cascade": pa.int32(),
     "before": pa.string(),
@@ -141,7 +141,7 @@ def _unmarked_transactions(child: str, cascades: StoredFiles) -> set[int]:
 
 
 def _event(row: Mapping[str, Any], cascade: Cascade, child: str) -> Event:
-    at = ChangeOrder(row["order_key"], row["place"], row["commit_time"])
+    at = ChangeOrder(row["order_key"], row["sequence_number"], row["commit_time"])
     old = dict(zip(cascade.referenced, _decoded(row["before"]), strict=True))
     new = None if row["after"] is None else dict(zip(cascade.referenced, _decoded(row["after"]), strict=True))
     return Event(at, cascade.parent_name, old, new, (cascade,), frozenset({child}))
@@ -168,7 +168,7 @@ def _rows(changes: Sequence[Passed], images: Sequence[int]) -> pa.Table:
         {
             "order_key": each.at.order_key,
             "images": count,
-            "place": each.at.index,
+            "sequence_number": each.at.index,
             "commit_time": each.at.commit_time,
             "cascade": cascades.index(each.cascade),
             "before": _encoded(each.before),

@@ -147,7 +147,7 @@ def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
     if segment.first_order_key > after:
         files.put(segment.file, _name(segment))
         return segment.rows
-    with tempfile.TemporaryDirectory(prefix="sluice-held-") as folder:
+    with tempfile.TemporaryDirectory(prefix="sluice-buffered-") as folder:
         rest = Path(folder) / _name(segment)
         rows = _write_rest(segment.file, rest, after)
         files.put(rest, rest.name)

@@ -29,7 +29,7 @@ from sluice.spark_jobs.staged_batch import (
 
 # The operation of a row that the snapshot read. Rows of buffered changes have the operation insert, update or delete.
 READ = "snapshot"
-CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_held"
+CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_buffered"
 NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 
 

@@ -101,7 +101,9 @@ def test_cascade_places_order_rows_of_all_tables_also_within_a_transaction(
     assert table.positions is not None
     places = np.fromfile(staged.path / table.positions, "<i8").tolist()
     deletes = told(staged)["p", "id"]
-    order = sorted([*zip(places, keys, strict=True), *((row["_sluice_place"], -row["id"]) for row in deletes)])
+    order = sorted(
+        [*zip(places, keys, strict=True), *((row["_sluice_sequence_number"], -row["id"]) for row in deletes)]
+    )
     assert [key for _, key in order] == [10, -1, 11, 12, 11, 111, 12, 112, -2, 13]
 
 

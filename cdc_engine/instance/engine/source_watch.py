@@ -108,7 +108,7 @@ class SourceWatch:
             # Errors of any kind are caught, because an error that ended this thread would silently end the checks.
             except Exception as error:
                 self._unanswered = str(error) or type(error).__name__
-                log.warning("source_not_asked", reason=str(error))
+                log.warning("source_query_failed", reason=str(error))
 
     def look(self, stopping: threading.Event | None = None) -> None:
         """Checks the stream once, and reconnects it if it does not match the source's binlog. Raises SluiceError if the source does not

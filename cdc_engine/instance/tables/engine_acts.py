@@ -97,7 +97,7 @@ class EngineActs:
         try:
             steering.hand_out.while_idle(begin)
         except SourceConnectionError as error:
-            log.warning("not_begun_anew_yet", destination=self._config.name, reason=str(error))
+            log.warning("destination_not_started_again_yet", destination=self._config.name, reason=str(error))
 
     def _forget_snapshots(self, parts: EngineParts) -> None:
         """Once per hour, removes the records of ended snapshots whose tables were dropped."""

@@ -68,7 +68,9 @@ def begin(dependencies: NewStartDependencies) -> Position:
     dependencies.seed(snapshot, position)
     dependencies.meta.update(lambda ledger: ledger.set_cursor(position))
     begin_done(dependencies.directory)
-    log.warning("began_anew", destination=dependencies.config.name, position=str(position), tables=len(tables))
+    log.warning(
+        "destination_started_again", destination=dependencies.config.name, position=str(position), tables=len(tables)
+    )
     return position
 
 

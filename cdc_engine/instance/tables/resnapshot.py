@@ -98,7 +98,7 @@ class Resnapshots:
             schema = dependencies.schema(stop, cursor) if allowed else None
             if schema is not None:
                 resnapshot(stop, schema, cursor, dependencies)
-                log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
+                log.warning("table_resnapshot_requested", table=stop.name, state=stop.state, reason=stop.reason)
             elif end_dropped(stop, cursor, dependencies):
                 continue
             # Views and sequences have no rows in the binlog. If a table gets this name later, the table stops at its first row.

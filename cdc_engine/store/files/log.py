@@ -297,10 +297,10 @@ class EventLog:
                     )
         except StoreDamagedError as error:
             log.warning(
-                "stored_tail_cut",
+                "stored_tail_removed",
                 file=str(newest.path),
                 kept_bytes=end.offset,
-                cut_bytes=size - end.offset,
+                removed_bytes=size - end.offset,
                 why=str(error.__cause__),
             )
         newest.size, self._last, self._log_offset = end.offset, last, end
@@ -324,7 +324,9 @@ def _whole_segments(directory: Path) -> list[Segment]:
                     f"{path} cannot be read ({error}): restore this file, or remove {directory}, and the "
                     "engine reads the events from the source again"
                 ) from error
-            log.warning("stored_tail_cut", file=str(path), kept_bytes=0, cut_bytes=path.stat().st_size, why=str(error))
+            log.warning(
+                "stored_tail_removed", file=str(path), kept_bytes=0, removed_bytes=path.stat().st_size, why=str(error)
+            )
             path.unlink()
             continue
         if found:

@@ -46,7 +46,7 @@ def merge_job(keys: tuple[dg.AssetKey, ...]) -> dg.JobDefinition:
         for key in keys:
             context.log_event(dg.AssetMaterialization(key, metadata={"rows_inserted": 1}))
         if ITEMS in keys:
-            context.log_event(dg.AssetObservation(ITEMS, metadata={"held_rows": 1}))
+            context.log_event(dg.AssetObservation(ITEMS, metadata={"buffered_rows": 1}))
             check = dg.AssetCheckEvaluation(asset_key=ITEMS, check_name=CHECK.name, passed=True)
             context.log_event(check)  # type: ignore[arg-type]
 

@@ -380,7 +380,7 @@ def test_attempts_at_one_batch_write_its_changes_once(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.found
-@pytest.mark.parametrize("metadata", [{}, {buffered_cascades.FORMAT_KEY: b"2"}])
+@pytest.mark.parametrize("metadata", [{}, {buffered_cascades.FORMAT_KEY: b"1"}])
 def test_buffered_changes_of_another_format_are_refused_by_name(tmp_path: Path, metadata: dict[bytes, bytes]) -> None:
     """Defect 15: files of buffered changes did not name their format, so another version read them as its own."""
     read = Read(tmp_path, KEYED)

@@ -133,7 +133,7 @@ class Batches:
             "_sluice_operation": pa.array([DELETE], pa.int8()),
             "_sluice_order_key": pa.array([first], pa.int64()),
             "_sluice_commit_time": pa.array([TIME], pa.timestamp("us", "UTC")),
-            "_sluice_place": pa.array([7], pa.int64()),
+            "_sluice_sequence_number": pa.array([7], pa.int64()),
             "id": pa.array([first], pa.int32()),
         }
         pq.write_table(pa.table(columns), events)

@@ -96,7 +96,7 @@ class MemberClock:
         # Errors of any kind are caught, because the group would wait forever if this thread ended.
         except Exception as error:
             if (why := str(error) or type(error).__name__) != self.trouble:
-                log.warning("source_clock_not_asked", member=self._name, reason=why)
+                log.warning("source_clock_query_failed", member=self._name, reason=why)
             self.trouble = why
             return False
         self.trouble, self.ahead_seconds = "", answer.now_us / 1e6 - (begun + time.time()) / 2
