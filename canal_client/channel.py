@@ -114,7 +114,7 @@ class Channel:
             )
         return _parsed(answer, packet.body, self.address)
 
-    def tell(self, kind: PacketType, body: Any) -> None:
+    def send(self, kind: PacketType, body: Any) -> None:
         """Sends a request that has no answer. Raises CanalConnectionError if the connection has ended."""
         try:
             self._write(kind, body)

@@ -151,7 +151,7 @@ class CanalClient:
                 destination=self.destination, client_id=str(self.client_id), filter=self.table_filter
             )
             channel.ask(PacketType.SUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
-            channel.tell(PacketType.CLIENTROLLBACK, self._rollback_of(0))
+            channel.send(PacketType.CLIENTROLLBACK, self._rollback_of(0))
         except BaseException:
             channel.close()
             raise
@@ -270,9 +270,9 @@ class CanalClient:
         ident = {"destination": self.destination, "client_id": str(self.client_id), "batch_id": batch.id}
         with self._talking():
             if well:
-                channel.tell(PacketType.CLIENTACK, messages.ClientAck(**ident))
+                channel.send(PacketType.CLIENTACK, messages.ClientAck(**ident))
             else:
-                channel.tell(PacketType.CLIENTROLLBACK, self._rollback_of(0))
+                channel.send(PacketType.CLIENTROLLBACK, self._rollback_of(0))
         self._unanswered = True
 
     def _rollback_of(self, batch_id: int) -> object:

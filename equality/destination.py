@@ -102,7 +102,7 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
                 raise ConfigurationError(
                     f"{request.name} captures no table {name!r}; captured tables: {', '.join(sorted(found)) or 'none'}"
                 )
-        comparable = [name for name in found if request.settings.table(*name.split(".", 1)).tells_rows]
+        comparable = [name for name in found if request.settings.table(*name.split(".", 1)).shows_rows]
         KeptSums(request.directory).keep_only(found.keys())
         wanted = sorted(tables or comparable)
         for number, name in enumerate(wanted, 1):

@@ -119,7 +119,7 @@ def expected_types(version: TableVersion, kept: Sequence[int], settings: Destina
 
 def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None:
     """Raises RefusedError if conf/ configures only a change log for the table."""
-    if not settings.table(version.database, version.table).tells_rows:
+    if not settings.table(version.database, version.table).shows_rows:
         raise RefusedError(
             f"{version.name} cannot be compared: the lake has only its change log, which has changes instead "
             "of rows; set `history` too, because a history can be compared"

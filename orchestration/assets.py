@@ -151,7 +151,7 @@ def _results(
             version = dg.DataVersion(str(merged.batch.end))
             yield dg.MaterializeResult(asset_key=key, metadata=event.metadata, data_version=version)
         else:
-            reports.tell(event)
+            reports.write(event)
         reports.merged(merged)
 
 

@@ -208,7 +208,7 @@ def _running_spark(
 ) -> Iterator[SparkConnectServer]:
     server = SparkConnectServer(None, folder, memory="2g", settings=settings, extras=extras)
     for store, options in stores.items():
-        server.tell(spark_settings(store, options), spark_environment(store, options))
+        server.add_settings(spark_settings(store, options), spark_environment(store, options))
     try:
         yield server.start()
     finally:

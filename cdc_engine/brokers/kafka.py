@@ -104,12 +104,12 @@ class KafkaPublisher:
         left = [len(messages)]
 
         def callback(message: Message) -> Callable[[Any, Any], None]:
-            def tell(error: Any, _kept: Any) -> None:
+            def report(error: Any, _kept: Any) -> None:
                 left[0] -= 1
                 if error is not None:
                     failed.append((message, error))
 
-            return tell
+            return report
 
         for message in messages:
             self._produce(message, callback(message), given_up)

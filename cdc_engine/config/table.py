@@ -122,7 +122,7 @@ class TableConfig(AssetOfTable, Strict):
     )
 
     @property
-    def tells_rows(self) -> bool:
+    def shows_rows(self) -> bool:
         """Whether the lake shows which rows exist now. A change log alone does not show this."""
         return self.current_state or self.history
 

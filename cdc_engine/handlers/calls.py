@@ -107,11 +107,11 @@ class Calls:
             self._call, self._called = call, set()
 
     def owed(self, line: LedgerExtract) -> bool:
-        """Returns whether a recorded call is due, so that `tell` must be called before the next batch is handed out."""
+        """Returns whether a recorded call is due, so that `call_due` must be called before the next batch is handed out."""
         call = self._call
         return call is not None and due(call, line) is not Due.NOT_YET
 
-    def tell(self, line: LedgerExtract) -> None:
+    def call_due(self, line: LedgerExtract) -> None:
         """Calls the handlers if the recorded call is due. Does not call a handler again whose call has returned. Raises HandlerError if a
         handler fails.
         """
@@ -122,14 +122,14 @@ class Calls:
         for index, (name, handler) in enumerate(self._handlers if when is Due.NOW else ()):
             if index not in called:
                 with self._named(name, call.kind, call.batch):
-                    self._tell_one(handler, call)
+                    self._call_one(handler, call)
                 called.add(index)
         with self._lock:
             if self._call is call:
                 self._call = None
                 self._records.remove(FILE)
 
-    def _tell_one(self, handler: BatchHandler, call: Call) -> None:
+    def _call_one(self, handler: BatchHandler, call: Call) -> None:
         if call.kind == "after":
             handler.after(self._handled(call.batch))
         else:

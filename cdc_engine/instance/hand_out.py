@@ -309,7 +309,7 @@ class HandOut:
         return batch
 
     def _stage_next(self, *, appendable: bool) -> OutstandingBatch | None:
-        self._handlers.tell(self._ledger_extract())
+        self._handlers.call_due(self._ledger_extract())
         head = self.outstanding()
         if head is not None:
             return head

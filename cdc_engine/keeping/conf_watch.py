@@ -31,7 +31,7 @@ class ConfWatch:
         self._decided: ConfFiles | None = None
         self._unwritten = ""
         self.in_use: InUse = found if self._kept(found) else _as_written(self._path) or found
-        self._tell({})
+        self._log_refused({})
         os.environ[VARIABLE] = str(self._path)  # Child processes use the same configuration.
 
     def look(self) -> bool:
@@ -56,7 +56,7 @@ class ConfWatch:
             self._decided = None
             return False
         before, self.in_use = self.in_use, chosen
-        self._tell(dict(before.refused))
+        self._log_refused(dict(before.refused))
         return chosen.files != before.files
 
     def _read(self) -> ConfFiles | None:
@@ -70,7 +70,7 @@ class ConfWatch:
         gone = not found.destinations and not (found.directory / "destinations").is_dir()
         return None if gone and self.in_use.files.destinations else found
 
-    def _tell(self, before: dict[str, str]) -> None:
+    def _log_refused(self, before: dict[str, str]) -> None:
         for file, why in self.in_use.refused.items():
             if before.get(file) != why:
                 log.error("conf_refused", file=file, destination=Path(file).stem, reason=why)

@@ -176,7 +176,7 @@ def get_or_start(destination: str) -> Engine:
         raise
     except SluiceError as error:
         if _operator is not None:
-            _operator.tell_failed(destination, error)
+            _operator.report_failed(destination, error)
         _note_failed(destination, error)
         raise
     except Exception as error:  # The error is a defect of Sluice. The engine gets the state ERROR.

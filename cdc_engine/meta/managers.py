@@ -33,7 +33,7 @@ def open_meta(location: Location, lease: Lease) -> MetaManager:
 
     zookeeper = ZooKeeperRecordStore(location.zookeeper, location.destination, location.session_seconds)
     period = PERIOD_SECONDS if location.kind == "period_mixed" else 0.0
-    return MirroredMeta(stored, lambda ledger: zookeeper.tell(nodes(ledger)), period)
+    return MirroredMeta(stored, lambda ledger: zookeeper.publish(nodes(ledger)), period)
 
 
 def read_ledger(location: Location) -> Ledger:

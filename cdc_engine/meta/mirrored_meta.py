@@ -22,15 +22,15 @@ CLOSE_SECONDS_MAX = 15.0
 
 
 class MirroredMeta:
-    """A `MetaManager` that also copies the cursor. `kept` stores the ledger. `tell` writes the copy for other programs, and raises
-    MetaError if it cannot be written. `tell` is called every `period_seconds`, or after each change if `period_seconds` is 0.
+    """A `MetaManager` that also copies the cursor. `kept` stores the ledger. `write` writes the copy for other programs, and raises
+    MetaError if it cannot be written. `write` is called every `period_seconds`, or after each change if `period_seconds` is 0.
     """
 
-    def __init__(self, kept: MetaManager, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:
-        self._kept, self._tell, self._period = kept, tell, period_seconds
+    def __init__(self, kept: MetaManager, write: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:
+        self._kept, self._write_copy, self._period = kept, write, period_seconds
         self._changed, self._closing = threading.Event(), threading.Event()
         self._written: Ledger | None = None
-        self._thread = threading.Thread(target=self._run, name="cursor-current_state", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cursor-copy", daemon=True)
         self._thread.start()
 
     @property
@@ -70,9 +70,9 @@ class MirroredMeta:
         if self._written is not None and self._written.cursor == ledger.cursor:
             return True
         try:
-            self._tell(ledger)
+            self._write_copy(ledger)
         except MetaError as error:
-            log.warning("cursor_not_mirrored", reason=str(error))
+            log.warning("cursor_not_copied", reason=str(error))
             return False
         self._written = ledger
         return True

@@ -55,10 +55,10 @@ def failed(destination: str, error: SluiceError) -> Alarm:
 
 
 class AlarmWatcher:
-    """Finds the problems of one destination that are new or have ended, and passes them to `tell`, which must not wait. Not thread-safe."""
+    """Finds the problems of one destination that are new or have ended, and passes them to `send`, which must not wait. Not thread-safe."""
 
-    def __init__(self, tell: Callable[[Alarm], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell, self._clock = tell, clock
+    def __init__(self, send: Callable[[Alarm], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._send, self._clock = send, clock
         self._reported: dict[str, Alarm] = {}
         self._gone_at: dict[str, float] = {}
 
@@ -78,8 +78,8 @@ class AlarmWatcher:
             before = self._reported.get(key)
             if before is None or before.state != alarm.state:
                 self._reported[key] = alarm
-                self._tell(alarm)
+                self._send(alarm)
         for key in [key for key in self._reported if key not in there]:
             if self._clock() - self._gone_at.setdefault(key, self._clock()) >= QUIET_SECONDS:
                 del self._gone_at[key]
-                self._tell(dataclasses.replace(self._reported.pop(key), over=True))
+                self._send(dataclasses.replace(self._reported.pop(key), over=True))

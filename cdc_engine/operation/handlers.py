@@ -47,7 +47,7 @@ def to_log(alarm: Alarm) -> None:
 def to_webhook(url: str, headers: dict[str, str]) -> Handler:
     """Returns a handler that sends a POST with JSON: destination, state, about, text, over, and at (seconds since 1970)."""
 
-    def tell(alarm: Alarm) -> None:
+    def send(alarm: Alarm) -> None:
         record = {
             "destination": alarm.destination,
             "state": alarm.state,
@@ -62,7 +62,7 @@ def to_webhook(url: str, headers: dict[str, str]) -> Handler:
         with _opener().open(request, timeout=ANSWER_SECONDS):
             pass
 
-    return tell
+    return send
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -89,16 +89,16 @@ def handler_of(config: AlarmConfig) -> Handler:
     )
 
 
-class Teller:
+class AlarmSender:
     """Sends alarms to all handlers. `pause` waits between two attempts to send an alarm."""
 
     def __init__(self, handlers: Sequence[Handler], pause: Callable[[float], object] = time.sleep) -> None:
         self._each = [_HandlerQueue(handler, pause) for handler in handlers]
 
-    def tell(self, alarm: Alarm) -> None:
+    def send(self, alarm: Alarm) -> None:
         """Queues the alarm for the handlers' threads, and returns at once."""
         for handler in self._each:
-            handler.tell(alarm)
+            handler.send(alarm)
 
     def close(self) -> None:
         """Ends the threads after they have sent the queued alarms."""
@@ -115,7 +115,7 @@ class _HandlerQueue:
         self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
         self._thread.start()
 
-    def tell(self, alarm: Alarm) -> None:
+    def send(self, alarm: Alarm) -> None:
         try:
             self._waiting.put_nowait(alarm)
         except queue.Full:
@@ -133,9 +133,9 @@ class _HandlerQueue:
 
     def _run(self) -> None:
         while (alarm := self._waiting.get()) is not None:
-            self._hand_on(alarm)
+            self._deliver(alarm)
 
-    def _hand_on(self, alarm: Alarm) -> None:
+    def _deliver(self, alarm: Alarm) -> None:
         for attempt in range(1, TRIES + 1):
             try:
                 self._handler(alarm)

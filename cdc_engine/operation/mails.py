@@ -43,7 +43,7 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
     """
     context = _trusted(config)
 
-    def tell(alarm: Alarm) -> None:
+    def send(alarm: Alarm) -> None:
         with _connection(config, context) as server:
             if config.user:
                 server.login(config.user, password)
@@ -55,7 +55,7 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
                 "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
             )
 
-    return tell
+    return send
 
 
 def _connection(config: AlarmConfig, context: ssl.SSLContext) -> smtplib.SMTP:

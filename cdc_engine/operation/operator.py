@@ -9,7 +9,7 @@ from sluice.cdc_engine.config.alarms import AlarmConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.operation.alarms import AlarmWatcher, failed, matters
-from sluice.cdc_engine.operation.handlers import Teller, handler_of
+from sluice.cdc_engine.operation.handlers import AlarmSender, handler_of
 
 
 class Operator:
@@ -18,25 +18,25 @@ class Operator:
     """
 
     def __init__(self, alarms: Sequence[AlarmConfig]) -> None:
-        self._teller = Teller([handler_of(each) for each in alarms]) if alarms else None
+        self._sender = AlarmSender([handler_of(each) for each in alarms]) if alarms else None
         self._watchers: dict[str, AlarmWatcher] = {}
         self._lock = threading.Lock()
 
     def see(self, destination: str, status: EngineStatus) -> None:
         """Reports the problems that have begun or ended in the status of a running engine."""
-        if self._teller is not None:
+        if self._sender is not None:
             with self._lock:
                 self._watcher(destination).see([*matters(destination, status)])
 
-    def tell_failed(self, destination: str, error: SluiceError) -> None:
+    def report_failed(self, destination: str, error: SluiceError) -> None:
         """Reports that an engine could not be started. Repeated failures with the same state are reported once. Earlier alarms about tables
         and consumers do not end.
         """
-        if self._teller is not None:
+        if self._sender is not None:
             with self._lock:
                 self._watcher(destination).see_failed(failed(destination, error))
 
     def _watcher(self, destination: str) -> AlarmWatcher:
-        if self._teller is None:
+        if self._sender is None:
             raise ValueError("there is no alarm")
-        return self._watchers.setdefault(destination, AlarmWatcher(self._teller.tell))
+        return self._watchers.setdefault(destination, AlarmWatcher(self._sender.send))

@@ -137,7 +137,7 @@ class ZooKeeperRecordStore(RecordStore):
                 return False
         return True
 
-    def tell(self, also: Mapping[str, str]) -> None:
+    def publish(self, also: Mapping[str, str]) -> None:
         """Writes values for programs other than Sluice, by path under the destination's node. Replaces existing values. Raises MetaError if
         ZooKeeper does not answer.
         """

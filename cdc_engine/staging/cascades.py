@@ -214,7 +214,7 @@ class CascadeRecorder:
         *,
         masked: bool,
     ) -> None:
-        acting = acting[_telling(part.block, acting, version, referenced)]
+        acting = acting[_may_remove(part.block, acting, version, referenced)]
         writer = self._writers.get((version, referenced)) or self._writer(version, referenced)
         for rows in writer.decoder.chunks(part.block, acting):
             if len(rows.schema) != len(writer.decoder.schema):
@@ -265,7 +265,7 @@ def _acting(block: Block, chosen: Int64s) -> Any:
     return (block.event_kind[chosen] != RowEventKind.INSERT) & ((flags & NO_FOREIGN_KEY_CHECKS) == 0)
 
 
-def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
+def _may_remove(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
     """Returns a mask of the events that may remove values to which foreign keys refer. An update whose after images have no referenced
     column (binlog_row_image MINIMAL) removes no such value.
     """
@@ -279,12 +279,12 @@ def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tu
         return buffer[np.minimum(offset, last)].astype(np.int64)
 
     at += np.where(block.event_version[chosen] > 1, byte(at) | byte(at + 1) << 8, 0)
-    tells = (block.event_kind[chosen] != RowEventKind.UPDATE) | (byte(at) != count)
+    removing = (block.event_kind[chosen] != RowEventKind.UPDATE) | (byte(at) != count)
     after = at + 1 + (count + 7 >> 3)
     for index, column in enumerate(version.columns):
         if column.name.lower() in {name.lower() for name in referenced}:
-            tells |= byte(after + (index >> 3)) >> (index & 7) & 1 != 0
-    return tells
+            removing |= byte(after + (index >> 3)) >> (index & 7) & 1 != 0
+    return removing
 
 
 def reached(

@@ -81,12 +81,12 @@ def several_sparks(config: SluiceConfig, conf: Path) -> str:
     )
 
 
-def tell_of_the_store(server: SparkConnectServer, config: SluiceConfig, command: str) -> None:
+def pass_store_settings(server: SparkConnectServer, config: SluiceConfig, command: str) -> None:
     """Passes the settings and credentials of the lake's store to a server that is not started yet. Raises ConfigurationError if a secret
     cannot be read. The message names `command`.
     """
     try:
-        server.tell(store_settings(config), store_environment(config))
+        server.add_settings(store_settings(config), store_environment(config))
     except MergeFailedError as error:
         raise ConfigurationError(
             f"{error}; `{command}` needs the same secrets, so provide them where you start it"
@@ -98,5 +98,5 @@ def run_spark(config: SluiceConfig, conf: Path, listening: Listening) -> NoRetur
     cannot be started, and ConfigurationError if a secret cannot be read.
     """
     server = spark_server(config, conf, listening)
-    tell_of_the_store(server, config, "sluice spark")
+    pass_store_settings(server, config, "sluice spark")
     server.replace_process()

@@ -47,7 +47,7 @@ from sluice.console.stack.processes import (
     terminate,
     terminate_children,
 )
-from sluice.console.stack.spark_server import Listening, several_sparks, spark_server, tell_of_the_store
+from sluice.console.stack.spark_server import Listening, pass_store_settings, several_sparks, spark_server
 from sluice.console.stack.supervisor import UP, Patience, StackPart, Supervisor
 from sluice.console.stack.table_reading import TableReading
 from sluice.console.toolchain.errors import ServerError
@@ -184,7 +184,7 @@ class Stack:
         self.require_startable()
         self._write_dagster_home()
         if self.starts_spark and SPARK not in running:
-            tell_of_the_store(self._spark, self.config, "sluice up")
+            pass_store_settings(self._spark, self.config, "sluice up")
             self._spark.provide()
         return Supervisor(parts, self.say, patience, running)
 

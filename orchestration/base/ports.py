@@ -107,25 +107,25 @@ class EngineHandle(Protocol):
         reason for each "database.table". Raises CanalServiceError if the batch is no longer in flight.
         """
 
-    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+    def report_lake(self, troubles: tuple[str, ...]) -> None:
         """Stores in the engine's status the problems that the sensor has found, and removes those that it stored before. Each sentence in
         `troubles` is about one problem: a change that another program made to a Delta table or to conf/, or a failing run.
         """
 
-    def tell_tick(self, failed: str = "") -> None:
+    def report_tick(self, failed: str = "") -> None:
         """Records in the engine's status that the sensor has ticked. `failed` says why the tick failed. It is empty if the tick
         succeeded.
         """
 
-    def tell_run(self, batch: OutstandingBatch, state: str) -> None:
+    def report_run(self, batch: OutstandingBatch, state: str) -> None:
         """Records the Dagster state of the batch's run in the engine's status. `state` is empty if the batch has no run."""
 
-    def tell_failing(self, reason: str) -> None:
+    def report_failing(self, reason: str) -> None:
         """Records in the engine's status why several runs in a row failed to merge the batch in flight, or "" if they did not. The reason
         stays until a batch is acked.
         """
 
-    def tell_waiting(self, reason: str) -> None:
+    def report_waiting(self, reason: str) -> None:
         """Records in the engine's status why the next attempt to merge the batch in flight waits, or "" if it does not wait."""
 
 

@@ -93,7 +93,7 @@ def position(offset: int) -> Position:
 
 
 class FakeEngine:
-    """A fake of `ports.EngineHandle`. `waiting` is the last reason that `tell_waiting` got. `acked` has the acked deliveries in order."""
+    """A fake of `ports.EngineHandle`. `waiting` is the last reason that `report_waiting` got. `acked` has the acked deliveries in order."""
 
     def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
         self.directory = directory
@@ -179,20 +179,20 @@ class FakeEngine:
             self.head = dataclasses.replace(self.head, delivery=number, tables=tables, appendable=False)
         self.next_delivery += 1
 
-    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+    def report_lake(self, troubles: tuple[str, ...]) -> None:
         self.lake = troubles
 
-    def tell_tick(self, failed: str = "") -> None:
+    def report_tick(self, failed: str = "") -> None:
         self.ticks += not failed
         self.tick_failed = failed
 
-    def tell_run(self, batch: OutstandingBatch, state: str) -> None:  # noqa: ARG002  required by the protocol
+    def report_run(self, batch: OutstandingBatch, state: str) -> None:  # noqa: ARG002  required by the protocol
         self.run_states.append(state)
 
-    def tell_failing(self, reason: str) -> None:
+    def report_failing(self, reason: str) -> None:
         self.failing = reason
 
-    def tell_waiting(self, reason: str) -> None:
+    def report_waiting(self, reason: str) -> None:
         self.waiting = reason
 
     def _must_be_head(self, batch: OutstandingBatch) -> None:

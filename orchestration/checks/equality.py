@@ -256,7 +256,7 @@ def _tables(
     rows to compare.
     """
     settings, shown = config.destinations[destination], shown_tables(config, destination)
-    compared = [table for table in tables if settings.table(table.database, table.table).tells_rows]
+    compared = [table for table in tables if settings.table(table.database, table.table).shows_rows]
     names = checkable(destination, [table.name for table in shown.own(compared)])
     others = shown.others(compared)
     keys = {database: others_source_key(destination, database) for database in others}

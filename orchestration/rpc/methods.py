@@ -103,11 +103,11 @@ TAKE = Method("take", _BATCH, {"batch": _BATCH, "append": _FLAG})
 ACK = Method("ack", _NOTHING, {"batch": _BATCH})
 ROLLBACK = Method("rollback", _NOTHING, {"batch": _BATCH, "damaged": _FLAG})
 STOP_TABLES = Method("stop_tables", _NOTHING, {"batch": _BATCH, "reasons": _REASONS})
-TELL_LAKE = Method("tell_lake", _NOTHING, {"troubles": _TEXTS})
-TELL_TICK = Method("tell_tick", _NOTHING, {"failed": _TEXT})
-TELL_RUN = Method("tell_run", _NOTHING, {"batch": _BATCH, "state": _TEXT})
-TELL_FAILING = Method("tell_failing", _NOTHING, {"reason": _TEXT})
-TELL_WAITING = Method("tell_waiting", _NOTHING, {"reason": _TEXT})
+REPORT_LAKE = Method("report_lake", _NOTHING, {"troubles": _TEXTS})
+REPORT_TICK = Method("report_tick", _NOTHING, {"failed": _TEXT})
+REPORT_RUN = Method("report_run", _NOTHING, {"batch": _BATCH, "state": _TEXT})
+REPORT_FAILING = Method("report_failing", _NOTHING, {"reason": _TEXT})
+REPORT_WAITING = Method("report_waiting", _NOTHING, {"reason": _TEXT})
 # Methods that `ports.EngineHandle` does not have; `served_engine` adds them. Ticks call `conf_digest`, and runs call the others.
 CONF_DIGEST = Method("conf_digest", _TEXT)
 OFFER = Method("offer", _record_of(Offer), {"timeout_seconds": _NUMBER})
@@ -118,7 +118,7 @@ METHODS: dict[str, Method[Any]] = {
     each.name: each
     for each in (
         *(STATUS, OUTSTANDING, HAND_OUT, TAKE, ACK, ROLLBACK, STOP_TABLES),
-        *(TELL_LAKE, TELL_TICK, TELL_RUN, TELL_FAILING, TELL_WAITING),
+        *(REPORT_LAKE, REPORT_TICK, REPORT_RUN, REPORT_FAILING, REPORT_WAITING),
         *(CONF_DIGEST, OFFER, TAKE_BY_REFERENCE, ACK_BY_REFERENCE),
     )
 }

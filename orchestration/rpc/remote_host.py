@@ -72,20 +72,20 @@ class RemoteEngine:
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
         self._ask(methods.STOP_TABLES, batch=batch, reasons=reasons)
 
-    def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        self._ask(methods.TELL_LAKE, troubles=troubles)
+    def report_lake(self, troubles: tuple[str, ...]) -> None:
+        self._ask(methods.REPORT_LAKE, troubles=troubles)
 
-    def tell_tick(self, failed: str = "") -> None:
-        self._ask(methods.TELL_TICK, failed=failed)
+    def report_tick(self, failed: str = "") -> None:
+        self._ask(methods.REPORT_TICK, failed=failed)
 
-    def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        self._ask(methods.TELL_RUN, batch=batch, state=state)
+    def report_run(self, batch: OutstandingBatch, state: str) -> None:
+        self._ask(methods.REPORT_RUN, batch=batch, state=state)
 
-    def tell_failing(self, reason: str) -> None:
-        self._ask(methods.TELL_FAILING, reason=reason)
+    def report_failing(self, reason: str) -> None:
+        self._ask(methods.REPORT_FAILING, reason=reason)
 
-    def tell_waiting(self, reason: str) -> None:
-        self._ask(methods.TELL_WAITING, reason=reason)
+    def report_waiting(self, reason: str) -> None:
+        self._ask(methods.REPORT_WAITING, reason=reason)
 
     def _ask(self, method: Method[T], **arguments: Any) -> T:
         return self._connection.ask(self._destination, method, arguments)

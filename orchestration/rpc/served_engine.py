@@ -70,10 +70,10 @@ class ServedEngine:
     def conf_digest(self) -> str:
         return self._engines.conf(self._destination)
 
-    def tell_tick(self, failed: str = "") -> None:
+    def report_tick(self, failed: str = "") -> None:
         if not failed:
             self._engines.tick_came(self._destination)
-        self._engine.tell_tick(failed)
+        self._engine.report_tick(failed)
 
     def offer(self, timeout_seconds: float) -> Offer:
         """Returns the next batch of a draining run with a fixed end, or why the run must leave."""

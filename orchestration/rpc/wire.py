@@ -9,7 +9,7 @@ from sluice.cdc_engine import errors
 from sluice.cdc_engine.errors import SluiceError
 
 SERVICE, CALL = "sluice.Engine", "Call"
-FORM = 6  # The version of requests and answers. A server refuses other versions with a message.
+FORM = 7  # The version of requests and answers. A server refuses other versions with a message.
 
 Record = dict[str, Any]
 

@@ -107,10 +107,10 @@ class MergeReports:
                 if not self._tables.shown.has_asset(each.outcome.name):
                     others.append(each)
                 elif (event := self.event(each)) is not None:
-                    self.tell(event)
+                    self.write(event)
                     self.merged(each)
             for shared in self._of_others(others):
-                self.tell(shared)
+                self.write(shared)
 
     def event(self, merged: MergedTable) -> dg.AssetMaterialization | dg.AssetObservation | None:
         """Returns the event of a merged table. Returns None if it cannot be built."""
@@ -128,7 +128,7 @@ class MergeReports:
         name, columns = merged.outcome.name, merged.outcome.columns
         return {} if self._defined.shows(name, columns) else self._sources.metadata(name, columns)
 
-    def tell(self, event: dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation) -> None:
+    def write(self, event: dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation) -> None:
         """Writes an event to Dagster's log. Dagster also keeps each event in memory until the run ends. A draining run lasts long, so the
         event is removed from that memory.
         """
@@ -145,7 +145,7 @@ class MergeReports:
         if name in self._unreported and not merged.outcome.buffered:
             self._unreported.remove(name)
             for result in self._flowing.passed(name):
-                self.tell(result)
+                self.write(result)
 
     def quarantine(self, table: str) -> None:
         """Reports how many values of a table are in quarantine. If they cannot be counted, logs a warning and does not fail, because
@@ -158,7 +158,7 @@ class MergeReports:
         except dg.Failure as error:
             self._context.log.warning("%s: the number of values in quarantine is unknown: %s", table, error.description)
             return
-        self.tell(found)
+        self.write(found)
 
     def _sides(self, sides: Sequence[SideAsset], merged: MergedTable) -> None:
         """Reports the change log and the history of a merged table as materialized, because the run wrote them too. Reports nothing if the
@@ -176,7 +176,7 @@ class MergeReports:
             self._warn(f"{merged.outcome.name}: Dagster cannot show its change log and history", error)
             return
         for event in events:
-            self.tell(event)
+            self.write(event)
 
     def _of_others(self, others: Sequence[MergedTable]) -> Iterator[dg.AssetMaterialization]:
         """Yields one materialization per database for the tables of a batch that share an asset."""

@@ -194,7 +194,7 @@ class Ticker:
     def _report_failed(self, error: Exception) -> None:
         """Reports a failed tick to the engine, so that the engine's status does not blame the daemon."""
         with contextlib.suppress(Exception):  # The caller raises the tick's error, whatever happens here.
-            self._host().get_or_start(self._line.destination).tell_tick(brief(error))
+            self._host().get_or_start(self._line.destination).report_tick(brief(error))
 
     def _tick(self, runs: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
         status: EngineSnapshot | None = None
@@ -207,7 +207,7 @@ class Ticker:
             status = engine.status()
             self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
             failing_runs = self._failing_runs.troubles(runs)
-            engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles(), *failing_runs))
+            engine.report_lake((*self._line.lake.troubles(), *self._line.conf_troubles(), *failing_runs))
             answer = self._settle_and_hand_out(engine, runs, deadline)
             # The status is read again, because many changes may have arrived while the tick waited.
             status = engine.status()
@@ -229,7 +229,7 @@ class Ticker:
                 older = older_tables(engine.directory)
                 # A tick that raised an error, for example because Dagster's storage did not answer, has settled nothing. It does not reach
                 # this line, so it is not recorded.
-                engine.tell_tick()
+                engine.report_tick()
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
         published = PublishedObservations.from_cursor(cursor)
@@ -259,7 +259,7 @@ class Ticker:
             return waiting_for
         if waiting_for := self._settle(engine, runs, deadline):
             return waiting_for
-        engine.tell_waiting("")
+        engine.report_waiting("")
         seconds = max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS)
         batch = engine.hand_out(seconds, appendable=True)
         if batch is None:
@@ -297,7 +297,7 @@ class Ticker:
         while (batch := engine.outstanding()) is not None:
             reference = BatchReference.of(self._line.destination, batch)
             records = runs.of_batch(reference)
-            engine.tell_run(batch, strongest(records))
+            engine.report_run(batch, strongest(records))
             decision = decide(records)
             match decide(records, runs.draining()) if isinstance(decision, Reissue) else decision:
                 case Ack(run_id):
@@ -324,13 +324,13 @@ class Ticker:
 
     def _hand_out_again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
         """Hands out a failed batch again, without the tables that cannot be merged. Returns why the tick must wait instead, or ""."""
-        engine.tell_failing(in_a_loop(failed))
+        engine.report_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
             _log.error("%s continues without %s", what, ", ".join(sorted(stops)))
             engine.stop_tables(batch, stops)
             return ""
         if why := waiting(failed):
-            engine.tell_waiting(why)
+            engine.report_waiting(why)
             return why
         _log.warning("%s is rolled back and handed out again", what)
         engine.rollback(batch, damaged=failed.damaged)

@@ -163,9 +163,9 @@ def publish(
     except OSError as error:
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
         raise TableError(given.owner.table, why) from error
-    _tell_log(spark.fence, given, label, storage_options, records)
+    _append_read_row(spark.fence, given, label, storage_options, records)
     if history is not None:
-        _tell_history(spark, given, table, label, history, records)
+        _update_history(spark, given, table, label, history, records)
     records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
     counts, size = table.last_commit(), table.size
     return PublishedSnapshot(
@@ -323,7 +323,7 @@ def _publish_alone(
     )
 
 
-def _tell_log(
+def _append_read_row(
     fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
     """Appends a row to the change log that says that the table was read again. The log lacks the changes of the time in which the table was
@@ -355,7 +355,7 @@ def _history(fence: Fence, given: Publication, storage_options: Mapping[str, str
     return side
 
 
-def _tell_history(  # noqa: PLR0917  one caller
+def _update_history(  # noqa: PLR0917  one caller
     spark: SparkOnDemand, given: Publication, table: DeltaTable, label: int, side: SideTable, records: TableRecords
 ) -> None:
     """Updates the history from the published table: opens versions for rows that differ from the history, and closes versions of rows that

@@ -106,7 +106,7 @@ def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path
     paths = [config.kept_path("shop", "sales", name) for name in ("a", "b", "c")]
     assert [path.removeprefix(f"{config.lake}/sales/") for path in paths] == ["a__history", "b__log", "c"]
     settings = config.destinations["shop"]
-    assert [settings.table("sales", name).tells_rows for name in ("a", "b", "c")] == [True, False, True]
+    assert [settings.table("sales", name).shows_rows for name in ("a", "b", "c")] == [True, False, True]
     assert [settings.cascade_policy("sales", name) for name in ("a", "c")] == ["stop", "apply"]
     assert "sales.b of shop (no current-state table)" in side_tables_sentence(config)
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.console.stack.spark_server import tell_of_the_store
+from sluice.console.stack.spark_server import pass_store_settings
 from sluice.console.stack.stack import Stack
 from sluice.orchestration.base.lake_settings import spark_settings, spark_stores, store_environment, store_settings
 from tests.config.test_deployment_ha import CONFS, write
@@ -24,11 +24,11 @@ def test_s3_the_conf_of_the_page_tells_spark_and_deltalake_one_store(
 ) -> None:
     config = load_config(write(tmp_path, S3))
     with pytest.raises(ConfigurationError, match=r"LAKE_ACCESS_KEY is not set.*LAKE_SECRET_KEY is not set"):
-        tell_of_the_store(Stack(config, tmp_path / "conf", lambda _: None)._spark, config, "sluice up")
+        pass_store_settings(Stack(config, tmp_path / "conf", lambda _: None)._spark, config, "sluice up")
     monkeypatch.setenv("LAKE_ACCESS_KEY", "an access key")
     monkeypatch.setenv("LAKE_SECRET_KEY", "a secret key")
     stack = Stack(config, tmp_path / "conf", lambda _: None)
-    tell_of_the_store(stack._spark, config, "sluice up")
+    pass_store_settings(stack._spark, config, "sluice up")
     assert store_settings(config)["spark.hadoop.fs.s3a.endpoint"] == "http://store:9000"
     assert store_environment(config) == {
         "AWS_ACCESS_KEY_ID": "an access key",
@@ -54,7 +54,7 @@ def test_google_the_conf_of_the_page_tells_spark_the_account(tmp_path: Path) -> 
     config = load_config(write(tmp_path, GCS))
     stack = Stack(config, tmp_path / "conf", lambda _: None)
     assert stack._spark._extras == spark_stores(config) == ("google",)
-    tell_of_the_store(stack._spark, config, "sluice up")
+    pass_store_settings(stack._spark, config, "sluice up")
     keyfile = "spark.hadoop.fs.gs.auth.service.account.json.keyfile"
     assert stack._spark._settings[keyfile] == "/etc/sluice/account.json"
 

@@ -224,7 +224,7 @@ def test_ha_orders_and_notes_of_one_host_hold_on_the_next(apart: Hosts) -> None:
     assert [each.client_id for each in left_consumers(two, at(4))] == [1002]
     handler = Remembering()
     Calls("shop", one, [("audit", handler)]).will_be("after", batch(), line(batch()))
-    Calls("shop", two, [("audit", handler)]).tell(line(cursor=200))
+    Calls("shop", two, [("audit", handler)]).call_due(line(cursor=200))
     assert handler.calls == [("after", 7, "")], "the ledger had the ack, and its writer was killed before it told"
     record_store(one).put(orders.STOPPED_FILE, "[]")
     stop = orders.stopped(two)

@@ -41,12 +41,12 @@ def test_handlers_are_told_once_and_in_the_order_of_conf(tmp_path: Path) -> None
     handled = first.seen[0]
     assert (handled.destination, handled.folder, handled.rows) == ("shop", tmp_path / "staging/7", 3)
     calls.will_be("after", batch(), line(batch()))
-    calls.tell(line(batch()))
+    calls.call_due(line(batch()))
     assert len(first.calls) == 1
     assert not calls.owed(line(batch()))
     assert calls.owed(line(cursor=200))
     for _ in range(2):
-        calls.tell(line(cursor=200))
+        calls.call_due(line(cursor=200))
     assert first.calls == second.calls == [("before", 7, ""), ("after", 7, "")]
     assert not (tmp_path / FILE).exists()
 
@@ -59,10 +59,10 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
     wanted = r"the handler second failed in `retry` of delivery 7 up to .*:200@1: ConnectionError: the audit's server is away; .* again"
     for _ in range(2):
         with pytest.raises(HandlerError, match=wanted):
-            calls.tell(line())
+            calls.call_due(line())
         assert calls.owed(line())
     second.failing = ""
-    calls.tell(line())
+    calls.call_due(line())
     assert first.calls == [("retry", 7, "the run did not merge the table")]
     assert len(second.calls) == 3
 
@@ -82,7 +82,7 @@ def test_after_a_kill_the_next_process_tells_what_the_ledger_has(
     Calls("shop", tmp_path, [("audit", Remembering())]).will_be(kind, batch(), line(batch()), "why")
     audit = Remembering()
     calls = Calls("shop", tmp_path, [("audit", audit)])
-    calls.tell(now)
+    calls.call_due(now)
     assert [call[:2] for call in audit.calls] == [(kind, 7)] * told
     if told:
         assert audit.seen[0].end == batch().end
@@ -93,7 +93,7 @@ def test_handlers_are_not_told_of_a_batch_that_another_hand_settled(tmp_path: Pa
     audit = Remembering()
     calls = Calls("shop", tmp_path, [("audit", audit)])
     calls.will_be("after", batch(), line(cursor=200))
-    calls.tell(line(cursor=200))
+    calls.call_due(line(cursor=200))
     assert audit.calls == []
 
 
@@ -113,7 +113,7 @@ def test_without_handlers_nothing_is_written_and_what_was_is_removed(tmp_path: P
     assert not (tmp_path / FILE).exists()
     calls.will_be("after", batch(), line(batch()))
     calls.before(batch())
-    calls.tell(line(cursor=200))
+    calls.call_due(line(cursor=200))
     assert [each.name for each in tmp_path.iterdir()] == [LOCK_FILE]
 
 
@@ -128,5 +128,5 @@ def test_a_table_less_batch_is_told_too(tmp_path: Path) -> None:
     audit = Remembering()
     calls = Calls("shop", tmp_path, [("audit", audit)])
     calls.will_be("after", dataclasses.replace(batch(), tables=()), line(batch()))
-    calls.tell(line(cursor=200))
+    calls.call_due(line(cursor=200))
     assert audit.seen[0].tables == ()

@@ -103,15 +103,15 @@ def test_tables_that_stop_are_left_out_of_the_next_delivery(subject: Subject) ->
 
 def test_it_says_how_it_is_and_listens_to_what_it_is_told(subject: Subject) -> None:
     batch = subject.batch()
-    subject.engine.tell_tick()
-    subject.engine.tell_run(batch, "STARTED")
-    subject.engine.tell_waiting("waits 10 s")
+    subject.engine.report_tick()
+    subject.engine.report_run(batch, "STARTED")
+    subject.engine.report_waiting("waits 10 s")
     status = subject.engine.status()
     assert status.state == "RUNNING"
     assert type(status.state) is str, "it goes into Dagster's metadata, which takes no other type"
     assert status.ring_bytes_max > 0
     assert (status.stopped_tables, status.troubles) == ((), ())
-    subject.engine.tell_failing("2 runs in a row could not merge the table")
+    subject.engine.report_failing("2 runs in a row could not merge the table")
     assert subject.engine.directory.is_dir()
 
 

@@ -18,7 +18,7 @@ from sluice.cdc_engine.errors import ConfigurationError, LedgerLostError
 from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.operation import handlers
 from sluice.cdc_engine.operation.alarms import QUIET_SECONDS, Alarm, AlarmWatcher, failed, matters
-from sluice.cdc_engine.operation.handlers import TRIES, Teller, handler_of
+from sluice.cdc_engine.operation.handlers import TRIES, AlarmSender, handler_of
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.states import TableState
 
@@ -123,9 +123,9 @@ def test_an_alarm_reaches_a_webhook_that_refused_it_first_admin(webhook: Any, mo
     server, got = webhook
     monkeypatch.setenv("HOOK_KEY", "secret")
     config = AlarmConfig(kind="webhook", url=f"http://127.0.0.1:{server.server_port}/", headers={"X-Key": "$HOOK_KEY"})
-    teller = Teller([handler_of(config)], lambda _seconds: None)
-    teller.tell(ALARM)
-    teller.close()
+    sender = AlarmSender([handler_of(config)], lambda _seconds: None)
+    sender.send(ALARM)
+    sender.close()
     assert [key for key, _ in got] == ["secret", "secret"]
     record = got[-1][1]
     assert record.pop("at") > 0
@@ -157,9 +157,9 @@ def test_an_alarm_follows_no_redirect_of_a_webhook_admin() -> None:
     try:
         config = AlarmConfig(kind="webhook", url=f"http://127.0.0.1:{server.server_port}/", headers={})
         with capture_logs() as lines:
-            teller = Teller([handler_of(config)], lambda _seconds: None)
-            teller.tell(ALARM)
-            teller.close()
+            sender = AlarmSender([handler_of(config)], lambda _seconds: None)
+            sender.send(ALARM)
+            sender.close()
     finally:
         server.shutdown()
         server.server_close()
@@ -177,12 +177,12 @@ def test_a_dead_handler_of_alarms_holds_up_no_other_admin() -> None:
     def alive(_alarm: Alarm) -> None:
         told.set()
 
-    teller = Teller([dead, alive])
-    teller.tell(ALARM)
+    sender = AlarmSender([dead, alive])
+    sender.send(ALARM)
     assert told.wait(60)
     assert not answer.is_set()
     answer.set()
-    teller.close()
+    sender.close()
 
 
 def test_a_handler_of_alarms_that_fails_keeps_no_other_from_telling_admin() -> None:
@@ -193,9 +193,9 @@ def test_a_handler_of_alarms_that_fails_keeps_no_other_from_telling_admin() -> N
         tries.append(alarm)
         raise ValueError
 
-    teller = Teller([failing, handler_of(AlarmConfig(kind="log")), told.append], lambda _seconds: None)
-    teller.tell(ALARM)
-    teller.close()
+    sender = AlarmSender([failing, handler_of(AlarmConfig(kind="log")), told.append], lambda _seconds: None)
+    sender.send(ALARM)
+    sender.close()
     assert (len(tries), told) == (TRIES, [ALARM])
 
 
@@ -215,13 +215,13 @@ def test_an_alarm_that_finds_its_queue_full_is_dropped_and_logged_admin(monkeypa
         may_go_on.wait(60.0)
         told.append(alarm)
 
-    teller = Teller([slow])
-    teller.tell(ALARM)
+    sender = AlarmSender([slow])
+    sender.send(ALARM)
     assert taken.wait(60.0)
     with capture_logs() as lines:
         for _ in range(3):
-            teller.tell(ALARM)
+            sender.send(ALARM)
     may_go_on.set()
-    teller.close()
+    sender.close()
     assert [(line["event"], line["reason"]) for line in lines] == [("alarm_dropped", "too many alarms wait to be sent")]
     assert len(told) == 3

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from sluice.cdc_engine.config.alarms import AlarmConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.operation.alarms import Alarm
-from sluice.cdc_engine.operation.handlers import TRIES, Teller, handler_of
+from sluice.cdc_engine.operation.handlers import TRIES, AlarmSender, handler_of
 from sluice.cdc_engine.operation.mails import SUBJECT_MAX, mail
 from sluice.console.toolchain.ports import LOOPBACK, free_port
 from tests.certificates import make_certificate
@@ -87,10 +87,10 @@ def config(post: Post, port: int, **said: Any) -> AlarmConfig:
 
 def log_of(config: AlarmConfig, *alarms: Alarm) -> list[Any]:
     with capture_logs() as said:
-        teller = Teller([handler_of(config)], pause=lambda _: None)
+        sender = AlarmSender([handler_of(config)], pause=lambda _: None)
         for alarm in alarms:
-            teller.tell(alarm)
-        teller.close()
+            sender.send(alarm)
+        sender.close()
     return list(said)
 
 

@@ -115,19 +115,19 @@ class NumberEngine:
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
         self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, batch.delivery, without=reasons.keys()))
 
-    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+    def report_lake(self, troubles: tuple[str, ...]) -> None:
         """Does nothing, because no test reads the status."""
 
-    def tell_tick(self, failed: str = "") -> None:
+    def report_tick(self, failed: str = "") -> None:
         """Does nothing, because no test reads the status."""
 
-    def tell_run(self, batch: OutstandingBatch, state: str) -> None:
+    def report_run(self, batch: OutstandingBatch, state: str) -> None:
         """Does nothing, because no test reads the status."""
 
-    def tell_failing(self, reason: str) -> None:
+    def report_failing(self, reason: str) -> None:
         """Does nothing, because no test reads the status."""
 
-    def tell_waiting(self, reason: str) -> None:
+    def report_waiting(self, reason: str) -> None:
         atomically(self.directory / "waiting", reason)
 
 

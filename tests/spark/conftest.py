@@ -110,8 +110,8 @@ def spark35_server(
         stores=("spark35-google", "spark35-azure"),
     )
     for store, options in stores_of_spark.items():
-        server.tell(spark_settings(store, options), spark_environment(store, options))
-    server.tell({}, azure_place.wasb_environment(folder))
+        server.add_settings(spark_settings(store, options), spark_environment(store, options))
+    server.add_settings({}, azure_place.wasb_environment(folder))
     try:
         yield server.start()
     finally:

@@ -136,7 +136,7 @@ def test_google_the_account_of_the_settings_file_replaces_that_of_conf(tmp_path:
     settings = tmp_path / "spark-defaults.conf"
     settings.write_text(f"spark.master local[2]\n{line}")
     server = SparkConnectServer(None, tmp_path / "spark", settings=ServerSettings(settings, {}), extras=("google",))
-    server.tell(spark_settings("google", {"google_service_account": "/etc/account.json"}), {})
+    server.add_settings(spark_settings("google", {"google_service_account": "/etc/account.json"}), {})
     command = server._command()
     assert any("/etc/account.json" in part for part in command) is ours
     assert any("fs.gs.auth.type=" in part for part in command) is ours

@@ -71,7 +71,7 @@ _MANY_DATABASES = 254
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
 # Minor → first patch version of MariaDB 10 that logs explicit_defaults_for_timestamp in the flags. From 10.10 on, all versions log it.
-_TELLS_TIMESTAMPS = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
+_LOGS_TIMESTAMPS = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
 _QUERY_HEADER_BYTES, _LOAD_HEADER_BYTES = 13, 13
 _COLLATION_PAIR_BYTES = 4  # The bytes of a pair in MariaDB's character_set_collations: two collation ids of two bytes.
 
@@ -91,7 +91,7 @@ class FileFormat:
     created: int
 
     @property
-    def tells_timestamps(self) -> bool:
+    def logs_timestamps(self) -> bool:
         """Whether this server logs a session's explicit_defaults_for_timestamp in the flags of QUERY events."""
         version, mariadb, _ = self.server_version.lower().removeprefix("5.5.5-").partition("-mariadb")
         numbers = [int(digits) for digits in version.split(".")[:3] if digits.isdecimal()]
@@ -99,7 +99,7 @@ class FileFormat:
             return False
         major, minor, patch = numbers
         return (major, minor) >= (10, 10) or (
-            major == 10 and minor in _TELLS_TIMESTAMPS and patch >= _TELLS_TIMESTAMPS[minor]
+            major == 10 and minor in _LOGS_TIMESTAMPS and patch >= _LOGS_TIMESTAMPS[minor]
         )
 
 
@@ -195,11 +195,11 @@ def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
             )
 
 
-def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> QueryStatement:
+def parse_query(event: bytes, checksum_bytes: int, *, logs_timestamps: bool = False) -> QueryStatement:
     """Parses the text, the default database and the session variables of a QUERY event. The scan kernel must have checked that the lengths
     in the event are valid.
 
-    `tells_timestamps`: see `FileFormat.tells_timestamps`.
+    `logs_timestamps`: see `FileFormat.logs_timestamps`.
     """
     body = event[HEADER_BYTES : len(event) - checksum_bytes]
     database_length, error_code, status_length = struct.unpack_from("<BHH", body, 8)
@@ -210,7 +210,7 @@ def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = F
     variables = dict(_status_variables(status))
     flags = struct.unpack_from("<H", event, FLAGS_AT)[0]
     session = dataclasses.replace(
-        _session(struct.unpack_from("<I", event)[0], variables, tells_timestamps=tells_timestamps),
+        _session(struct.unpack_from("<I", event)[0], variables, logs_timestamps=logs_timestamps),
         thread_specific=bool(flags & FLAG_THREAD_SPECIFIC),
     )
     return QueryStatement(
@@ -233,7 +233,7 @@ def parse_load(event: bytes, checksum_bytes: int) -> QueryStatement:
     return parse_query(event[:begin] + event[rest:], checksum_bytes)
 
 
-def _session(started_seconds: int, variables: dict[int, bytes], *, tells_timestamps: bool) -> StatementSession:
+def _session(started_seconds: int, variables: dict[int, bytes], *, logs_timestamps: bool) -> StatementSession:
     microseconds = variables.get(_MICROSECONDS, variables.get(_MARIADB_MICROSECONDS))
     client, connection, server = _charsets(variables.get(_CHARSET, b""))
     return StatementSession(
@@ -241,15 +241,15 @@ def _session(started_seconds: int, variables: dict[int, bytes], *, tells_timesta
         started_us=started_seconds * 1_000_000 + int.from_bytes(microseconds or b"", "little"),
         fraction=microseconds is not None,
         time_zone=variables.get(_TIME_ZONE, b"").decode("ascii", errors="backslashreplace"),
-        explicit_timestamps=_explicit_timestamps(variables, tells_timestamps=tells_timestamps),
+        explicit_timestamps=_explicit_timestamps(variables, logs_timestamps=logs_timestamps),
         client=client,
         connection=connection,
         server=server,
     )
 
 
-def _explicit_timestamps(variables: dict[int, bytes], *, tells_timestamps: bool) -> bool | None:
-    if tells_timestamps and _FLAGS in variables:
+def _explicit_timestamps(variables: dict[int, bytes], *, logs_timestamps: bool) -> bool | None:
+    if logs_timestamps and _FLAGS in variables:
         return bool(int.from_bytes(variables[_FLAGS], "little") & _FLAG_EXPLICIT_TIMESTAMPS)
     explicit = variables.get(_EXPLICIT_TIMESTAMPS)
     return None if explicit is None else explicit != b"\0"

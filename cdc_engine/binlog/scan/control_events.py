@@ -92,7 +92,7 @@ class ControlEvents:
         self._xa, self._undone = xa, undone
         # The error about the first transaction that must be read again, or None.
         self.undoing: UndoneRowsError | None = None
-        self._tells_timestamps = False  # `FileFormat.tells_timestamps` of the current file.
+        self._logs_timestamps = False  # `FileFormat.logs_timestamps` of the current file.
         self._file_begins = False  # True from the format description of a new file to its PREVIOUS_GTIDS.
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,
@@ -152,7 +152,7 @@ class ControlEvents:
         file_format = control.parse_format_description(event)
         self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if file_format.checksum else 0
         self._maker.mariadb = "mariadb" in file_format.server_version.lower()
-        self._tells_timestamps = file_format.tells_timestamps
+        self._logs_timestamps = file_format.logs_timestamps
         self._file_begins = self._maker.files.described(file_format.created)
         if self._file_begins:
             yield from self._position_at_begin(event)
@@ -209,7 +209,7 @@ class ControlEvents:
     # ── statements ──
 
     def _query(self, event: bytes) -> Iterator[Block]:
-        statement = control.parse_query(event, self._checksum_bytes, tells_timestamps=self._tells_timestamps)
+        statement = control.parse_query(event, self._checksum_bytes, logs_timestamps=self._logs_timestamps)
         kind = statement_kind(statement.text)
         if not statement.takes_effect:
             yield from self._end_if_alone(event)

@@ -215,7 +215,7 @@ class Engine:
             self._destination,
             self.directory,
             self._lease,
-            on_state=self._tell,
+            on_state=self._set_state,
             on_start=self._began_elsewhere,
             groups=tuple(self.config.destination_dir(group) for group in self.config.groups_of(self.name)),
             claim=functools.partial(claim_tables, self.config, self.name),
@@ -322,27 +322,27 @@ class Engine:
 
     # ── status ──
 
-    def tell_waiting(self, reason: str) -> None:
+    def report_waiting(self, reason: str) -> None:
         """Sets the reason why the next batch is not handed out yet, which the status shows. Empty when the batch is handed out."""
         self._waiting = reason
 
-    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+    def report_lake(self, troubles: tuple[str, ...]) -> None:
         """Sets the sentences in the status about what other programs did to the Delta tables or to conf/, and about runs that fail.
         `troubles` is empty if there is nothing to report.
         """
         self._lake = troubles
 
-    def tell_tick(self, failed: str = "") -> None:
+    def report_tick(self, failed: str = "") -> None:
         """Records a tick of the sensor, so that the status can show how long ago the last tick was; nothing is merged without ticks.
         `failed` is the reason if the tick failed.
         """
         self._pulse.ticked(failed)
 
-    def tell_run(self, batch: OutstandingBatch, state: str) -> None:
+    def report_run(self, batch: OutstandingBatch, state: str) -> None:
         """Records the state in Dagster of the batch's run. `state` is empty if the batch has no run."""
         self._pulse.saw_run(batch.delivery, state)
 
-    def tell_failing(self, reason: str) -> None:
+    def report_failing(self, reason: str) -> None:
         """Sets the reason why several runs in a row failed to merge the batch. The status shows the reason until a batch is acked, or until
         the reason is set to an empty text.
         """
@@ -448,7 +448,7 @@ class Engine:
 
     def _lose(self, reason: str) -> None:
         """Stops reading, staging and writing for the destination, because another process may hold the lease by now."""
-        self._tell(EngineState.LEASE_LOST, reason)
+        self._set_state(EngineState.LEASE_LOST, reason)
         self._stop_serving()  # Consumers come first, because another engine may already send them the same changes.
         self._service.stop(self.name)
         with self._steering:
@@ -472,7 +472,7 @@ class Engine:
                 parser.stop()
                 parser.start(parser.position)
 
-    def _tell(self, state: str, reason: str) -> None:
+    def _set_state(self, state: str, reason: str) -> None:
         reported = OPERATOR_WORDS.get(state) or engine_state(state)
         # The engine is not stopping, so only the parser stopped, and it starts again at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()

@@ -184,7 +184,7 @@ class EventParser:
             if self._thread.is_alive():
                 raise SourceConnectionError(f"the event parser of {self._source.destination} did not stop")
         if self.last_error is None:
-            self._tell(STOPPED, "")
+            self._set_state(STOPPED, "")
 
     def stream_state(self) -> StreamState | None:
         """Returns how far the stream has read, or None if the parser is not streaming."""
@@ -225,7 +225,7 @@ class EventParser:
 
     def _end(self, error: Exception, state: str) -> None:
         self.last_error = error
-        self._tell(state, str(error) or type(error).__name__)
+        self._set_state(state, str(error) or type(error).__name__)
 
     def _stream_until_it_breaks(self) -> None:
         """Streams until a new connection is needed. Raises errors that a new connection would not resolve."""
@@ -233,7 +233,7 @@ class EventParser:
             if self._shared is not None:
                 self._stream_along(self._shared)
                 return
-            self._tell(CONNECTING, "")
+            self._set_state(CONNECTING, "")
             with self._connection() as connection:
                 self._stream(connection)
         except InterruptedError:
@@ -246,7 +246,7 @@ class EventParser:
                 return
             if not self._attempts.tried_again(error):
                 raise
-            self._tell(RECONNECTING, str(error))
+            self._set_state(RECONNECTING, str(error))
             self._stopping.wait(self._attempts.wait_seconds(random.random()))  # noqa: S311  spreads attempts, protects nothing
 
     @contextlib.contextmanager
@@ -280,7 +280,7 @@ class EventParser:
         )
         self.counters.connections += 1
         self._continue_from_cursor, self._scanned = "", (start.position.file, start.position.offset)
-        self._tell(STREAMING, "")
+        self._set_state(STREAMING, "")
         self._read(connection, scanner, framer, self._found_reader)
 
     def _found_reader(self) -> bool:
@@ -391,7 +391,7 @@ class EventParser:
 
     def _read_archive(self, interval: ArchivedInterval, begin: Position, facts: ServerFacts) -> None:
         count, first = len(interval.files), interval.files[0]
-        self._tell(
+        self._set_state(
             RECONNECTING,
             f"the source has purged the next binlog files: the engine reads {count} archived files, from {first} on",
         )
@@ -473,7 +473,7 @@ class EventParser:
                 file_created=block.file_created,
             )
 
-    def _tell(self, state: str, reason: str) -> None:
+    def _set_state(self, state: str, reason: str) -> None:
         if (state, reason) != (self.state, self.reason):
             self.state, self.reason = state, reason
             log.info("parser_state", destination=self._source.destination, state=state, reason=reason)

@@ -300,7 +300,7 @@ class SparkConnectServer:
             self._jars = ours if self._jars is None else self._jars
             self._java = self._java or toolchain.java
 
-    def tell(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    def add_settings(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
         """Adds settings and environment variables for the next start. Credentials must be in `environment`, because settings are visible
         in the command line, the UI and the log.
         """

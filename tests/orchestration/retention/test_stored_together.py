@@ -193,12 +193,12 @@ def _stored(home: Path) -> int:
 def test_another_thread_waits_and_then_stores_its_events(instance: dg.DagsterInstance) -> None:
     begun = threading.Event()
 
-    def tell() -> None:
+    def store() -> None:
         begun.set()
         instance.report_runless_asset_event(dg.AssetObservation(table(99)))
 
     def reports(context: dg.OpExecutionContext) -> None:
-        other = threading.Thread(target=tell)
+        other = threading.Thread(target=store)
         with stored_together(context.instance):
             report(context, 0)
             other.start()

@@ -82,7 +82,7 @@ class EngineHosts(EngineAndRun):
         self.tick()
 
     def tick(self, failed: str = "") -> None:
-        self.hosts.get_or_start("shop").tell_tick(failed)
+        self.hosts.get_or_start("shop").report_tick(failed)
 
     def fail_over(self) -> None:
         self.host.holder, self.second.holder = 7, None

@@ -12,7 +12,7 @@ from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.ports import EngineAwayError
 from sluice.orchestration.base.testing import LEDGER_ID
 from sluice.orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
-from sluice.orchestration.rpc.methods import TELL_FAILING
+from sluice.orchestration.rpc.methods import REPORT_FAILING
 from sluice.orchestration.rpc.run_caller import caller_of_code_server
 from sluice.orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE
 from tests.orchestration.rpc.test_run_caller_ha import CodeServer, offered
@@ -39,7 +39,7 @@ def test_a_caller_with_another_token_is_refused(code_server: CodeServer) -> None
 def test_a_request_is_limited_before_its_token_is_checked(code_server: CodeServer) -> None:
     """A run's request only names a batch. With the limit for ticks, any local process could fill the memory."""
     with pytest.raises(EngineAwayError, match="RESOURCE_EXHAUSTED"):
-        code_server.caller._engine()._ask(TELL_FAILING, reason="x" * RUN_REQUEST_BYTES_MAX)
+        code_server.caller._engine()._ask(REPORT_FAILING, reason="x" * RUN_REQUEST_BYTES_MAX)
     assert code_server.engine.failing == ""
 
 

@@ -53,9 +53,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[MaintainRequest]:
         _, _, request, say, done = given
         assert run
         found.append(request)
-        tell: Callable[[Maintained], None] = done
+        on_merged: Callable[[Maintained], None] = done
         say("looked")
-        tell(MADE)
+        on_merged(MADE)
         return Looked(
             done=(MADE,), failed={"shop.odd": "no disk"} if request.force else {}, hours=168.0, snapshots_removed=2
         )

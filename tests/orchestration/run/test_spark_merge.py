@@ -32,14 +32,14 @@ def images(*numbers: int, operation: int = INSERT) -> list[Image]:
     ]
 
 
-def merge_and_tell(order: MergeOrder, outcomes: Any) -> None:
+def merge_and_report(order: MergeOrder, outcomes: Any) -> None:
     """Runs in the fork."""
 
-    def tell(outcome: TableReport) -> None:
+    def report(outcome: TableReport) -> None:
         outcomes.put((outcome.name, outcome.rows_inserted, outcome.rows_deleted, outcome.delta_version))
 
     try:
-        spark_merge(order, tell)
+        spark_merge(order, report)
     except MergeFailedError as error:
         outcomes.put(str(error))
 
@@ -58,7 +58,7 @@ def test_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_serve
     found = []
     for delivery, segment in enumerate((images(1, 2, 3), images(2, operation=DELETE)), start=1):
         staged = stage(tmp_path / "staging", {"shop.orders": [Changes(ORDERS, segment)]}, delivery=delivery)
-        run = context.Process(target=merge_and_tell, args=(order_of(config, staged), outcomes))
+        run = context.Process(target=merge_and_report, args=(order_of(config, staged), outcomes))
         run.start()
         found.append(outcomes.get(timeout=MERGE_SECONDS_MAX))
         run.join(MERGE_SECONDS_MAX)

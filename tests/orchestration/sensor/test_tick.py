@@ -306,7 +306,7 @@ def test_an_engine_that_goes_away_in_the_end_of_a_tick_takes_no_request_along(
     def away() -> None:
         raise StagingError("the engine host does not answer")
 
-    monkeypatch.setattr(shop.engine, "tell_tick", away)
+    monkeypatch.setattr(shop.engine, "report_tick", away)
     shop.engine.capture(3)
     assert shop.tick().run_requests
 

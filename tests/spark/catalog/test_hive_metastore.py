@@ -60,7 +60,7 @@ def sparks(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iter
     metastore = HiveMetastore(folder / "metastore").start()
     settings = ServerSettings(more=metastore.spark_settings)
     ours = SparkConnectServer(None, folder / "ours", memory="1g", settings=settings, extras=("s3",))
-    ours.tell(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
+    ours.add_settings(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
     others = SparkConnectServer(None, folder / "others", memory="1g", settings=settings)
     servers = [ours, others]
     try:
@@ -79,7 +79,7 @@ def spark35(
 ) -> Iterator[SparkConnectServer]:
     """Starts a Spark 3.5 of somebody else with the same metastore."""
     server = SPARK35.server(tmp_path_factory.mktemp("spark35"), more=sparks.metastore.spark_settings)
-    server.tell(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
+    server.add_settings(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
     try:
         yield server.start()
     finally:

@@ -32,12 +32,12 @@ def main(root: str, remote: str, way: str, batch: str) -> None:
     order = MergeOrder(config=config, destination="shop", batch_dir=Path(batch), tables=(TABLE,), refusal=str)
     sys.stdout.write(f"{order}\n{config.spark}\n{config.spark.address}\n")
     try:
-        spark_merge(order, tell)
+        spark_merge(order, print_report)
     except MergeFailedError as error:
         sys.stdout.write(f"FAILED {type(error).__name__}: {error}\n")
 
 
-def tell(report: TableReport) -> None:
+def print_report(report: TableReport) -> None:
     sys.stdout.write(f"MERGED {report.way} {report.rows_inserted}\n")
 
 

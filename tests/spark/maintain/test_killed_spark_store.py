@@ -52,7 +52,7 @@ def mortal_spark(
     settings = ServerSettings(more={**FEW_ROWS, **azure_place.spark_settings})
     server = SparkConnectServer(None, folder, memory="1g", settings=settings, extras=(*EXTRAS, "azure"))
     for store, options in stores_of_spark.items():
-        server.tell(spark_settings(store, options), spark_environment(store, options))
+        server.add_settings(spark_settings(store, options), spark_environment(store, options))
     try:
         yield server.start()
     finally:

@@ -128,7 +128,7 @@ def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_h
         end={},
     )
     for _ in range(2):  # The publication is repeated.
-        publish._tell_log(BY_HAND, given, 64, {})
+        publish._append_read_row(BY_HAND, given, 64, {})
     both(beside, beside.stage(changes([insert(3, 80)])))
     assert log(beside) == [("insert", 16), ("read", 64), ("insert", 80)]
 

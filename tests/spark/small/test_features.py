@@ -57,10 +57,10 @@ def small(lake: Lake, images: list[Image], expected: dict[int, str], **options: 
         expected.pop(each.values["id"], None)
         if each.operation != DELETE:
             expected[each.values["id"]] = each.values["name"]
-    tells_its_size(lake, report, expected)
+    reports_its_size(lake, report, expected)
 
 
-def tells_its_size(lake: Lake, report: TableReport, expected: dict[int, str]) -> None:
+def reports_its_size(lake: Lake, report: TableReport, expected: dict[int, str]) -> None:
     """Requires that the report has the number of rows without the marked ones, and the bytes of the files."""
     path, files = Path(lake.target(TABLE).path), [Path(each).name for each in lake.log(TABLE).file_uris()]
     assert report.table_rows == len(expected)
@@ -76,7 +76,7 @@ def test_rows_that_deletion_vectors_mark_stay_deleted(lake: Lake, session: Spark
         report = lake.merge({TABLE: [Changes(ORDERS, images)]})[TABLE]
         lake.way = "small"
         expected = {key: name for key, name in expected.items() if key not in marked}
-        tells_its_size(lake, report, expected)
+        reports_its_size(lake, report, expected)
         assert list(Path(lake.target(TABLE).path).glob("deletion_vector*"))
         # A marked row comes again, one row is updated, one is deleted, and one is new.
         changes = [

@@ -381,7 +381,7 @@ def test_a_snapshot_that_is_canceled_after_its_commit_is_in_the_history_after_th
     reading.chunk(0, [{"id": 1, "value": "a"}, {"id": 2, "value": "b"}])
     reading.merge([image(INSERT, 64, 3, "c")], 2, **options)
     with monkeypatch.context() as killed:
-        killed.setattr(publish, "_tell_history", dies)
+        killed.setattr(publish, "_update_history", dies)
         with pytest.raises(KeyboardInterrupt):
             reading.publish(64, **options)
     reading.holds.open.clear()

@@ -50,7 +50,7 @@ def connect(tmp_path: Path, s3_store: S3Server, cluster: SparkCluster) -> Iterat
     server = SparkConnectServer(
         None, tmp_path / "connect", memory="1g", extras=("s3",), settings=ServerSettings(more=cluster.settings)
     )
-    server.tell(spark_settings("s3", s3_store.options), spark_environment("s3", s3_store.options))
+    server.add_settings(spark_settings("s3", s3_store.options), spark_environment("s3", s3_store.options))
     try:
         yield server.start()
     finally:

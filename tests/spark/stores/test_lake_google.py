@@ -173,7 +173,7 @@ def test_google_spark_sends_tokens_of_the_account_in_its_environment(
         key = account_key(tokens.url, address)
         options = {"google_service_account_key": json.dumps(key), "google_base_url": address}
         server = SparkConnectServer(None, tmp_path / "spark", memory="1g", extras=("google",))
-        server.tell(spark_settings("google", options), spark_environment("google", options))
+        server.add_settings(spark_settings("google", options), spark_environment("google", options))
         try:
             server.start()
             with open_sessions(SparkSettings(remote=server.url), 1) as (session,):

@@ -25,7 +25,7 @@ def spark_server(
     other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server
 ) -> Iterator[SparkConnectServer]:
     server = other_spark.server(tmp_path_factory.mktemp(other_spark.group), more=FEW_ROWS)
-    server.tell(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
+    server.add_settings(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
     try:
         yield server.start()
     finally:

@@ -172,12 +172,12 @@ def test_ddl_an_event_tells_its_session() -> None:
     ],
 )
 def test_ddl_mariadb_says_in_its_flags_whether_a_bare_timestamp_is_null(version: str, tells: bool) -> None:
-    assert FileFormat(version, checksum=True, created=0).tells_timestamps is tells
+    assert FileFormat(version, checksum=True, created=0).logs_timestamps is tells
     for flags, said in ((1 << 24, True), (0, False)):
         event = EventFactory(checksum=False).query(
             "CREATE TABLE t (a timestamp)", status=b"\0" + flags.to_bytes(4, "little")
         )
-        assert parse_query(event, 0, tells_timestamps=tells).session.explicit_timestamps == (said if tells else None)
+        assert parse_query(event, 0, logs_timestamps=tells).session.explicit_timestamps == (said if tells else None)
 
 
 @given(st.integers(0, len(STATUS)), st.binary(max_size=12))

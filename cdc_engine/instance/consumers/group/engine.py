@@ -153,7 +153,7 @@ class GroupEngine:
             self._end(EngineState.STANDBY, str(error))
         except SluiceError as error:
             log.warning("group_not_kept", destination=self.name, reason=str(error))
-        self._tell()
+        self._report()
 
     def _begin(self, missing: dict[str, str]) -> None:
         try:
@@ -238,7 +238,7 @@ class GroupEngine:
             meta.close()
         self._lease.release()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Writes and reports the status. Does nothing in the state STANDBY, because the host that serves the group reports its status."""
         if self._state == EngineState.STANDBY:
             return
