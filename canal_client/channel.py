@@ -98,7 +98,7 @@ class Channel:
         host, port = self._socket.getsockname()[:2]
         return f"{host}:{port}"
 
-    def ask(self, kind: PacketType, body: Any, expected: PacketType, answer: Any, seconds: float) -> Any:
+    def request(self, kind: PacketType, body: Any, expected: PacketType, answer: Any, seconds: float) -> Any:
         """Sends a request and returns the message in its answer. Raises CanalServerError if the server refuses the request,
         CanalConnectionError if the connection ends, and CanalProtocolError if the answer is of another kind.
         """

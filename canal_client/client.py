@@ -150,7 +150,7 @@ class CanalClient:
             request = messages.Sub(
                 destination=self.destination, client_id=str(self.client_id), filter=self.table_filter
             )
-            channel.ask(PacketType.SUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
+            channel.request(PacketType.SUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
             channel.send(PacketType.CLIENTROLLBACK, self._rollback_of(0))
         except BaseException:
             channel.close()
@@ -172,7 +172,7 @@ class CanalClient:
         """Makes the server delete the client's cursor. The next subscription starts without a cursor."""
         request = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
         with self._talking() as channel:
-            channel.ask(PacketType.UNSUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
+            channel.request(PacketType.UNSUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
         self.disconnect()
 
     def get(self, batch_size: int = 0, *, wait_seconds: float = 0.0) -> Batch:
@@ -188,7 +188,7 @@ class CanalClient:
             unit=MILLISECONDS,
         )
         with self._talking() as channel:
-            found = channel.ask(
+            found = channel.request(
                 PacketType.GET, request, PacketType.MESSAGES, messages.Messages, ANSWER_SECONDS + wait_seconds
             )
 

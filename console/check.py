@@ -27,11 +27,11 @@ from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.table_meta.table_list.sentences import foreign_key_notes, keyless_sentence
 from sluice.console.conf_check import conf_problems, unset_passwords
 from sluice.console.dagster_check import check_dagster
-from sluice.console.keyless_check import ask_keyless
-from sluice.console.reader_check import ask_reader
+from sluice.console.keyless_check import find_keyless
+from sluice.console.reader_check import examine_reader
 from sluice.console.shards_check import shards_problems, shards_sentence, shards_warnings
 from sluice.console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
-from sluice.console.source.query import ask_source, known_path_clashes, oldest_sentence
+from sluice.console.source.query import known_path_clashes, oldest_sentence, query_source
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.stack.spark_server import several_sparks
 from sluice.console.stack.stack import SPARK, Stack
@@ -170,7 +170,7 @@ def check_destination(destination: DestinationConfig) -> Finding:
         f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
     )
     try:
-        answer = ask_source(destination)
+        answer = query_source(destination)
     except SluiceError as error:
         return Finding(what, (str(error),))
     what = f"{what}, {answer.facts.version}{oldest_sentence(answer.facts, time.time())}"
@@ -193,7 +193,7 @@ def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
     """Checks the replica that conf/ names as `reader`, from which rows are read instead of the source. Yields nothing if conf/ names no
     reader.
     """
-    found = ask_reader(destination)
+    found = examine_reader(destination)
     if found is not None:
         yield Finding(found.what, found.problems)
 
@@ -234,7 +234,7 @@ def check_keyless(schema: SourceSchema) -> Finding:
     """Reports how tables without a key are stored in the lake, and whether a snapshot may lock them."""
     destination = schema.destination
     try:
-        found = ask_keyless(schema)
+        found = find_keyless(schema)
     except SluiceError:
         return Finding(f"tables without a key of {destination.name}", warnings=(UNANSWERED,))
     names = found.names

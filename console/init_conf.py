@@ -34,8 +34,8 @@ from sluice.cdc_engine.parser.source_check import (
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.table_meta.schema import is_of_users
 from sluice.cdc_engine.table_meta.table_list.sentences import keyless_sentence
-from sluice.console.keyless_check import ask_keyless
-from sluice.console.source.query import ask_source, oldest_sentence
+from sluice.console.keyless_check import find_keyless
+from sluice.console.source.query import oldest_sentence, query_source
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")
@@ -170,7 +170,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
             f"{file} exists already; change that file by hand, or give the new destination another name with --name"
         )
     settings = wanted.destination(login, conf.absolute().parent)
-    answer = ask_source(settings)
+    answer = query_source(settings)
     oldest = oldest_sentence(answer.facts, time.time())
     say(f"{wanted.user}@{wanted.host}:{wanted.port} answers: {answer.facts.version}{oldest}")
     for warning in source_warnings(answer.facts):
@@ -187,7 +187,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     # These checks need SELECT, because an account without SELECT sees no database and no table.
     if "SELECT" not in privileges:
         _require_database(settings, wanted)
-        keyless = ask_keyless(SourceSchema(settings))
+        keyless = find_keyless(SourceSchema(settings))
         notes = [keyless_sentence(wanted.name, keyless.names)] if keyless.names else []
         for note in (*notes, *keyless.notes):
             say(f"note: {note}")

@@ -29,7 +29,7 @@ class Keyless:
     notes: tuple[str, ...] = ()
 
 
-def ask_keyless(schema: SourceSchema) -> Keyless:
+def find_keyless(schema: SourceSchema) -> Keyless:
     """Finds the captured tables without a key, and tries to lock one of them in each database. Raises SluiceError if the source does not
     answer.
     """

@@ -23,7 +23,7 @@ class CheckedReader:
     problems: tuple[str, ...] = ()
 
 
-def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
+def examine_reader(destination: DestinationConfig) -> CheckedReader | None:
     """Queries the reader and the source, and finds the problems of the reader. Returns None if conf/ names no reader."""
     reader = reader_of(destination)
     if reader is None:

@@ -95,7 +95,7 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
     with contextlib.ExitStack() as opened:
         side = opened.enter_context(SourceSide(request.source))
         reader = _reader(request, side, opened)
-        snapshot = side.ask(lambda session: read_snapshot(session, captured.keeps))
+        snapshot = side.query(lambda session: read_snapshot(session, captured.keeps))
         found = {f"{each.database}.{each.table}": each for each in snapshot.tables}
         for name in tables:
             if name not in found and ("." not in name or not captured.keeps(*name.split(".", 1))):

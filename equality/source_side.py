@@ -76,9 +76,9 @@ class SourceSide:
         """Whether the server prints a whole double in a JSON document as `1.0`. MySQL 5.7 prints `1`."""
         return self._connection.mariadb or not self._connection.server_version.startswith("5.")
 
-    def ask(self, question: Any) -> Any:
-        """Calls `question` with the PyMySQL connection (see `SourceConnection.ask`)."""
-        return self._connection.ask(question)
+    def query(self, function: Any) -> Any:
+        """Calls `function` with the PyMySQL connection (see `SourceConnection.query`)."""
+        return self._connection.query(function)
 
     def identity(self) -> str:
         """Returns the identity of the connected server in the form that positions use: a UUID, or `mariadb-` and the server id."""

@@ -33,7 +33,7 @@ from dagster._daemon.sensor import execute_sensor_iteration
 from dagster._daemon.utils import DaemonErrorCapture
 
 from sluice.orchestration.base.run_stamp import stamp_of_runs
-from sluice.orchestration.server_ids import ask_rarely
+from sluice.orchestration.server_ids import remember_server_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,7 +223,7 @@ def main() -> None:
     from dagster._daemon.cli import main as run  # noqa: PLC0415
 
     wake_each_other()
-    ask_rarely()
+    remember_server_ids()
     reload_only_broken_locations()
     run()
 

@@ -11,20 +11,20 @@ import time
 
 from dagster._grpc.client import DEFAULT_GRPC_TIMEOUT, DagsterGrpcClient
 
-ASK_SECONDS = 5.0
-_ask = DagsterGrpcClient.get_server_id
+REMEMBERED_SECONDS = 5.0
+_get_server_id = DagsterGrpcClient.get_server_id
 
 
-def ask_rarely() -> None:
-    """Makes the clients of this process remember the id for ASK_SECONDS."""
+def remember_server_ids() -> None:
+    """Makes the clients of this process remember the id for REMEMBERED_SECONDS."""
     DagsterGrpcClient.get_server_id = _remembered_id  # type: ignore[method-assign,assignment]  # of Dagster's class
 
 
 def _remembered_id(client: DagsterGrpcClient, timeout: int = DEFAULT_GRPC_TIMEOUT) -> str:
     known: tuple[str, float] | None = client.__dict__.get("_sluice_id")
     now = time.monotonic()
-    if known is not None and now - known[1] < ASK_SECONDS:
+    if known is not None and now - known[1] < REMEMBERED_SECONDS:
         return known[0]
-    found = _ask(client, timeout)
+    found = _get_server_id(client, timeout)
     client.__dict__["_sluice_id"] = (found, now)
     return found

@@ -7,14 +7,14 @@ It accepts the arguments of `dagster-webserver`. That program also works, but us
 
 from __future__ import annotations
 
-from sluice.orchestration.server_ids import ask_rarely
+from sluice.orchestration.server_ids import remember_server_ids
 
 
 def main() -> None:
     """Runs the webserver until a signal ends it."""
     from dagster_webserver.cli import main as run  # noqa: PLC0415
 
-    ask_rarely()
+    remember_server_ids()
     run()  # type: ignore[no-untyped-call]  # of Dagster
 
 

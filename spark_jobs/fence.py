@@ -30,7 +30,7 @@ class Fence:
     def check(self, *names: str) -> None:
         """Raises TableError if the run may no longer write one of these tables. Call this immediately before each commit."""
         locks = (self._at[name] for name in names if name in self._at)
-        if why := self.refusal() or next(filter(None, (ask() for ask in locks)), ""):
+        if why := self.refusal() or next(filter(None, (lock_refusal() for lock_refusal in locks)), ""):
             raise TableError(names[0], why, own=False)
 
     @contextlib.contextmanager

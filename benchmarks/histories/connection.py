@@ -71,8 +71,8 @@ class PlayedConnection(SourceConnection):
             return [{"Grants": "GRANT ALL PRIVILEGES ON *.* TO `u`@`%`"}]
         return self.rows(statements[0])
 
-    def ask(self, question: Callable[[Any], Any]) -> Any:
-        return question(None)
+    def query(self, function: Callable[[Any], Any]) -> Any:
+        return function(None)
 
     def _variables(self) -> list[dict[str, Any]]:
         server = self._server

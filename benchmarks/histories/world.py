@@ -406,7 +406,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
     act = SetPosition(
         directory=line.directory,
         find=lambda _: StartChoice(file=position.file, offset=position.offset),
-        ask=lambda: facts_of(line),
+        query_source=lambda: facts_of(line),
         confirm=lambda sentence: not any(word in sentence for word in ("never read", "is discarded", "are not read")),
         forget_history=lambda _: (line.directory / "schema.jsonl").unlink(missing_ok=True),
         lake_epoch=lambda: 0,

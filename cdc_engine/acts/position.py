@@ -28,8 +28,8 @@ class SetPosition:
     """The callbacks of `set_position`.
 
     - `confirm(question)`: asks the operator. If it returns False, nothing is changed.
-    - `ask`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog. `reachable`: returns
-      the facts with the binlog files that the source has purged and an archive has.
+    - `query_source`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog.
+    - `reachable`: returns the facts with the binlog files that the source has purged and an archive has.
     - `forget_history`: removes the schema history, which is only valid for the old stream. Its argument is the token of the lease.
     - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if the lake has no tables of the destination.
       `take_over`: makes the ledger with the given id the owner of these tables.
@@ -37,7 +37,7 @@ class SetPosition:
 
     directory: Path
     find: Callable[[ServerFacts], StartChoice]
-    ask: Callable[[], ServerFacts]
+    query_source: Callable[[], ServerFacts]
     confirm: Callable[[str], bool]
     forget_history: Callable[[int], None]
     lake_epoch: Callable[[], int]
@@ -55,7 +55,7 @@ def set_position(act: SetPosition) -> Position | None:
         meta = stopped.meta
         lake_epoch = act.lake_epoch() if meta.is_new else 0
         ledger = above(meta.ledger, lake_epoch)
-        facts = act.ask()
+        facts = act.query_source()
         choice = act.find(facts)
         position, by_gtid = choose(ledger, choice, facts, act.reachable), bool(choice.gtid_set)
         if not act.confirm(question(act.directory.name, ledger, position, by_gtid=by_gtid, takes_over=lake_epoch > 0)):

@@ -87,7 +87,7 @@ class RocketPublisher:
                 if given_up():
                     raise ended_amid()
                 connection = self._connection(queue.address, queue.broker)
-                requested.append((connection, connection.ask(*self._request(topic, queue, some)), some))
+                requested.append((connection, connection.send(*self._request(topic, queue, some)), some))
             for connection, number, some in requested:
                 self._check(connection.answer(number, given_up), connection, some)
 
@@ -136,7 +136,7 @@ class RocketPublisher:
     def _route(self, address: str, topic: str, given_up: Callable[[], bool]) -> list[Queue]:
         connection = self._connection(address, "")
         fields = {"topic": self._target.named(topic), "acceptStandardJsonOnly": "true"}
-        answer = connection.answer(connection.ask(wire.GET_ROUTE, fields, b""), given_up)
+        answer = connection.answer(connection.send(wire.GET_ROUTE, fields, b""), given_up)
         if answer.code == wire.TOPIC_NOT_EXIST:
             raise self._no_topic(topic)
         if answer.code != wire.SUCCESS:
@@ -190,7 +190,7 @@ class RocketPublisher:
 
 
 class _Connection:
-    """A connection to one server. `ask` sends a request without waiting. `answer` waits for the answer to a request."""
+    """A connection to one server. `send` sends a request without waiting. `answer` waits for the answer to a request."""
 
     def __init__(self, target: RocketTarget, address: str) -> None:
         self._target, self._address, self._key = target, address, target.key
@@ -199,7 +199,7 @@ class _Connection:
         self._received = b""
         self._socket: socket.socket | None = None
 
-    def ask(self, code: int, fields: dict[str, str], body: bytes) -> int:
+    def send(self, code: int, fields: dict[str, str], body: bytes) -> int:
         """Sends a request, and returns the request's number. Raises PublishError if the connection fails."""
         number = next(self._numbers)
         frame = wire.request(code, number, fields, body, self._key)

@@ -61,9 +61,9 @@ def is_no_table_now(source: Source, database: str, table: str) -> bool:
     return bool(_queried(source, lambda session: is_no_table(session, database, table)))
 
 
-def _queried(source: Source, question: Callable[[Any], Any]) -> Any:
+def _queried(source: Source, function: Callable[[Any], Any]) -> Any:
     connection = SourceConnection(source)
     try:
-        return connection.ask(question)
+        return connection.query(function)
     finally:
         connection.close()

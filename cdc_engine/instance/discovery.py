@@ -121,7 +121,7 @@ def _read_schemas(source: Source, keeps: Callable[[str, str], bool]) -> SchemaSn
     """Reads the schemas of the tables for which `keeps` returns True, over a new connection."""
     connection = SourceConnection(source)
     try:
-        found: SchemaSnapshot = connection.ask(lambda session: read_snapshot(session, keeps))
+        found: SchemaSnapshot = connection.query(lambda session: read_snapshot(session, keeps))
         return found
     finally:
         connection.close()

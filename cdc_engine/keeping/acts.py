@@ -84,7 +84,7 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     """Makes the process that runs the engine restart it. Raises ActRefusedError if an operator has stopped the engine."""
     _refuse_stopped(name, directory)
     token = _token(directory)
-    orders.ask(directory, "restart")
+    orders.request(directory, "restart")
     if not _until(lambda: orders.requested(directory) is None, seconds):
         orders.done(directory)
         return _not_yet(
@@ -103,7 +103,7 @@ def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
         raise ActRefusedError(
             f"{name} was not released, because no process runs its engine; `sluice up` starts the engine"
         )
-    orders.ask(directory, "release")
+    orders.request(directory, "release")
     if not _until(lambda: orders.requested(directory) is None, seconds):
         orders.done(directory)
         return _not_yet(

@@ -66,7 +66,7 @@ def requested(directory: Path, now: float | None = None) -> Order | None:
     return order if order and order.kind in {"restart", "release"} and abs(age) <= REQUEST_SECONDS_MAX else None
 
 
-def ask(directory: Path, kind: OrderKind, by: str = "") -> Order:
+def request(directory: Path, kind: OrderKind, by: str = "") -> Order:
     """Orders the engine to restart, or to release the destination, once. Raises MetaError if the order cannot be stored."""
     return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), kind=kind))
 

@@ -96,12 +96,12 @@ class SourceConnection:
             rows: Any = cursor.fetchall()
             return list(rows)
 
-    def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Calls `question` with the PyMySQL connection and returns its result. Errors of PyMySQL become errors of Sluice, as in all other
+    def query(self, function: Callable[[Any], Any]) -> Any:
+        """Calls `function` with the PyMySQL connection and returns its result. Errors of PyMySQL become errors of Sluice, as in all other
         methods.
         """
         with _translated(self.source):
-            return question(self._connection)
+            return function(self._connection)
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
         """Returns the rows of the first statement that this server supports and allows this account to run. Returns no rows if the server

@@ -29,7 +29,7 @@ class Chunk:
     up_to: tuple[str, ...] = ()
 
 
-class Asks(Protocol):
+class QueryRunner(Protocol):
     """The method of `RowReader` with which `chunks` searches the bounds."""
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
@@ -37,7 +37,7 @@ class Asks(Protocol):
 
 
 def chunks(
-    connection: Asks, table: TableVersion, rows_per_chunk: int, where: str = "", after: Chunk | None = None
+    connection: QueryRunner, table: TableVersion, rows_per_chunk: int, where: str = "", after: Chunk | None = None
 ) -> Iterator[Chunk]:
     """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches the bound of a chunk only when the
     caller requests the chunk. A table without a key is one chunk without bounds.
@@ -57,7 +57,7 @@ def chunks(
     yield Chunk(number=number + 1, after=bound)
 
 
-def chunk_key(connection: Asks, table: TableVersion) -> Key | None:
+def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
     """Returns the key by which a table is split into chunks, or None if the table has no suitable key. The `index` of the key is PRIMARY if
     the primary key begins with the key's columns and indexes whole columns.
     """

@@ -24,7 +24,7 @@ from sluice.cdc_engine.parser.positions.finding import exact_position
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import time_us
 from sluice.console.lake.tables import DestinationLake
-from sluice.console.source.query import ask_source, require_destination
+from sluice.console.source.query import query_source, require_destination
 from sluice.console.toolchain.errors import SetupError
 
 _POSITION = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
@@ -88,7 +88,7 @@ def move(
         SetPosition(
             directory=directory,
             find=lambda facts: exact_position(source, facts, wanted, archive, reader=reader_of(destination)),
-            ask=lambda: ask_source(destination).facts,
+            query_source=lambda: query_source(destination).facts,
             confirm=confirm,
             forget_history=lambda token: history_kept(directory, token).replace([]),
             lake_epoch=lake.highest_epoch,

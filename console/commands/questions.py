@@ -31,9 +31,9 @@ def sql(
 ) -> None:
     """Query the lake with SQL. Each captured table is `database.table`. DuckDB executes the query, without Spark."""
     from sluice.console.demo.home import open_home  # noqa: PLC0415
-    from sluice.console.lake.sql import ask, render, write_csv, write_json  # noqa: PLC0415
+    from sluice.console.lake.sql import render, run_query, write_csv, write_json  # noqa: PLC0415
 
-    answer = ask(config_now(open_home(None).conf if demo_lake else None), question)
+    answer = run_query(config_now(open_home(None).conf if demo_lake else None), question)
     for sentence in answer.left_out:
         errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if as_json or as_csv:

@@ -126,7 +126,7 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
     return [(table.table, path), (f"{table.table}__log", log), (f"{table.table}__history", history)]
 
 
-def ask(config: SluiceConfig, question: str) -> SqlAnswer:
+def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
     """Runs a query on the lake. If the query fails, raises SetupError with DuckDB's message. If DuckDB did not find a name, the message
     also lists the tables.
     """

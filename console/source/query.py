@@ -24,7 +24,7 @@ class AnsweredSource:
     facts: ServerFacts
 
 
-def ask_source(destination: DestinationConfig) -> AnsweredSource:
+def query_source(destination: DestinationConfig) -> AnsweredSource:
     """Connects to the source of a destination, reads the source's facts, and disconnects. Raises ConfigurationError if the settings are
     invalid, and SourceConnectionError if the source does not answer.
     """

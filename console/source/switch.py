@@ -13,7 +13,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.failover.by_time import by_time_of
-from sluice.cdc_engine.instance.failover.failover import ask, sources_of
+from sluice.cdc_engine.instance.failover.failover import sources_of, takeover_answer
 from sluice.cdc_engine.instance.failover.takeover import TakeoverAnswer, in_order, refusal
 from sluice.cdc_engine.parser.start_position import Epochs
 from sluice.cdc_engine.sink.table_filter import TableFilter
@@ -36,7 +36,7 @@ class ListedSource:
 
 
 def listed(
-    config: SluiceConfig, name: str, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
+    config: SluiceConfig, name: str, query: Callable[[Source, str], TakeoverAnswer] = takeover_answer
 ) -> list[ListedSource]:
     """Returns the sources of a destination. Queries each source, to find out whether the stream can continue there at the ledger's
     position.
@@ -46,7 +46,7 @@ def listed(
     position, epochs = ledger.resume_position, Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
     captured, found = TableFilter(destination.include, destination.exclude).keeps, []
     for number, (address, source) in enumerate(sources_of(destination).items(), 1):
-        answer = ask_source(source, position.file if position else "")
+        answer = query(source, position.file if position else "")
         found.append(
             ListedSource(
                 number=number,
@@ -68,14 +68,14 @@ def render(sources: list[ListedSource]) -> Table:
 
 
 def switch(
-    config: SluiceConfig, name: str, to: int = 0, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
+    config: SluiceConfig, name: str, to: int = 0, query: Callable[[Source, str], TakeoverAnswer] = takeover_answer
 ) -> ListedSource:
     """Switches to source number `to`. If `to` is 0, switches to the next source from which the stream can continue. A running engine
     switches at its next heartbeat.
 
     Raises ConfigurationError if conf/ has no such source, and ActRefusedError if the stream cannot continue from it.
     """
-    sources = listed(config, name, ask_source)
+    sources = listed(config, name, query)
     if len(sources) == 1:
         raise ConfigurationError(
             f"{name} has one source; name its standby sources under `sources` in its file in conf/"

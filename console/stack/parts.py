@@ -191,20 +191,20 @@ class SparkProcess:
         self._server.kill()
 
 
-def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
+def code_server_check(port: int) -> Callable[[ProcessRecord], Answers]:
     """Returns a function that checks the code server by a gRPC ping."""
 
-    def ask(channel: Any, seconds_max: float) -> Any:
+    def ping(channel: Any, seconds_max: float) -> Any:
         from dagster._grpc.__generated__ import dagster_api_pb2, dagster_api_pb2_grpc  # noqa: PLC0415  takes seconds
 
         request = dagster_api_pb2.PingRequest(echo="up")
         stub: Any = dagster_api_pb2_grpc.DagsterApiStub
         return stub(channel).Ping.future(request, timeout=seconds_max)
 
-    return lambda _: GrpcProbe(port, ask).answers
+    return lambda _: GrpcProbe(port, ping).answers
 
 
-def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
+def webserver_check(url: str) -> Callable[[ProcessRecord], Answers]:
     """Returns a function that checks the webserver by its page /server_info."""
 
     def answers() -> bool:
@@ -217,7 +217,7 @@ def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
     return lambda _: answers
 
 
-def asks_daemon(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
+def daemon_check(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
     """Returns a function that checks the daemon. It answers if the heartbeat of its sensors is later than its start."""
 
     def of(record: ProcessRecord) -> Answers:

@@ -28,9 +28,9 @@ from sluice.console.stack.parts import (
     ProcessPart,
     SparkProcess,
     WarmUp,
-    asks_code_server,
-    asks_daemon,
-    asks_webserver,
+    code_server_check,
+    daemon_check,
+    webserver_check,
 )
 from sluice.console.stack.processes import (
     ENGINE,
@@ -229,7 +229,7 @@ class Stack:
         if port := engine_port(self.config):
             parts.append(self._part(ENGINE, tables, lambda _: lambda: listens(port), port))
         if self._options.dagster:
-            parts.append(self._part(CODE_SERVER, tables, asks_code_server(ports.code_server), ports.code_server))
+            parts.append(self._part(CODE_SERVER, tables, code_server_check(ports.code_server), ports.code_server))
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
         if self.starts_spark and self._options.warms_spark:
@@ -242,9 +242,9 @@ class Stack:
             return parts
         # The daemon needs the code server, and Spark for its first run. No run waits for the webserver, so it starts after the daemon.
         after = tuple(part.name for part in parts if part.name in {CODE_SERVER, SPARK})
-        parts.append(self._part(DAEMON, after, asks_daemon(self.dagster_home), 0))
+        parts.append(self._part(DAEMON, after, daemon_check(self.dagster_home), 0))
         if self._options.webserver:
-            parts.append(self._part(WEBSERVER, (CODE_SERVER, DAEMON), asks_webserver(self.url), ports.webserver))
+            parts.append(self._part(WEBSERVER, (CODE_SERVER, DAEMON), webserver_check(self.url), ports.webserver))
         return parts
 
     def _part(
@@ -280,7 +280,7 @@ class Stack:
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
             # The code server waits until a run has finished. So it is asked to stop first, before the daemon and the webserver are stopped.
-            self._ask_code_server(records[CODE_SERVER])
+            self._end_code_server(records[CODE_SERVER])
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
@@ -328,12 +328,12 @@ class Stack:
         if name != CODE_SERVER:
             return [StopStep(terminate, 15.0)]
         return [
-            StopStep(self._ask_code_server, RUN_SECONDS_MAX),
+            StopStep(self._end_code_server, RUN_SECONDS_MAX),
             StopStep(terminate_children, 10.0),
             StopStep(terminate, 10.0),
         ]
 
-    def _ask_code_server(self, record: ProcessRecord) -> None:
+    def _end_code_server(self, record: ProcessRecord) -> None:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
 
         # The code server may hang, or may be ending already. Signals follow in the next steps.

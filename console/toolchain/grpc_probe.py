@@ -22,27 +22,27 @@ OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class GrpcProbe:
-    """Checks the server on one port. `ask` sends a request over a channel, with a limit in seconds, and returns gRPC's future of the
+    """Checks the server on one port. `send` sends a request over a channel, with a limit in seconds, and returns gRPC's future of the
     answer.
     """
 
-    def __init__(self, port: int, ask: Callable[[Any, float], Any]) -> None:
-        self._port, self._ask = port, ask
+    def __init__(self, port: int, send: Callable[[Any, float], Any]) -> None:
+        self._port, self._send = port, send
         self._channel: Any = None
-        self._question: Any = None
+        self._answer: Any = None
 
     def answers(self) -> bool:
         """Returns whether the server has answered. Raises ServerError if the server refuses the request, because it would also refuse later
         requests.
         """
-        if self._question is None:
+        if self._answer is None:
             if not listens(self._port):
                 return False
             self._channel = grpc.insecure_channel(f"{LOOPBACK}:{self._port}", options=OWN_CONNECTION)
-            self._question = self._ask(self._channel, QUESTION_SECONDS_MAX)
-        if not self._question.done():
+            self._answer = self._send(self._channel, QUESTION_SECONDS_MAX)
+        if not self._answer.done():
             return False
-        code, details = self._question.code(), self._question.details()
+        code, details = self._answer.code(), self._answer.details()
         self.forget()
         if code is not grpc.StatusCode.OK and code not in PASSING:
             raise ServerError(f"the server on port {self._port} refuses ({code.name}: {details})")
@@ -52,4 +52,4 @@ class GrpcProbe:
         """Closes the channel, which also cancels the open request."""
         if self._channel:
             self._channel.close()
-        self._channel = self._question = None
+        self._channel = self._answer = None

@@ -33,7 +33,7 @@ class Connection:
         self._call: Any = None
         self._channel: Any = None
 
-    def ask(
+    def call(
         self,
         destination: str,
         method: Method[T],

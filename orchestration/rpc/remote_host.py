@@ -43,52 +43,52 @@ class RemoteEngine:
         self._connection, self._destination, self.directory = connection, destination, directory
 
     def status(self) -> EngineSnapshot:
-        return self._ask(methods.STATUS)
+        return self._call(methods.STATUS)
 
     def outstanding(self) -> OutstandingBatch | None:
-        return self._ask(methods.OUTSTANDING)
+        return self._call(methods.OUTSTANDING)
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        return self._ask(methods.HAND_OUT, timeout_seconds=timeout_seconds, appendable=appendable)
+        return self._call(methods.HAND_OUT, timeout_seconds=timeout_seconds, appendable=appendable)
 
     def offer(self, timeout_seconds: float) -> Offer:
-        return self._ask(methods.OFFER, timeout_seconds=timeout_seconds)
+        return self._call(methods.OFFER, timeout_seconds=timeout_seconds)
 
     def take_by_reference(self, reference: BatchReference, *, append: bool) -> None:
-        self._ask(methods.TAKE_BY_REFERENCE, reference=reference, append=append)
+        self._call(methods.TAKE_BY_REFERENCE, reference=reference, append=append)
 
     def ack_by_reference(self, reference: BatchReference) -> None:
-        self._ask(methods.ACK_BY_REFERENCE, reference=reference)
+        self._call(methods.ACK_BY_REFERENCE, reference=reference)
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        return self._ask(methods.TAKE, batch=batch, append=append)
+        return self._call(methods.TAKE, batch=batch, append=append)
 
     def ack(self, batch: OutstandingBatch) -> None:
-        self._ask(methods.ACK, batch=batch)
+        self._call(methods.ACK, batch=batch)
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        self._ask(methods.ROLLBACK, batch=batch, damaged=damaged)
+        self._call(methods.ROLLBACK, batch=batch, damaged=damaged)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        self._ask(methods.STOP_TABLES, batch=batch, reasons=reasons)
+        self._call(methods.STOP_TABLES, batch=batch, reasons=reasons)
 
     def report_lake(self, troubles: tuple[str, ...]) -> None:
-        self._ask(methods.REPORT_LAKE, troubles=troubles)
+        self._call(methods.REPORT_LAKE, troubles=troubles)
 
     def report_tick(self, failed: str = "") -> None:
-        self._ask(methods.REPORT_TICK, failed=failed)
+        self._call(methods.REPORT_TICK, failed=failed)
 
     def report_run(self, batch: OutstandingBatch, state: str) -> None:
-        self._ask(methods.REPORT_RUN, batch=batch, state=state)
+        self._call(methods.REPORT_RUN, batch=batch, state=state)
 
     def report_failing(self, reason: str) -> None:
-        self._ask(methods.REPORT_FAILING, reason=reason)
+        self._call(methods.REPORT_FAILING, reason=reason)
 
     def report_waiting(self, reason: str) -> None:
-        self._ask(methods.REPORT_WAITING, reason=reason)
+        self._call(methods.REPORT_WAITING, reason=reason)
 
-    def _ask(self, method: Method[T], **arguments: Any) -> T:
-        return self._connection.ask(self._destination, method, arguments)
+    def _call(self, method: Method[T], **arguments: Any) -> T:
+        return self._connection.call(self._destination, method, arguments)
 
 
 class RemoteHost:
@@ -115,7 +115,7 @@ class RemoteHost:
         for host in sorted(self._hosts, key=lambda each: each is not last):
             seconds_max = None if last in {host, None} else OTHERS_SECONDS_MAX
             try:
-                conf = host.ask(destination, methods.CONF_DIGEST, {}, seconds_max)
+                conf = host.call(destination, methods.CONF_DIGEST, {}, seconds_max)
             except SluiceError as error:
                 errors.append(error)
             else:

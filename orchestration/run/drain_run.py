@@ -241,12 +241,12 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
         raise MergeFailedError(f"{given_up}, so it takes no further batch")
 
 
-def _answered(ask: Callable[[], Answer]) -> Answer:
-    """Repeats `ask` until an engine answers. After ANSWER_SECONDS_MAX raises one of NO_ENGINE. Raises the engine's own errors at once."""
+def _answered(call: Callable[[], Answer]) -> Answer:
+    """Repeats `call` until an engine answers. After ANSWER_SECONDS_MAX raises one of NO_ENGINE. Raises the engine's own errors at once."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:
-            return ask()
+            return call()
         except NO_ENGINE:
             if time.monotonic() >= deadline:
                 raise

@@ -193,14 +193,14 @@ class RunStore:
         if run is None or run.is_finished:
             return
         if run.status in OPEN_STATUSES:
-            self._ask_to_stop(run_id)
+            self._request_stop(run_id)
         run = self._instance.get_run_by_id(run_id)
         if run is not None and not run.is_finished:
             self._instance.report_run_failed(
                 run, message=f"Sluice ended this run: {reason}. Its batch is handed out again."
             )
 
-    def _ask_to_stop(self, run_id: str) -> None:
+    def _request_stop(self, run_id: str) -> None:
         try:
             self._instance.run_launcher.terminate(run_id)
         # The launcher's server may have stopped. That may be the reason why the run must be ended.

@@ -197,7 +197,7 @@ class _SmallMerge:
         """Creates the table. Raises FolderTakenError if its folder has other files, and TableError if no table can have its columns."""
         self._statements(segment)  # Raises TableError for columns that no table can have.
         if (
-            not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_cannot_ask)
+            not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_no_fence)
             and not self.table.refresh().exists
         ):
             raise FolderTakenError
@@ -399,7 +399,7 @@ class _SmallMerge:
                 self.table.log.cleanup_metadata()
 
 
-def _cannot_ask() -> None:
+def _no_fence() -> None:
     """Does nothing. A task has no fence, and the table that it creates here is empty and has no transaction, so no data changes."""
 
 

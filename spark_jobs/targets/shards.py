@@ -101,13 +101,13 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
             f"the Delta table {path} has the names of shards in {column}, and conf/ has {shard.column}. Set "
             f"{column} as the column in conf/"
         )
-    asks, kept = Owner.from_text(owner), properties.get(LOCKS_PROPERTY, "")
-    elsewhere = sorted(name for name, whose in there.items() if not _same_runs(Owner.from_text(whose), asks))
+    claimant, kept = Owner.from_text(owner), properties.get(LOCKS_PROPERTY, "")
+    elsewhere = sorted(name for name, whose in there.items() if not _same_runs(Owner.from_text(whose), claimant))
     if elsewhere and shard.locks and kept and kept != shard.locks:
         theirs = Owner.from_text(there[elsewhere[0]]).destination
         yield (
             f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}), whose "
-            f"runs use the locks at {kept}; those of {asks.destination} use the locks at {shard.locks}, so "
+            f"runs use the locks at {kept}; those of {claimant.destination} use the locks at {shard.locks}, so "
             "runs of both destinations could write at the same time. Keep both destinations in one conf/, or "
             "let them share `meta` and the folder of the engines; or give this destination another `into` in "
             "conf/"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from sluice.cdc_engine.config import load_config
-from sluice.console.lake.sql import ask
+from sluice.console.lake.sql import run_query
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -148,5 +148,5 @@ def test_catch_up_merges_up_to_a_time_the_end_and_gtids_and_leaves_nothing_runni
 
 
 def rows(conf: Path) -> list[tuple[Any, ...]]:
-    answer = ask(load_config(conf), "SELECT id, v FROM shop.t ORDER BY id")
+    answer = run_query(load_config(conf), "SELECT id, v FROM shop.t ORDER BY id")
     return [tuple(row) for row in answer.rows()]

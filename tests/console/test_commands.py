@@ -382,7 +382,7 @@ def test_a_position_is_not_set_under_the_lease_of_a_successor(tmp_path: Path) ->
     act = SetPosition(
         directory=directory,
         find=lambda _: StartChoice(file="binlog.000001", offset=4),
-        ask=lambda: facts("one", 5),
+        query_source=lambda: facts("one", 5),
         confirm=answered,
         forget_history=removed.append,
         lake_epoch=lambda: 0,

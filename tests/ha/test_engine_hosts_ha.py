@@ -154,7 +154,7 @@ class Lake:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def ask(self, query: str) -> list[tuple[object, ...]]:
+    def query(self, query: str) -> list[tuple[object, ...]]:
         with sqlite3.connect(self._path, timeout=30) as connection:
             try:
                 return connection.execute(query).fetchall()
@@ -171,7 +171,7 @@ class Lake:
             return False
 
     def count(self, host: str = "%") -> int:
-        found = self.ask(f"SELECT COUNT(*) FROM rows WHERE host LIKE '{host}'")
+        found = self.query(f"SELECT COUNT(*) FROM rows WHERE host LIKE '{host}'")
         return int(str(found[0][0])) if found else 0
 
     def wait_until_written_by(self, host: Host, seconds: float = 180) -> None:
@@ -223,9 +223,9 @@ def require_each_once(lake: Lake, count: int, beside: Iterable[int] = ()) -> Non
     """Requires that every row was written exactly once, and no position was acked twice. `beside`: rows of the other table."""
     expected = Counter([*range(count), *beside])
     wait_for("all rows are in the lake", lambda: lake.count() >= expected.total(), 120)
-    found = Counter(n for (n,) in lake.ask("SELECT n FROM rows"))
+    found = Counter(n for (n,) in lake.query("SELECT n FROM rows"))
     assert found == expected
-    acked = Counter(place for (place,) in lake.ask("SELECT place FROM acked"))
+    acked = Counter(place for (place,) in lake.query("SELECT place FROM acked"))
     assert not [place for place, times in acked.items() if times > 1]
 
 
@@ -264,7 +264,7 @@ class Late:
         """Inserts a row, and returns when the lake has it."""
         new = self._new()
         self._captured.run(f"INSERT INTO {self._table} (n) VALUES ({new})")
-        wait_for("the row is in the lake", lambda: bool(lake.ask(f"SELECT 1 FROM rows WHERE n = {new}")), 120)
+        wait_for("the row is in the lake", lambda: bool(lake.query(f"SELECT 1 FROM rows WHERE n = {new}")), 120)
 
     def change(self) -> None:
         """Inserts a row with the earlier schema, and then changes the schema. A host that now reads the schema from the server gets the

@@ -208,7 +208,7 @@ def test_ha_orders_and_notes_of_one_host_hold_on_the_next(apart: Hosts) -> None:
     assert stopped.by == "ada@one"
     assert orders.may_run(two)
     assert orders.stopped(one) is None
-    orders.ask(two, "release")
+    orders.request(two, "release")
     assert orders.requested(one) is not None
     orders.done(one)
     assert orders.requested(two) is None

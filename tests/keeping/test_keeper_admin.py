@@ -167,7 +167,7 @@ def test_admin_ha_an_engine_that_was_released_is_taken_back_once_the_others_had_
     installation: Installation,
 ) -> None:
     """Test for defect 18: if no other process takes the engine and no tick comes, the process that released the engine takes it back."""
-    orders.ask(installation.directory("shop"), "release")
+    orders.request(installation.directory("shop"), "release")
     assert installation.look() == [("release", "shop")]
     installation.now += STANDBY_SECONDS
     assert installation.look() == [("start", "shop")], "it is refused"
@@ -208,9 +208,9 @@ def test_admin_a_stop_lasts_over_restarts_until_somebody_starts_it(installation:
 
 def test_admin_a_restart_and_a_release_are_done_once(installation: Installation) -> None:
     directory = installation.directory("shop")
-    orders.ask(directory, "restart")
+    orders.request(directory, "restart")
     assert installation.look() == [("start", "shop"), ("stop", "shop")]
-    orders.ask(directory, "release")
+    orders.request(directory, "release")
     assert installation.look() == [("release", "shop")]
     assert installation.look() == [], "others have their chance"
 
@@ -220,7 +220,7 @@ def test_admin_ha_what_is_asked_is_done_by_the_process_that_has_the_destination(
     installation.engines.running.pop("shop")
     installation.held.add(directory)
     for request in ("restart", "release"):
-        orders.ask(directory, request)
+        orders.request(directory, request)
         assert installation.look() == []
         assert orders.requested(directory) is not None, "it is there for the other"
     assert orders.requested(directory, now=1e12) is None, "nobody does what was asked long ago"

@@ -113,7 +113,7 @@ class DagsterStack:
         os.kill(self.code_server.pid, signal.SIGKILL)
         wait_for("the code server has ended", lambda: not self.code_server.running)
 
-    def ask_code_server_to_end(self) -> None:
+    def request_code_server_end(self) -> None:
         """Shuts the code server down like `sluice down` does: it lets its runs end."""
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415
 

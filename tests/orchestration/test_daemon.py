@@ -191,21 +191,21 @@ def test_the_queue_is_inspected_after_a_run_has_changed(tmp_path: Path, monkeypa
 def test_the_id_of_a_code_server_is_asked_rarely_while_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = ["one", "two", ""], [100.0]
 
-    def ask(*_: Any) -> str:
+    def get_id(*_: Any) -> str:
         if not (answer := answers.pop(0)):
             raise OSError("no answer")
         return answer
 
-    monkeypatch.setattr(server_ids, "_ask", ask)
+    monkeypatch.setattr(server_ids, "_get_server_id", get_id)
     monkeypatch.setattr("sluice.orchestration.server_ids.time.monotonic", lambda: now[0])
     monkeypatch.setattr(DagsterGrpcClient, "get_server_id", DagsterGrpcClient.get_server_id)
-    server_ids.ask_rarely()
+    server_ids.remember_server_ids()
     client = DagsterGrpcClient(port=1)
     assert [client.get_server_id() for _ in range(3)] == ["one"] * 3
-    now[0] += server_ids.ASK_SECONDS
+    now[0] += server_ids.REMEMBERED_SECONDS
     assert [client.get_server_id(timeout=2) for _ in range(3)] == ["two"] * 3
     for _ in range(2):
-        now[0] += server_ids.ASK_SECONDS
+        now[0] += server_ids.REMEMBERED_SECONDS
         answers[:0] = [""]
         with pytest.raises(OSError, match="no answer"):
             client.get_server_id()

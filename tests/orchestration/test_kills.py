@@ -265,7 +265,7 @@ def test_a_run_whose_code_server_died_between_two_batches_goes_on_or_leaves_room
 
 def test_a_code_server_that_is_asked_to_end_sends_its_run_away(shop: DagsterStack) -> None:
     run = attached(shop)
-    shop.ask_code_server_to_end()
+    shop.request_code_server_end()
     wait_for("the code server has ended", lambda: not shop.code_server.running)
     assert shop.wait_until_ended(run.run_id).status is S.SUCCESS
     shop.code_server = shop.start_code_server()

@@ -14,7 +14,7 @@ import pytest
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.server_facts import read_facts
-from sluice.cdc_engine.parser.stream.source_clock import ask_clock, begin_asking
+from sluice.cdc_engine.parser.stream.source_clock import read_clock, use_utc
 from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source
@@ -29,7 +29,7 @@ class Connection:
     """Returns the answers of a server. `queries`: the queries in their order."""
 
     server_version: str
-    may_ask: bool = True
+    may_read_end: bool = True
     queries: list[str] = dataclasses.field(default_factory=list)
     source: Source = EAST
 
@@ -43,7 +43,7 @@ class Connection:
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
         self.queries.append(statements[0])
-        return [{"File": "bin.000004", "Position": 400}] if self.may_ask else []
+        return [{"File": "bin.000004", "Position": 400}] if self.may_read_end else []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_group_the_time_is_asked_before_the_end_and_cut_to_what_the_binlog_says(
     version: str, end: str, before_us: int
 ) -> None:
     connection = Connection(version)
-    answer = ask_clock(connection)  # type: ignore[arg-type]
+    answer = read_clock(connection)  # type: ignore[arg-type]
     assert connection.queries[0].startswith("SELECT UNIX_TIMESTAMP(NOW(6))")
     assert connection.queries[1] == end
     assert (answer.now_us, answer.before_us) == (NOW_US, before_us)
@@ -67,7 +67,7 @@ def test_group_the_time_is_asked_before_the_end_and_cut_to_what_the_binlog_says(
 
 def test_group_an_account_that_may_not_ask_for_the_end_is_told_what_it_needs() -> None:
     with pytest.raises(SourceConnectionError, match="grant REPLICATION CLIENT"):
-        ask_clock(Connection("8.0.31", may_ask=False))  # type: ignore[arg-type]
+        read_clock(Connection("8.0.31", may_read_end=False))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_group_an_account_that_may_not_ask_for_the_end_is_told_what_it_needs() -
 def test_group_a_stream_has_all_until_then_once_it_has_come_to_that_end_of_that_server(
     uuid: str, file: str, offset: int, holds: bool
 ) -> None:
-    answer = ask_clock(Connection("8.0.31"))  # type: ignore[arg-type]
+    answer = read_clock(Connection("8.0.31"))  # type: ignore[arg-type]
     position = Position(epoch=1, file="bin.000003", offset=4, server_uuid=uuid)
     stream_state = StreamState(position=position, file=file, offset=offset, bytes=0)
     assert answer.holds(stream_state) is holds
@@ -96,9 +96,9 @@ def test_group_the_clock_of_a_real_server_is_its_time_and_the_end_that_its_strea
 ) -> None:
     connection = SourceConnection(source_of(request.getfixturevalue(name)))
     try:
-        begin_asking(connection)
+        use_utc(connection)
         begun = time.time()
-        answer = ask_clock(connection)
+        answer = read_clock(connection)
         facts = read_facts(connection)
     finally:
         connection.close()

@@ -24,7 +24,7 @@ from sluice.cdc_engine.snapshot.chunks import Chunk
 from sluice.cdc_engine.snapshot.reader import open_reader
 from sluice.cdc_engine.snapshot.table_reader import SourceTable
 from sluice.cdc_engine.source import reader as replica
-from sluice.console.reader_check import ask_reader
+from sluice.console.reader_check import examine_reader
 from sluice.console.toolchain.database.options import Options
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
@@ -160,7 +160,7 @@ def test_a_replica_without_gtids_is_refused_by_name(fresh_server: ServerFactory,
     )
     with table(pair) as reader, refused:
         reader.shows(position_of(pair))
-    found = ask_reader(pair.config.destinations["shop"])
+    found = examine_reader(pair.config.destinations["shop"])
     assert found is not None
     assert ["without GTIDs on the" in each for each in found.problems] == [True, True]
 
@@ -238,7 +238,7 @@ def test_a_replica_that_logs_nothing_leaves_the_search_to_the_source(
     row(pair, 2, base + 20)
     found = searched(pair, base + 15)
     assert (found.gtid_set, parts(found.executed)) == ("", parts(first)), "a position in the source's own files"
-    said = ask_reader(pair.config.destinations["shop"])
+    said = examine_reader(pair.config.destinations["shop"])
     assert said is not None
     assert said.problems == ()
     assert "so searches for the position of a time" in said.what
@@ -246,7 +246,7 @@ def test_a_replica_that_logs_nothing_leaves_the_search_to_the_source(
 
 def test_check_names_a_filter_and_a_reader_that_is_the_source(pair: Pair) -> None:
     config = pair.config.destinations["shop"]
-    fine = ask_reader(config)
+    fine = examine_reader(config)
     assert fine is not None
     assert fine.problems == ()
     assert "searches for the position of a time also read this server" in fine.what
@@ -254,7 +254,7 @@ def test_check_names_a_filter_and_a_reader_that_is_the_source(pair: Pair) -> Non
         "SET GLOBAL replicate_do_db = 'pair'" if pair.mariadb else "CHANGE REPLICATION FILTER REPLICATE_DO_DB = (pair)"
     )
     run(pair.second, "STOP SLAVE", filtered)
-    found = ask_reader(config)
+    found = examine_reader(config)
     assert found is not None
     assert "leaves out a part of the source (replicate_do_db = pair)" in found.problems[0]
     run(
@@ -262,8 +262,8 @@ def test_check_names_a_filter_and_a_reader_that_is_the_source(pair: Pair) -> Non
         "SET GLOBAL replicate_do_db = ''" if pair.mariadb else "CHANGE REPLICATION FILTER REPLICATE_DO_DB = ()",
     )
     pair.describe(f"reader: {{user: root, port: {pair.first.port}}}")
-    same = ask_reader(pair.config.destinations["shop"])
+    same = examine_reader(pair.config.destinations["shop"])
     assert same is not None
     assert "is the source itself" in same.problems[0]
     pair.describe()
-    assert ask_reader(pair.config.destinations["shop"]) is None
+    assert examine_reader(pair.config.destinations["shop"]) is None

@@ -34,7 +34,7 @@ class ForwardingHandler(BaseHTTPRequestHandler):
 
     def forward(self) -> None:
         """Sends the request to the server, and the server's answer to the client."""
-        answer, content = self.ask(self.command, self.path, self.body)
+        answer, content = self.answer(self.command, self.path, self.body)
         content = self.changed(content)
         self.send_response_only(answer.status, answer.reason)
         for name, value in answer.getheaders():
@@ -46,7 +46,7 @@ class ForwardingHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def ask(self, command: str, path: str, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+    def answer(self, command: str, path: str, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
         """Sends a request to the server, with the client's headers. Returns the answer and its content."""
         connection = http.client.HTTPConnection(LOOPBACK, self.server_port, timeout=60)
         try:

@@ -51,7 +51,7 @@ class _Handler(ForwardingHandler):
         elif "uploads" in words or "uploadId" in words:
             self._upload_part(bucket, name, words)
         elif self.command == "DELETE":
-            answer, content = self.ask("DELETE", f"/storage/v1/b/{bucket}/o/{_quoted(name)}", b"")
+            answer, content = self.answer("DELETE", f"/storage/v1/b/{bucket}/o/{_quoted(name)}", b"")
             self._say(answer.status, content)
         elif self.headers.get(COPY_SOURCE):
             self._copy(bucket, name)
@@ -60,22 +60,22 @@ class _Handler(ForwardingHandler):
 
     def _put(self, bucket: str, name: str, content: bytes) -> None:
         query = f"uploadType=media&name={_quoted(name)}{self._condition()}"
-        answer, found = self.ask("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content)
+        answer, found = self.answer("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content)
         self._say_written(answer, found)
 
     def _copy(self, bucket: str, name: str) -> None:
         from_bucket, _, source = self.headers[COPY_SOURCE].removeprefix("/").partition("/")
         place = f"/storage/v1/b/{from_bucket}/o/{_quoted(source)}/copyTo/b/{bucket}/o/{_quoted(name)}"
-        answer, found = self.ask("POST", f"{place}?{self._condition()}", b"")
+        answer, found = self.answer("POST", f"{place}?{self._condition()}", b"")
         self._say_written(answer, found)
 
     def _move(self, move: re.Match[str], query: str) -> None:
         # The client's body is compressed. The empty body that is sent here is not.
         del self.headers["Content-Encoding"]
         place = f"{move['source']}/copyTo/b/{move['bucket']}/o/{move['target']}"
-        answer, found = self.ask("POST", f"{place}?{query}", b"")
+        answer, found = self.answer("POST", f"{place}?{query}", b"")
         if answer.status == http.client.OK:
-            self.ask("DELETE", move["source"], b"")
+            self.answer("DELETE", move["source"], b"")
         self._say(answer.status, found, {"Content-Type": "application/json"})
 
     def _condition(self) -> str:

@@ -73,7 +73,7 @@ def known_begin(
         position_now = (
             (lambda: _configured_begin(choice, connection, epochs_of(meta))) if begin is None else (lambda: begin)
         )
-        snapshot, first = connection.ask(
+        snapshot, first = connection.query(
             lambda session: stable_snapshot(session, of_users, position_now, with_objects=sees_objects(facts))
         )
     finally:
@@ -111,7 +111,7 @@ def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Posit
         facts = read_facts(connection)
         if not is_mixed(facts) or not sees_objects(facts):
             return
-        snapshot, _ = connection.ask(
+        snapshot, _ = connection.query(
             lambda session: stable_snapshot(session, _no_table, lambda: begin, with_objects=True)
         )
     finally:

@@ -70,9 +70,9 @@ def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> S
 
 
 class SourceWatch:
-    """Checks at intervals whether the stream still matches the source's binlog. `ask` returns the source's facts about its settings and
-    binlog files. `saved` returns the position where reading would continue after a restart. `archived` tells whether an archive has binlog
-    files that the source purged.
+    """Checks at intervals whether the stream still matches the source's binlog. `query_facts` returns the source's facts about its settings
+    and binlog files. `saved` returns the position where reading would continue after a restart. `archived` tells whether an archive has
+    binlog files that the source purged.
 
     `retention_trouble` warns if the source purges the needed binlog in fewer than `retention_left_hours_min` hours, or keeps its binlog for
     fewer than `retention_hours_min`. All methods except `run` may be called from any thread.
@@ -81,7 +81,7 @@ class SourceWatch:
     def __init__(
         self,
         parser: Watched,
-        ask: Callable[..., ServerFacts],
+        query_facts: Callable[..., ServerFacts],
         seconds: float = limits.SOURCE_WATCH_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -94,7 +94,7 @@ class SourceWatch:
         self._retention_hours_min = retention_hours_min
         self._facts: ServerFacts | None = None
         self._oldest = OldestFile()
-        self._parser, self._ask, self._seconds, self._clock = parser, ask, seconds, clock
+        self._parser, self._query_facts, self._seconds, self._clock = parser, query_facts, seconds, clock
         self._watch = Watch()
         self._answered_at, self._unanswered = clock(), ""
 
@@ -119,7 +119,7 @@ class SourceWatch:
             # Without a stream, nothing can be checked. The parser's state says why there is no stream.
             self._watch, self._answered_at = Watch(), self._clock()
             return
-        facts = self._ask(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
+        facts = self._query_facts(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
         # The source did not name its current binlog file. With an empty name, every stream would seem to match, or none.
         if not facts.file:
             raise SourceConnectionError("the source did not report the end of its binlog")

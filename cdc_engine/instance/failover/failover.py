@@ -46,7 +46,7 @@ def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig
     return config.reading(address_chosen(directory) or config.sources[0].address) if config.sources else config
 
 
-def ask(source: Source, file: str = "") -> TakeoverAnswer:
+def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
     """Asks a source for its facts, and checks whether Sluice can capture it. `file` is a binlog file whose creation time is needed."""
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
@@ -136,7 +136,7 @@ class Failover:
         """
         try:
             position = self._dependencies.position()
-            answer = ask(self._sources[address], position.file if position else "")
+            answer = takeover_answer(self._sources[address], position.file if position else "")
             by_time = by_time_of(self._sources[address], self._destination, self._captured)
             return refusal(position, answer, self._dependencies.epochs(), by_time) or self._silence_of(address)
         except Exception as error:  # Errors of any kind are caught, because the other sources must still be asked.

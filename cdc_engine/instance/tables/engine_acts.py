@@ -175,8 +175,8 @@ class EngineActs:
             return
         resumed = filter_change.may_resume(self._config, self._directory, parts.policies, requested, parts.meta)
         if resumed:
-            ask = functools.partial(resume.facts_of, parts.source)
-            resume.take_up(resumed, parts.meta, ask, steering.read_again, self._directory)
+            query_facts = functools.partial(resume.facts_of, parts.source)
+            resume.take_up(resumed, parts.meta, query_facts, steering.read_again, self._directory)
 
     def _must_wait(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], parts: EngineParts) -> bool:
         reads_again = bool(due) or any(each.kind is not ResumeKind.CANCEL for each in wanted)
@@ -192,5 +192,5 @@ def schema_of_stopped(parts: EngineParts, stop: StoppedTable, position: Position
     asked and does not answer.
     """
     there = parts.history.state(stop.database, stop.table, position)
-    ask = functools.partial(schema_at, parts.source, stop.database, stop.table, str(position))
-    return resnapshot.schema_after(stop, there, ask)
+    query_schema = functools.partial(schema_at, parts.source, stop.database, stop.table, str(position))
+    return resnapshot.schema_after(stop, there, query_schema)

@@ -88,7 +88,7 @@ def _schemas_now(dependencies: NewStartDependencies) -> tuple[SchemaSnapshot, Po
     tables = TableFilter(dependencies.config.include, dependencies.config.exclude)
     connection = SourceConnection(dependencies.source)
     try:
-        snapshot, position = connection.ask(
+        snapshot, position = connection.query(
             lambda session: stable_snapshot(
                 session,
                 lambda database, table: is_of_users(database) or tables.keeps(database, table),

@@ -154,16 +154,18 @@ def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> Sna
     )
 
 
-def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
+def schema_after(
+    stop: StoppedTable, there: KnownTable, query_schema: Callable[[], TableSchema | None]
+) -> TableSchema | None:
     """Returns the schema of a stopped table at the position where the stream continues. Returns None if the schema is unknown, or if the
     binlog has no row events for the table's changes.
 
-    `there` is what the schema history knows about the table. `ask` returns the source's schema, or None if a later statement has changed
-    the table.
+    `there` is what the schema history knows about the table. `query_schema` returns the source's schema, or None if a later statement has
+    changed the table.
     """
     if isinstance(there, DroppedTable) or was_dropped(there):
         return None
     found = there.schema if isinstance(there, Stopped) else there
     if found is None or stop.state in RESOLVABLE:
-        found = ask()
+        found = query_schema()
     return found if found is not None and not rows_elsewhere(found.engine) else None

@@ -47,20 +47,20 @@ def facts_of(source: Source, *files: str) -> ServerFacts:
 def take_up(
     wanted: Sequence[ResumeRequest],
     meta: MetaManager,
-    ask: Callable[..., ServerFacts],
+    query_facts: Callable[..., ServerFacts],
     read_again: Callable[[], None],
     folder: Path,
 ) -> None:
     """Moves the cursor back to the earliest stop from which the source can still be read, and restarts the stream there. Call it only while
     no batch is in flight.
 
-    `ask` returns the facts of the source, with the creation times of some binlog files. `read_again` starts the stream at the cursor.
-    `folder` is the destination's folder. If the source does not answer, raises SourceConnectionError, changes nothing, and keeps the
-    requests for a later call.
+    `query_facts` returns the facts of the source, with the creation times of some binlog files. `read_again` starts the stream at the
+    cursor. `folder` is the destination's folder. If the source does not answer, raises SourceConnectionError, changes nothing, and keeps
+    the requests for a later call.
     """
     stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
     if stops:
-        facts = ask(*{stop.position.file for stop in stops})
+        facts = query_facts(*{stop.position.file for stop in stops})
         lost = {stop: why for stop in stops if (why := _why_lost(stop, meta.ledger, facts))}
         for stop, why in lost.items():
             meta.update(_restates(dataclasses.replace(stop, state=TableState.RESUME_LOST, reason=why)))

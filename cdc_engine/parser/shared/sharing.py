@@ -24,7 +24,7 @@ from sluice.cdc_engine.parser.shared.window import DumpReader
 from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.server import Source
 
-ASK_SECONDS = 1.0  # A parser asks for a reader at most this often.
+REQUEST_SECONDS = 1.0  # A parser asks for a reader at most this often.
 # For how many seconds a parser asks for no reader after a shared dump could not begin, or after the parser could not read the shared dump.
 QUIET_SECONDS = 60.0
 # A shared dump begins only if at least this many parsers read the server. A single parser uses its own connection.
@@ -109,7 +109,7 @@ class Sharing:
     def __init__(self, streams: SharedStreams, source: Source) -> None:
         self._streams, self.source = streams, source
         self.key = key_of(source)
-        self._ask_at = 0.0
+        self._request_at = 0.0
 
     def enter(self) -> None:
         """Adds the parser to the parsers that share dumps of the server."""
@@ -123,16 +123,16 @@ class Sharing:
         read when the parser connected.
         """
         now = time.monotonic()
-        if now < self._ask_at or position is None or not has_caught_up(position, facts):
+        if now < self._request_at or position is None or not has_caught_up(position, facts):
             return None
-        self._ask_at = now + ASK_SECONDS
+        self._request_at = now + REQUEST_SECONDS
         return self._streams.reader(self, position)
 
     def refused(self, error: Exception) -> None:
         """Records that the parser could not read the shared dump. The parser then connects by itself, which shows whether only the shared
         dump is unreadable or the whole stream of the server.
         """
-        self._ask_at = time.monotonic() + QUIET_SECONDS
+        self._request_at = time.monotonic() + QUIET_SECONDS
         log.warning("shared_stream_left", destination=self.source.destination, reason=str(error))
 
 

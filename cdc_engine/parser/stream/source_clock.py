@@ -40,14 +40,14 @@ class ClockAnswer:
         return ours and has_read(stream_state, self.end)
 
 
-def begin_asking(connection: SourceConnection) -> None:
+def use_utc(connection: SourceConnection) -> None:
     """Sets the session's time zone to UTC, because a local time is ambiguous in the hour that repeats when summer time ends. Call it once
-    per connection, before `ask_clock`. Raises SourceConnectionError.
+    per connection, before `read_clock`. Raises SourceConnectionError.
     """
     connection.rows("SET time_zone = '+00:00'")
 
 
-def ask_clock(connection: SourceConnection) -> ClockAnswer:
+def read_clock(connection: SourceConnection) -> ClockAnswer:
     """Reads the source's clock, then the end of its binlog. Raises SourceConnectionError, also if the account may not read the end of the
     binlog.
     """

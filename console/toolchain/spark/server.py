@@ -100,7 +100,7 @@ class SparkConnectServer:
         self._die_with_parent = die_with_parent
         self._archives_to = recording.file if recording is not None else None
         self._process: ChildProcess | None = None
-        self._probe = GrpcProbe(self.port, _ask_spark)
+        self._probe = GrpcProbe(self.port, _ping_spark)
 
     @property
     def port(self) -> int:
@@ -330,7 +330,7 @@ class SparkConnectServer:
         return ServerError(f"The Spark server {what}; its log {self.log} ends: {end}")
 
 
-def _ask_spark(channel: Any, seconds_max: float) -> Any:
+def _ping_spark(channel: Any, seconds_max: float) -> Any:
     """Sends a request that creates a session and asks for Spark's version. Spark answers only after it has loaded Delta's extensions."""
     from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc  # noqa: PLC0415  pyspark takes a second to import
 

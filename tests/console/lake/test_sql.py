@@ -105,7 +105,7 @@ def test_what_duckdb_refuses_is_said_with_the_tables_there_are(
     config: SluiceConfig, question: str, sentence: str
 ) -> None:
     with pytest.raises(SetupError, match=sentence):
-        lake_sql.ask(config, question)
+        lake_sql.run_query(config, question)
 
 
 @pytest.mark.found
@@ -115,15 +115,15 @@ def test_what_duckdb_refuses_is_said_with_the_tables_there_are(
 def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, question: str, told: str) -> None:
     """Defect 29: `sql "DELETE …"` and syntax errors printed a list of all tables."""
     with pytest.raises(SetupError, match=told) as refused:
-        lake_sql.ask(config, question)
+        lake_sql.run_query(config, question)
     assert "The tables are" not in str(refused.value)
 
 
 def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="has no table yet"):
-        lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake=str(tmp_path)), "SELECT 1")
+        lake_sql.run_query(SluiceConfig(data_dir=tmp_path, lake=str(tmp_path)), "SELECT 1")
     with pytest.raises(SetupError, match=r"hdfs://bucket, but .* docs/readers.md"):
-        lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake="hdfs://bucket"), "SELECT 1")
+        lake_sql.run_query(SluiceConfig(data_dir=tmp_path, lake="hdfs://bucket"), "SELECT 1")
 
 
 def test_a_table_in_a_store_that_is_not_read_keeps_no_other_from_being_asked(
@@ -183,9 +183,9 @@ def test_names_that_differ_by_capitals_are_told_apart(config: SluiceConfig) -> N
     names = [table.name for table in lake_sql.lake_tables(config)]
     assert sorted(names) == ['"shop"."Orders__2"', '"shop"."orders__1"', '"shop"."orders__3"', '"stock"."items"']
     for name in names:
-        assert next(lake_sql.ask(config, f"SELECT count(*) FROM {name}").rows()) == (3,)
+        assert next(lake_sql.run_query(config, f"SELECT count(*) FROM {name}").rows()) == (3,)
     with pytest.raises(SetupError, match=r"shop\.Orders__2 \(shop\.Orders\)"):
-        lake_sql.ask(config, "SELECT count(*) FROM shop.orders")
+        lake_sql.run_query(config, "SELECT count(*) FROM shop.orders")
     shown = RUNNER.invoke(app, ["sql", "SHOW ALL TABLES"])
     assert shown.exit_code == 0, shown.exception
 
@@ -203,11 +203,11 @@ def test_a_table_whose_view_cannot_be_made_is_named_and_the_others_are_asked(
         make(connection, table, options)
 
     monkeypatch.setattr(lake_sql, "_make_view", broken)
-    answer = lake_sql.ask(config, "SHOW ALL TABLES")
+    answer = lake_sql.run_query(config, "SHOW ALL TABLES")
     assert len(list(answer.rows())) == 2
     assert answer.left_out == ("shop.orders cannot be read: this one is odd",)
     with pytest.raises(SetupError, match=r"shop\.orders cannot be read: this one is odd"):
-        lake_sql.ask(config, "SELECT count(*) FROM shop.orders")
+        lake_sql.run_query(config, "SELECT count(*) FROM shop.orders")
     shown = RUNNER.invoke(app, ["sql", "SELECT count(*) FROM stock.items, shop.order"])
     assert shown.exit_code == 0
 

@@ -150,8 +150,8 @@ def test_steps_are_taken_in_order_and_no_further_than_needed(programs: Programs)
     programs.start("one", SLEEP)
     taken: list[str] = []
 
-    def ask(record: ProcessRecord) -> None:
-        taken.append("ask")
+    def request(record: ProcessRecord) -> None:
+        taken.append("request")
 
     def end(record: ProcessRecord) -> None:
         taken.append("end")
@@ -160,9 +160,9 @@ def test_steps_are_taken_in_order_and_no_further_than_needed(programs: Programs)
     def never(record: ProcessRecord) -> None:
         taken.append("never")
 
-    steps = [StopStep(ask, 0.2), StopStep(end, 20.0), StopStep(never, 1.0)]
+    steps = [StopStep(request, 0.2), StopStep(end, 20.0), StopStep(never, 1.0)]
     assert processes.stop(programs.record("one"), steps, programs.mark) == []
-    assert taken == ["ask", "end"]
+    assert taken == ["request", "end"]
 
 
 def test_records_survive_in_the_file_and_a_broken_file_is_empty(programs: Programs) -> None:

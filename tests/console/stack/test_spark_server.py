@@ -20,7 +20,7 @@ from sluice.console.toolchain.errors import PortTakenError
 from sluice.console.toolchain.grpc_probe import GrpcProbe
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess
-from sluice.console.toolchain.spark.server import _ask_spark
+from sluice.console.toolchain.spark.server import _ping_spark
 from tests.waiting import wait_for
 
 STORE = {"aws_region": "eu-central-1", "aws_access_key_id": "$NO_SUCH_KEY", "aws_secret_access_key": "$NO_SUCH_SECRET"}
@@ -75,7 +75,7 @@ def test_it_serves_other_hosts_until_sigterm_which_reaches_java_itself(tmp_path:
     command = [sys.executable, "-m", "sluice.console.main", "spark", "--listen", f"0.0.0.0:{port}", "--memory", "1g"]
     process = ChildProcess(command, tmp_path / "spark.log", environment={**os.environ, "SLUICE_CONF": str(conf)})
     try:
-        probe = GrpcProbe(port, _ask_spark)
+        probe = GrpcProbe(port, _ping_spark)
         wait_for("a session answers", lambda: not process.running or probe.answers(), 120)
         socket.create_connection(("127.0.0.2", port), 5).close()  # This is another address of this host.
         assert "java" in Path(f"/proc/{process.pid}/exe").resolve().name

@@ -61,7 +61,7 @@ class FakeStack(stack.Stack):
             seconds_max=60.0,
         )
 
-    def _ask_code_server(self, record: ProcessRecord) -> None:
+    def _end_code_server(self, record: ProcessRecord) -> None:
         """The fake reacts only to SIGTERM."""
 
     def _steps(self, name: str) -> list[StopStep]:

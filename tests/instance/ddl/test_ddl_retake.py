@@ -117,11 +117,11 @@ def conf_of(folder: Path, tables: str, word: str = "") -> Any:
 def test_ddl_the_schema_that_a_table_goes_on_with(state: TableState, there: Any, schema: Any, asked: bool) -> None:
     questions: list[int] = []
 
-    def ask() -> TableSchema:
+    def query_schema() -> TableSchema:
         questions.append(1)
         return T
 
-    assert schema_after(stopped(state), there, ask) == schema
+    assert schema_after(stopped(state), there, query_schema) == schema
     assert bool(questions) == asked
 
 

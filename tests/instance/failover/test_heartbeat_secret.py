@@ -28,7 +28,7 @@ def asked(source: Source, _file: str) -> TakeoverAnswer:
 
 def watch_of(root: Path, monkeypatch: pytest.MonkeyPatch, *sources: str) -> Failover:
     """Returns the failover of the first source, with real heartbeats and a second source that is never able to take over."""
-    monkeypatch.setattr(failover, "ask", asked)
+    monkeypatch.setattr(failover, "takeover_answer", asked)
     (root / "conf" / "destinations").mkdir(parents=True)
     (root / "conf" / "sluice.yaml").write_text(f"data_dir: {root}/data\n")
     conf = "".join(f"  - {source}\n" for source in sources)

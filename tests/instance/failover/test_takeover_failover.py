@@ -145,14 +145,14 @@ def read_up_to(config: SluiceConfig, position: Position) -> None:
 def test_failover_by_command_goes_to_the_next_that_can_and_says_why_not(config: SluiceConfig) -> None:
     read_up_to(config, READ)
     behind = dataclasses.replace(STANDBY, executed=f"{A}:1-59")
-    ask = answering(two=behind, three=STANDBY)
-    assert next(each.refused for each in listed(config, "shop", ask)) == "one is away"
+    query = answering(two=behind, three=STANDBY)
+    assert next(each.refused for each in listed(config, "shop", query)) == "one is away"
     with pytest.raises(ActRefusedError, match=f"{A}:60"):
-        switch(config, "shop", 2, ask)
+        switch(config, "shop", 2, query)
     with pytest.raises(ConfigurationError, match="1 to 3"):
-        switch(config, "shop", 4, ask)
+        switch(config, "shop", 4, query)
     assert address_in_use(directory(config)) == ""
-    assert switch(config, "shop", 0, ask).address == THREE
+    assert switch(config, "shop", 0, query).address == THREE
     assert address_in_use(directory(config)) == THREE
 
 
@@ -171,9 +171,9 @@ class Beat:
         """Does nothing, because nothing is open."""
 
 
-def made(config: SluiceConfig, monkeypatch: pytest.MonkeyPatch, ask: Any, gave_way: threading.Event) -> Failover:
+def made(config: SluiceConfig, monkeypatch: pytest.MonkeyPatch, query: Any, gave_way: threading.Event) -> Failover:
     monkeypatch.setattr(failover, "Heartbeat", Beat)
-    monkeypatch.setattr(failover, "ask", ask)
+    monkeypatch.setattr(failover, "takeover_answer", query)
     dependencies = FailoverDependencies(
         directory=directory(config),
         position=lambda: READ,
@@ -231,13 +231,13 @@ def test_failover_takes_nobody_who_would_not_give_the_sign_of_life_either(
 def test_failover_an_error_of_one_that_stands_by_hides_no_other(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(source: Source, file: str) -> TakeoverAnswer:
+    def query(source: Source, file: str) -> TakeoverAnswer:
         if source.host == "two":
             raise RuntimeError("'cryptography' package is required")
         answer: TakeoverAnswer = answering(three=STANDBY)(source, file)
         return answer
 
-    watch = made(config, monkeypatch, ask, threading.Event())
+    watch = made(config, monkeypatch, query, threading.Event())
     assert [watch.beat() for _ in range(2)] == [False, True]
     assert address_in_use(directory(config)) == THREE
 
@@ -245,12 +245,12 @@ def test_failover_an_error_of_one_that_stands_by_hides_no_other(
 def test_failover_leaves_what_was_chosen_while_the_others_were_asked(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(source: Source, file: str) -> TakeoverAnswer:
+    def query(source: Source, file: str) -> TakeoverAnswer:
         use(directory(config), THREE, "by command")
         answer: TakeoverAnswer = answering(two=STANDBY)(source, file)
         return answer
 
-    watch = made(config, monkeypatch, ask, threading.Event())
+    watch = made(config, monkeypatch, query, threading.Event())
     assert [watch.beat() for _ in range(2)] == [False, False]
     assert address_in_use(directory(config)) == THREE
 
@@ -260,12 +260,12 @@ def test_failover_of_an_engine_that_was_ended_meanwhile_writes_nothing(
 ) -> None:
     stopping, gave_way = threading.Event(), threading.Event()
 
-    def ask(source: Source, file: str) -> TakeoverAnswer:
+    def query(source: Source, file: str) -> TakeoverAnswer:
         stopping.set()
         answer: TakeoverAnswer = answering(two=STANDBY)(source, file)
         return answer
 
-    made(config, monkeypatch, ask, gave_way).run(stopping)
+    made(config, monkeypatch, query, gave_way).run(stopping)
     assert not gave_way.is_set()
     assert address_in_use(directory(config)) == ""
 

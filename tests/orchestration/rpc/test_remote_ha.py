@@ -274,13 +274,13 @@ def test_ha_the_host_that_had_the_destination_is_asked_first(tmp_path: Path, mon
     servers = [server_of(each, config_at(tmp_path, 1)) for each in engines]
     host = RemoteHost(config_at(tmp_path, *(each.port for each in servers)))
     asked: list[tuple[str, float | None]] = []
-    ask = Connection.ask
+    call = Connection.call
 
     def noted(self: Connection, *words: Any) -> Any:
         asked.append((self.address, words[3]))
-        return ask(self, *words)
+        return call(self, *words)
 
-    monkeypatch.setattr(Connection, "ask", noted)
+    monkeypatch.setattr(Connection, "call", noted)
     first, second = (f"127.0.0.1:{each.port}" for each in servers)
     engines[0].holder = 7  # The engine is on standby, or hangs.
     host.get_or_start("shop")

@@ -174,7 +174,7 @@ def test_a_repair_that_fails_has_its_reason_as_a_tag(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run(*_: Any, **__: Any) -> Repaired:
-        raise ActRefusedError("the stream began anew meanwhile; ask again")
+        raise ActRefusedError("the stream began anew meanwhile; request it again")
 
     monkeypatch.setattr(rows_job, "run_repair", run)
     result, told, tags = launched(tmp_path, act="repair", reason="a lost file")

@@ -94,7 +94,7 @@ def test_a_repair_that_cannot_be_fails_with_its_sentence_equality(
     job: dg.JobDefinition, requests: list[RepairRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*_: Any, **__: Any) -> Repaired:
-        raise ActRefusedError("the stream began anew meanwhile; ask again")
+        raise ActRefusedError("the stream began anew meanwhile; request it again")
 
     monkeypatch.setattr(rows_job, "run_repair", run)
     result = job.execute_in_process(run_config={"ops": {STEP: {"config": REPAIR}}}, raise_on_error=False)

@@ -107,7 +107,7 @@ def schema_check(feature: Feature, _folder: Path) -> None:
     with contextlib.closing(SourceConnection(source_of(feature.conf))) as connection:
         end = read_facts(connection)
         location = f"{end.file}:{end.offset}@1"
-        found = connection.ask(lambda session: schema_now(session, feature.captured.database, "numbers", location))
+        found = connection.query(lambda session: schema_now(session, feature.captured.database, "numbers", location))
     assert found is not None
     assert SourceSchema(feature.conf).foreign_keys() == ()
 

@@ -13,7 +13,7 @@ import pytest
 from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.check import check_destination
-from sluice.console.keyless_check import Keyless, ask_keyless
+from sluice.console.keyless_check import Keyless, find_keyless
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.parser.fix_shop import purge_all_but_newest
@@ -55,7 +55,7 @@ def test_the_documented_grant_is_enough(captured: Captured, tmp_path: Path) -> N
     shop = captured.config.destinations["shop"]
     finding = check_destination(shop)
     assert finding.problems == ()
-    assert ask_keyless(SourceSchema(shop)) == Keyless(names=(f"{captured.database}.keyless",))
+    assert find_keyless(SourceSchema(shop)) == Keyless(names=(f"{captured.database}.keyless",))
     engine = Engine(captured.config, "shop", watch_seconds=0.5)
     engine.start()
     try:
@@ -78,7 +78,7 @@ def test_each_missing_privilege_is_printed_with_its_name(captured: Captured, tmp
     shop = captured.config.destinations["shop"]
     asked = list(check_destination(shop).problems)
     if left_out == "LOCK TABLES":
-        asked += ask_keyless(SourceSchema(shop)).notes
+        asked += find_keyless(SourceSchema(shop)).notes
     known = {left_out, {"REPLICATION CLIENT": "BINLOG MONITOR"}.get(left_out, left_out)}
     named = [each for each in asked if any(f"GRANT {name}" in each for name in known)]
     # InnoDB tables of MariaDB are read without it.

@@ -86,7 +86,7 @@ class Pair:
 def pair(shop: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> Pair:
     run(shop, "CREATE TABLE shop.others (id INT PRIMARY KEY, note LONGTEXT) ENGINE=InnoDB")
     monkeypatch.setattr(limits, "SHARED_BYTES_MAX", 2 * limits.READ_BUFFER_BYTES)
-    monkeypatch.setattr(sharing, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(sharing, "REQUEST_SECONDS", 0.1)
     return Pair(shop)
 
 

@@ -39,7 +39,7 @@ class Sparks:
     others: SparkConnectServer
     metastore: HiveMetastore
 
-    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Returns the rows that the other Spark reads."""
         return rows_of(self.others, statement)
 
@@ -129,13 +129,13 @@ def test_tables_are_found_by_name_in_their_newest_version_and_nothing_is_written
 ) -> None:
     config, schema = lake_of(tmp_path, sparks, "shop.orders", "shop.Items"), f"{tmp_path.name}_shop".lower()
     register_after_run(config, "east")
-    assert sparks.ask(f"SELECT id FROM {schema}.orders") == [(1,)]
-    assert sparks.ask(f"SELECT id FROM {schema}.items") == [(1,)]
+    assert sparks.query(f"SELECT id FROM {schema}.orders") == [(1,)]
+    assert sparks.query(f"SELECT id FROM {schema}.items") == [(1,)]
     path = config.table_path("east", "shop", "orders")
     assert deltalake.DeltaTable(path).version() == 0
     added = pa.table({"id": [2], "note": ["new column"]})
     deltalake.write_deltalake(path, added, mode="append", schema_mode="merge")
-    assert sparks.ask(f"SELECT id, coalesce(note, '') FROM {schema}.orders") == [(1, ""), (2, "new column")]
+    assert sparks.query(f"SELECT id, coalesce(note, '') FROM {schema}.orders") == [(1, ""), (2, "new column")]
 
 
 def test_a_table_that_is_gone_from_the_lake_is_gone_from_the_catalog_and_its_files_stay(
@@ -145,7 +145,7 @@ def test_a_table_that_is_gone_from_the_lake_is_gone_from_the_catalog_and_its_fil
     register_tables(config, "east")
     LakeTables(config.destination_dir("east")).forget("shop.items")
     register_tables(config, "east")
-    assert [row[1] for row in sparks.ask(f"SHOW TABLES IN {schema}")] == ["orders"]
+    assert [row[1] for row in sparks.query(f"SHOW TABLES IN {schema}")] == ["orders"]
     assert deltalake.DeltaTable(config.table_path("east", "shop", "items")).version() == 0
 
 
@@ -155,12 +155,12 @@ def test_a_table_of_another_owner_keeps_its_name_and_the_advice_ends_in_a_regist
     config, schema = lake_of(tmp_path, sparks, "shop.orders", "shop.no name"), f"{tmp_path.name}_shop".lower()
     sparks.act(f"CREATE SCHEMA {schema}", f"CREATE TABLE {schema}.orders USING DELTA AS SELECT 7 AS theirs")
     record = register_tables(config, "east")
-    assert sparks.ask(f"SELECT * FROM {schema}.orders") == [(7,)]
+    assert sparks.query(f"SELECT * FROM {schema}.orders") == [(7,)]
     assert "remove that table from the catalog" in record.failed["spark_catalog", schema, "orders"]
     assert "valid name" in record.failed["spark_catalog", schema, "no name"]
     sparks.act(f"DROP TABLE {schema}.orders")
     again = lake_register(config, "east")
-    assert sparks.ask(f"SELECT * FROM {schema}.orders") == [(1,)]
+    assert sparks.query(f"SELECT * FROM {schema}.orders") == [(1,)]
     assert [name[2] for name in again.failed] == ["no name"]
 
 
@@ -172,9 +172,9 @@ def test_register_repairs_what_others_removed_and_makes_no_table_where_none_is(t
     assert not Path(config.table_path("east", "shop", "lost")).exists()
     sparks.act(f"DROP TABLE {schema}.orders")
     register_tables(config, "east")
-    assert sparks.ask(f"SHOW TABLES IN {schema}") == [], "a run looks at its own record"
+    assert sparks.query(f"SHOW TABLES IN {schema}") == [], "a run looks at its own record"
     lake_register(config, "east")
-    assert sparks.ask(f"SELECT id FROM {schema}.orders") == [(1,)]
+    assert sparks.query(f"SELECT id FROM {schema}.orders") == [(1,)]
 
 
 def with_views(config: SluiceConfig, views: str | None = "{table}_v") -> SluiceConfig:
@@ -198,8 +198,8 @@ def test_views_have_the_columns_of_the_source_and_rows_that_exist_now(tmp_path: 
     write_tables(config.destination_dir("east"), (), comments=comments)
     columns = (("id", "bigint"), ("_sluice_order_key", "bigint"), ("_sluice_deleted", "boolean"))
     assert register_tables(config, "east", written={path: columns}).failed == {}
-    assert sparks.ask(f"SELECT * FROM {schema}.orders_v") == [(1,), (2,)]
-    assert sparks.ask(f"SELECT * FROM {schema}.orders__history_v") == [(1, 6, True)]
+    assert sparks.query(f"SELECT * FROM {schema}.orders_v") == [(1,), (2,)]
+    assert sparks.query(f"SELECT * FROM {schema}.orders__history_v") == [(1, 6, True)]
 
     away = config.model_copy(update={"spark": config.spark.model_copy(update={"remote": "sc://127.0.0.1:1"})})
     register_tables(away, "east", written={path: columns})  # This would raise if it called Spark.
@@ -207,15 +207,15 @@ def test_views_have_the_columns_of_the_source_and_rows_that_exist_now(tmp_path: 
     deltalake.write_deltalake(path, pa.table({"id": [4], "note": ["new"]}), mode="append", schema_mode="merge")
     with_note = (*columns, ("note", "string"))
     assert register_tables(config, "east", written={path: with_note}).failed == {}
-    assert (4, "new") in sparks.ask(f"SELECT * FROM {schema}.orders_v")
-    described = {row[0]: row for row in sparks.ask(f"DESCRIBE TABLE EXTENDED {schema}.orders_v")}
+    assert (4, "new") in sparks.query(f"SELECT * FROM {schema}.orders_v")
+    described = {row[0]: row for row in sparks.query(f"DESCRIBE TABLE EXTENDED {schema}.orders_v")}
     assert described["id"][2] == "it's the key"
     assert described["Comment"][1] == "what was sold"
     assert described["note"][2] == ("long " * 200)[:COMMENT_MAX]
     register_tables(away, "east", written={path: with_note})
 
     assert register_tables(with_views(config, None), "east").failed == {}
-    assert [row[1] for row in sparks.ask(f"SHOW TABLES IN {schema}")] == ["orders", "orders__history"]
+    assert [row[1] for row in sparks.query(f"SHOW TABLES IN {schema}")] == ["orders", "orders__history"]
     assert deltalake.DeltaTable(path).version() == 2, "views commit nothing"
 
 
@@ -229,15 +229,15 @@ def test_a_view_of_another_owner_keeps_its_name_and_a_view_follows_its_table(tmp
     record = register_tables(config, "east")
     assert "another table or view" in record.failed["spark_catalog", schema, "orders_v"]
     assert "is not registered" in record.failed["spark_catalog", schema, "tokens_v"], "it would show rows of others"
-    assert sparks.ask(f"SELECT * FROM {schema}.orders_v") == [(7,)]
+    assert sparks.query(f"SELECT * FROM {schema}.orders_v") == [(7,)]
     sparks.act(f"DROP VIEW {schema}.orders_v", f"DROP TABLE {schema}.tokens")
     assert lake_register(config, "east").failed == {}
-    assert sparks.ask(f"SELECT id FROM {schema}.orders_v") == [(1,)]
+    assert sparks.query(f"SELECT id FROM {schema}.orders_v") == [(1,)]
     sparks.act(f"CREATE OR REPLACE VIEW {schema}.orders_v AS SELECT 8 AS theirs")
     LakeTables(config.destination_dir("east")).forget("shop.orders")
     LakeTables(config.destination_dir("east")).forget("shop.tokens")
     register_tables(config, "east")
-    left = [row[1] for row in sparks.ask(f"SHOW TABLES IN {schema}")]
+    left = [row[1] for row in sparks.query(f"SHOW TABLES IN {schema}")]
     assert left == ["orders_v"], "it is theirs now; Spark shows no property with the name of the other one"
 
 
@@ -247,4 +247,4 @@ def test_a_table_at_another_path_takes_its_name_along(tmp_path: Path, sparks: Sp
     moved = config.model_copy(update={"lake": f"{tmp_path}/second"})
     deltalake.write_deltalake(moved.table_path("east", "shop", "orders"), pa.table({"id": [2]}))
     register_tables(moved, "east")
-    assert sparks.ask(f"SELECT id FROM {schema}.orders") == [(2,)]
+    assert sparks.query(f"SELECT id FROM {schema}.orders") == [(2,)]

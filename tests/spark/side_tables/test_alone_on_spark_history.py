@@ -21,7 +21,7 @@ from sluice.consistent_snapshot import read_consistent_snapshot
 from sluice.console.lake.accept import Acceptance, accept
 from sluice.console.lake.history import captured_table, history_of
 from sluice.console.lake.life import known_life
-from sluice.console.lake.sql import ask
+from sluice.console.lake.sql import run_query
 from sluice.console.lake.tables import DestinationLake
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
@@ -97,9 +97,11 @@ def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
         snapshot = read_consistent_snapshot(pipeline.config.lake, "shop")
         assert set(snapshot.tables) == {f"{numbers}__log", f"{numbers}__history"}
         assert snapshot.tables[f"{numbers}__history"].version == deltalake.DeltaTable(history).version()
-        (count,) = ask(pipeline.config, f"SELECT count(*) FROM {numbers}__history WHERE n < 1000 AND is_current").rows()
+        (count,) = run_query(
+            pipeline.config, f"SELECT count(*) FROM {numbers}__history WHERE n < 1000 AND is_current"
+        ).rows()
         assert count == (3,)
-        (reads,) = ask(pipeline.config, f"SELECT count(*) FROM {numbers}__log WHERE operation = 'read'").rows()
+        (reads,) = run_query(pipeline.config, f"SELECT count(*) FROM {numbers}__log WHERE operation = 'read'").rows()
         assert reads[0] > 3, "each row, and that they were read"
         assert history_of(captured_table(pipeline.config, numbers))[0].ours
         (lake_table,) = DestinationLake(pipeline.config, "shop").tables()

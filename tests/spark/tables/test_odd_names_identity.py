@@ -8,7 +8,7 @@ import pytest
 
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.sources import source_of
-from sluice.console.lake.sql import ask, lake_tables
+from sluice.console.lake.sql import lake_tables, run_query
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.destination import ComparedDestination, compare_destination
@@ -94,6 +94,8 @@ def test_tables_with_names_that_no_file_has(
         assert len(found) == len(NAMES) + 2
         # DuckDB's own reader finds no files in a folder whose name is not ASCII
         shown = [table.name for table in lake_tables(odd.config) if table.path.isascii()]
-        counts = list(ask(odd.config, " UNION ALL ".join(f"SELECT count(*) FROM {name}" for name in shown)).rows())
+        counts = list(
+            run_query(odd.config, " UNION ALL ".join(f"SELECT count(*) FROM {name}" for name in shown)).rows()
+        )
         assert len(counts) == len(shown) > len(NAMES) // 2
         assert all(count > 0 for (count,) in counts), list(zip(shown, counts, strict=True))

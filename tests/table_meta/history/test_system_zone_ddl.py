@@ -19,19 +19,19 @@ from tests.table_meta.replay import scene
 def server_in(name: str, late_hours: int = 0) -> tuple[list[str], object]:
     asked: list[str] = []
 
-    def ask(query: str) -> tuple[object, ...]:
+    def select(query: str) -> tuple[object, ...]:
         asked.append(query)
         found = [dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC) for text in re.findall(r"TZ\('(.*?)'", query)]
         moved = dt.timedelta(hours=late_hours)
         return tuple(each.astimezone(zoneinfo.ZoneInfo(name)).replace(tzinfo=None) + moved for each in found)
 
-    return asked, ask
+    return asked, select
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "UTC"])
 def test_the_zone_that_shows_what_the_server_shows_is_found_ddl(name: str) -> None:
-    asked, ask = server_in(name)
-    found = zoneinfo.ZoneInfo(system_zone(ask))  # type: ignore[arg-type]
+    asked, select = server_in(name)
+    found = zoneinfo.ZoneInfo(system_zone(select))  # type: ignore[arg-type]
     for year in range(2015, 2034):
         for month in range(1, 13):
             there = dt.datetime(year, month, 11, 3, tzinfo=dt.UTC)
@@ -40,8 +40,8 @@ def test_the_zone_that_shows_what_the_server_shows_is_found_ddl(name: str) -> No
 
 
 def test_clocks_of_no_zone_are_no_zone_ddl() -> None:
-    _, ask = server_in("Europe/Berlin", late_hours=5)
-    assert system_zone(ask) == ""  # type: ignore[arg-type]
+    _, select = server_in("Europe/Berlin", late_hours=5)
+    assert system_zone(select) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.servers

@@ -12,11 +12,11 @@ from typing import Protocol
 import structlog
 
 from sluice.cdc_engine.parser.connection import SourceConnection
-from sluice.cdc_engine.parser.stream.source_clock import ClockAnswer, ask_clock, begin_asking
+from sluice.cdc_engine.parser.stream.source_clock import ClockAnswer, read_clock, use_utc
 from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.source.server import Source
 
-ASK_SECONDS = 0.25
+INTERVAL_SECONDS = 0.25
 AGAIN_SECONDS = 2.0  # How many seconds pass between a request without an answer and the next request.
 # How many of the source's answers are kept. A stream that lags may have reached only the time of an older answer.
 ANSWERS_MAX = 4
@@ -24,28 +24,28 @@ ANSWERS_MAX = 4
 log = structlog.get_logger()
 
 
-class Asker(Protocol):
+class ClockReader(Protocol):
     """Asks one source for the time of its clock. Not thread-safe."""
 
-    def ask(self) -> ClockAnswer:
+    def read(self) -> ClockAnswer:
         """Asks the source for its time, and returns the answer. Raises SluiceError if the source does not answer."""
 
     def close(self) -> None: ...
 
 
-class SourceAsker:
+class SourceClock:
     """Asks a source for the time of its clock, over a separate connection."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._connection: SourceConnection | None = None
 
-    def ask(self) -> ClockAnswer:
+    def read(self) -> ClockAnswer:
         try:
             if self._connection is None:
                 self._connection = SourceConnection(self._source)
-                begin_asking(self._connection)
-            return ask_clock(self._connection)
+                use_utc(self._connection)
+            return read_clock(self._connection)
         except Exception:
             self.close()
             raise
@@ -61,8 +61,8 @@ class MemberClock:
     be called from any thread.
     """
 
-    def __init__(self, name: str, asker: Asker) -> None:
-        self._name, self._asker = name, asker
+    def __init__(self, name: str, reader: ClockReader) -> None:
+        self._name, self._reader = name, reader
         self._answers: collections.deque[ClockAnswer] = collections.deque(maxlen=ANSWERS_MAX)
         self._ended = threading.Event()
         self.trouble = ""  # Why the last request got no answer.
@@ -88,11 +88,11 @@ class MemberClock:
         """
         return max((each.before_us for each in list(self._answers) if each.holds(stream_state)), default=0)
 
-    def ask(self) -> bool:
+    def read(self) -> bool:
         """Asks the source for its time once. Returns whether the source answered."""
         begun = time.time()
         try:
-            answer = self._asker.ask()
+            answer = self._reader.read()
         # Errors of any kind are caught, because the group would wait forever if this thread ended.
         except Exception as error:
             if (why := str(error) or type(error).__name__) != self.trouble:
@@ -106,5 +106,5 @@ class MemberClock:
     def _run(self) -> None:
         wait = 0.0
         while not self._ended.wait(wait):
-            wait = ASK_SECONDS if self.ask() else AGAIN_SECONDS
-        self._asker.close()
+            wait = INTERVAL_SECONDS if self.read() else AGAIN_SECONDS
+        self._reader.close()

@@ -17,7 +17,7 @@ from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen, Destina
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
 from sluice.cdc_engine.instance.consumers.forms import Forms
 from sluice.cdc_engine.instance.consumers.group.ahead import NOTHING, Ahead, ahead_of
-from sluice.cdc_engine.instance.consumers.group.clock import MemberClock, SourceAsker
+from sluice.cdc_engine.instance.consumers.group.clock import MemberClock, SourceClock
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
@@ -87,7 +87,7 @@ class Members:
 def _clock_of(name: str, consumers: Consumers) -> MemberClock:
     if consumers.source is None:
         raise NotStartedError(f"the clock of the source of {name} cannot be compared")
-    return MemberClock(name, SourceAsker(consumers.source))
+    return MemberClock(name, SourceClock(consumers.source))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

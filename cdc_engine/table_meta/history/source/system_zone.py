@@ -14,14 +14,14 @@ from collections.abc import Callable
 # In these years, one time every STEP_DAYS days is compared. Zones that agree at all compared times count as the same zone.
 FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5
 _FORM = "%Y-%m-%d %H:%M:%S"
-Ask = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its only row.
+Select = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its only row.
 
 
-def system_zone(ask: Ask) -> str:
+def system_zone(select: Select) -> str:
     """Returns the name of the zone whose times equal the server's in all comparisons, or "" if there is no such zone."""
     there = _moments()
     texts = ", ".join(f"CONVERT_TZ('{moment.strftime(_FORM)}', '+00:00', 'SYSTEM')" for moment in there)
-    shown = tuple(str(each)[:19] for each in ask(f"SELECT {texts}"))
+    shown = tuple(str(each)[:19] for each in select(f"SELECT {texts}"))
     for name in sorted(zoneinfo.available_timezones() - _NOT_NAMES):
         zone = zoneinfo.ZoneInfo(name)
         pairs = zip(there, shown, strict=True)

@@ -37,7 +37,7 @@ class StillClock(MemberClock):
 @dataclasses.dataclass
 class Fake:
     """A fake member of a group. `now_us` is the time at its source. `held` are blocks that were written and have not arrived yet. It
-    implements `clock.Asker`.
+    implements `clock.ClockReader`.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Fake:
     def stream_state(self) -> StreamState:
         return StreamState(position=self.end, file=self.end.file, offset=self.end.offset, bytes=0)
 
-    def ask(self) -> ClockAnswer:
+    def read(self) -> ClockAnswer:
         end = ServerFacts(
             version="8.0",
             mariadb=False,
@@ -126,7 +126,7 @@ class Group:
 
     def clocks(self) -> None:
         for each in self.fakes.values():
-            each.clock.ask()
+            each.clock.read()
 
     def got(self, client_id: int = 7) -> list[Row]:
         """Takes and acks everything that is available now."""

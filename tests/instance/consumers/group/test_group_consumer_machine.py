@@ -56,7 +56,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
         """All clocks agree. What is written after this is not older."""
         fake = self.group.fakes[member]
         fake.now_us = self.now_us
-        fake.clock.ask()
+        fake.clock.read()
 
     @rule(bytes_max=st.integers(1, 200))
     def get(self, bytes_max: int) -> None:

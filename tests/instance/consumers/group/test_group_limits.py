@@ -30,11 +30,11 @@ def test_group_only_the_newest_answers_of_a_clock_are_remembered() -> None:
     fake = Fake("east")
     member = clock.MemberClock("east", fake)
     fake.write(1, now_us=1)
-    member.ask()
+    member.read()
     early = fake.stream_state()
     assert member.reached_us(early) == 1
     for now_us in range(2, 2 + clock.ANSWERS_MAX):
         fake.write(1, now_us=now_us)
-        member.ask()
+        member.read()
     assert member.reached_us(early) == 0, "its answer was forgotten"
     assert member.reached_us(fake.stream_state()) == member.newest_us
