@@ -281,7 +281,7 @@ class CanalClient:
 
 
 def _stands_by(error: CanalServerError) -> bool:
-    return any(words in error.said for words in NOT_HERE)
+    return any(sentence in error.said for sentence in NOT_HERE)
 
 
 def _tls_of(given: bool | str | Path | ssl.SSLContext) -> ssl.SSLContext | None:

@@ -264,8 +264,8 @@ def policy_sentence(destination: DestinationConfig) -> str:
     """
 
     def spoken(policy: dict[str, str]) -> str:
-        waits = [kind for kind, word in policy.items() if word in {"hold", "stop"}]
-        follows = [f"{kind} ({word})" for kind, word in policy.items() if kind not in waits]
+        waits = [kind for kind, plan in policy.items() if plan in {"hold", "stop"}]
+        follows = [f"{kind} ({plan})" for kind, plan in policy.items() if kind not in waits]
         return f"follows {', '.join(follows) or 'nothing'}; waits at {', '.join(waits) or 'nothing'}"
 
     general = destination.schema_changes.model_dump()

@@ -84,8 +84,8 @@ class CheckChoice:
     @property
     def paths(self) -> list[Path]:
         """The files and directories among the arguments. In an argument, `::` separates a file from the name of a test."""
-        words = (argument.partition("::")[0] for argument in self.arguments if not argument.startswith("-"))
-        return [PROJECT_ROOT / word for word in words if (PROJECT_ROOT / word).exists()]
+        paths = (argument.partition("::")[0] for argument in self.arguments if not argument.startswith("-"))
+        return [PROJECT_ROOT / path for path in paths if (PROJECT_ROOT / path).exists()]
 
     @property
     def is_whole(self) -> bool:

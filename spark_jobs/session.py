@@ -219,7 +219,7 @@ def is_away(error: BaseException) -> bool:
     }:
         return True
     name = getattr(error, "getCondition", lambda: "")() or ""
-    return any(word in name for word in AWAY) or "StatusCode.UNAVAILABLE" in str(error)
+    return any(sign in name for sign in AWAY) or "StatusCode.UNAVAILABLE" in str(error)
 
 
 @contextlib.contextmanager

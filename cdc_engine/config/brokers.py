@@ -24,8 +24,8 @@ ADDRESS = re.compile(r"(?:(?P<host>[^\s:/@\[\]]+)|\[(?P<six>[0-9A-Fa-f:.]+)\])(?
 
 
 def _addresses(text: str) -> str:
-    for word in filter(None, (each.strip() for each in re.split("[,;]", text))):
-        _ = address_of(word, 1)
+    for address in filter(None, (each.strip() for each in re.split("[,;]", text))):
+        _ = address_of(address, 1)
     return text
 
 
@@ -36,15 +36,15 @@ def addresses_of(text: str, port: int) -> tuple[tuple[str, int], ...]:
     """Parses a list of addresses such as `host:port,host`, which commas or semicolons divide. `port` is the default port. Raises ValueError
     if an entry is not an address.
     """
-    return tuple(address_of(word.strip(), port) for word in re.split("[,;]", text) if word.strip())
+    return tuple(address_of(address.strip(), port) for address in re.split("[,;]", text) if address.strip())
 
 
-def address_of(word: str, port: int) -> tuple[str, int]:
-    """Parses the address `host:port` or `host`. `port` is the default port. Raises ValueError if `word` is not an address."""
-    found = ADDRESS.fullmatch(word)
+def address_of(address: str, port: int) -> tuple[str, int]:
+    """Parses the address `host:port` or `host`. `port` is the default port. Raises ValueError if `address` is not an address."""
+    found = ADDRESS.fullmatch(address)
     if found is None:
         raise ValueError(
-            f"{word!r} is not an address: write host:port or host, and an IPv6 address in brackets, such as [::1]:port"
+            f"{address!r} is not an address: write host:port or host, and an IPv6 address in brackets, such as [::1]:port"
         )
     return found["host"] or found["six"], int(found["port"] or port)
 

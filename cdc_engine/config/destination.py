@@ -360,10 +360,10 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         `stop` instead of `apply` for a shard, and for a table that has no current-state table.
         """
         options = self.table(database, table)
-        word = options.cascades or self.cascades
+        action = options.cascades or self.cascades
         # `apply` changes rows of the Delta table by key. Several shards may have the same key, so it could change rows of other shards.
         confined = options.current_state and self.shard(database, table) is None
-        return "stop" if word == "apply" and not confined else word
+        return "stop" if action == "apply" and not confined else action
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
         """Returns the setting that chooses how a table is merged."""

@@ -12,11 +12,11 @@ from sluice.cdc_engine.source.settings import LocalFile, SecretReference, Strict
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-def host_and_port(word: str) -> tuple[str, int]:
-    """Parses "host:port". Raises ValueError, whose message says what to write instead of `word`, if it is not an address."""
-    host, _, port = word.strip().rpartition(":")
+def host_and_port(address: str) -> tuple[str, int]:
+    """Parses "host:port". Raises ValueError, whose message says what to write instead of `address`, if it is not an address."""
+    host, _, port = address.strip().rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"{word!r} is not an address; write host:port, such as 127.0.0.1:4267")
+        raise ValueError(f"{address!r} is not an address; write host:port, such as 127.0.0.1:4267")
     return host, int(port)
 
 
@@ -52,7 +52,7 @@ class EngineConfig(Strict):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return tuple(word.strip() for word in self.address.split(","))
+        return tuple(address.strip() for address in self.address.split(","))
 
     @property
     def listens_at(self) -> str:
@@ -64,10 +64,10 @@ class EngineConfig(Strict):
 
     @model_validator(mode="after")
     def _safe(self) -> EngineConfig:
-        words = [*self.addresses, self.listens_at]
+        addresses = [*self.addresses, self.listens_at]
         if len(self.addresses) > 1 and not self.listen:
             raise ValueError("with several engine hosts, set the address on which each listens: listen: 0.0.0.0:4267")
-        far = [word for word in words if host_and_port(word)[0] not in LOOPBACK]
+        far = [address for address in addresses if host_and_port(address)[0] not in LOOPBACK]
         if far and not (self.token and self.tls):
             raise ValueError(
                 f"{far[0]} can be reached from other hosts: set a token, and a certificate with its key, or "

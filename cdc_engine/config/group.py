@@ -50,12 +50,16 @@ class GroupConfig(StreamConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _words_of_groups(cls, record: Any) -> Any:
+    def _settings_of_groups(cls, record: Any) -> Any:
         """Refuses settings that only a destination may have. The message says in which file to write them."""
         if not isinstance(record, dict):
             return record
-        others = [word for word in record if word not in cls.model_fields and word in DestinationConfig.model_fields]
-        if sources := [word for word in others if word in OF_SOURCES]:
+        others = [
+            setting
+            for setting in record
+            if setting not in cls.model_fields and setting in DestinationConfig.model_fields
+        ]
+        if sources := [setting for setting in others if setting in OF_SOURCES]:
             raise ValueError(
                 f"{', '.join(sources)}: a group has no source of its own; write these settings in the files "
                 "of the members, or remove `members`"

@@ -15,9 +15,15 @@ from sluice.cdc_engine import config_paths
 from sluice.cdc_engine.source.settings import SecretText, Strict, root_of
 
 SCHEMA_PARTS, TABLE_PARTS = ("destination", "database"), ("destination", "database", "table")
-TableLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.table_location(word, root_of(info)))]
-TablePath = Annotated[str, AfterValidator(lambda word, info: word and config_paths.table_location(word, root_of(info)))]
-ArchiveLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.archive_location(word, root_of(info)))]
+TableLocation = Annotated[
+    str, AfterValidator(lambda location, info: config_paths.table_location(location, root_of(info)))
+]
+TablePath = Annotated[
+    str, AfterValidator(lambda location, info: location and config_paths.table_location(location, root_of(info)))
+]
+ArchiveLocation = Annotated[
+    str, AfterValidator(lambda location, info: config_paths.archive_location(location, root_of(info)))
+]
 StorageOptions = Annotated[dict[str, SecretText], AfterValidator(config_paths.storage_options)]
 PathTemplate = Annotated[str, AfterValidator(config_paths.path_template)]
 DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.database_url(url, root_of(info)))]

@@ -23,7 +23,7 @@ OPTIONS = frozenset(
     }
 )
 # The policies that `options` may have for each kind of schema change. Any other policy would change columns of other shards.
-WORDS = {
+POLICIES = {
     "drop": ("keep", "stop"),
     "rename": ("stop",),
     "widen": ("apply", "stop"),
@@ -68,15 +68,15 @@ class ShardsConfig(Strict):
             groups = _compiled(self.tables).groups
         except re.error as error:
             raise ValueError(f"tables: {self.tables!r} is not a regular expression ({error})") from None
-        for word, template in (("into", self.into), ("name", self.name)):
+        for setting, template in (("into", self.into), ("name", self.name)):
             try:
                 filled = template.format("", *[""] * groups, destination="", database="", table="")
             except (LookupError, ValueError, AttributeError):
                 raise ValueError(
-                    f"{word}: {template!r} may have only these placeholders: {{destination}}, {{database}}, {{table}}, and {{1}} to "
+                    f"{setting}: {template!r} may have only these placeholders: {{destination}}, {{database}}, {{table}}, and {{1}} to "
                     f"{{{groups}}}, which are the groups of `tables`"
                 ) from None
-            if filled == template and word == "name":
+            if filled == template and setting == "name":
                 raise ValueError(f"name: {template!r} gives every shard the same name; the names must differ")
         parts = self.into.split("/")
         if self.into.startswith(("/", "_sluice")) or not {"", ".", ".."}.isdisjoint(each.strip() for each in parts):
@@ -85,17 +85,17 @@ class ShardsConfig(Strict):
 
     @model_validator(mode="after")
     def _confined(self) -> ShardsConfig:
-        for word in sorted(self.options.model_fields_set - OPTIONS):
+        for setting in sorted(self.options.model_fields_set - OPTIONS):
             raise ValueError(
-                f"options: {word} is not supported for a table of several shards; remove this option, or "
+                f"options: {setting} is not supported for a table of several shards; remove this option, or "
                 "remove the `shards` entry"
             )
         changes = self.options.schema_changes
-        for kind, words in WORDS.items():
-            if kind in changes.model_fields_set and getattr(changes, kind) not in words:
+        for kind, policies in POLICIES.items():
+            if kind in changes.model_fields_set and getattr(changes, kind) not in policies:
                 raise ValueError(
                     f"options.schema_changes.{kind}: a statement on one shard cannot change the columns of all shards; use "
-                    f"{' or '.join(words)}"
+                    f"{' or '.join(policies)}"
                 )
         return self
 
@@ -108,7 +108,7 @@ class ShardsConfig(Strict):
         groups = [found[0], *(each or "" for each in found.groups())]
         return ShardOf(
             into=self.into.format(
-                *map(path_segment, groups), **{word: path_segment(name) for word, name in names.items()}
+                *map(path_segment, groups), **{group: path_segment(name) for group, name in names.items()}
             ),
             column=self.column,
             name=self.name.format(*groups, **names),
@@ -121,7 +121,7 @@ class ShardsConfig(Strict):
         """
         own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)
         found = {**general, **own}
-        return {kind: word if word in WORDS.get(kind, (word,)) else "stop" for kind, word in found.items()}
+        return {kind: policy if policy in POLICIES.get(kind, (policy,)) else "stop" for kind, policy in found.items()}
 
 
 @functools.cache

@@ -353,11 +353,11 @@ def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[st
         for table in {*tables.get(name, ()), *destination.tables}:
             database, _, short = table.partition(".")
             shard, options = destination.shard(database, short), destination.table(database, short)
-            words = tuple(f"{word}: {getattr(options, word)}" for word in OF_ALL_SHARDS) if shard else ()
+            settings = tuple(f"{name}: {getattr(options, name)}" for name in OF_ALL_SHARDS) if shard else ()
             side_paths = filter(None, config.side_table_paths(name, database, short))
             for path in (config.table_path(name, database, short), *side_paths):
                 writer = TableWriter(
-                    (name, table), path, shard.column if shard else "", shard.name if shard else "", words
+                    (name, table), path, shard.column if shard else "", shard.name if shard else "", settings
                 )
                 users.setdefault(path, {})[f"{table} of {name}"] = writer
     return users
@@ -367,14 +367,14 @@ class TableWriter(NamedTuple):
     """A source table that writes to a Delta path. `table` is (destination, "database.table").
 
     `shard` is the name of the shard, and `column` the column of the Delta table that contains this name. Both are empty if the source table
-    is not a shard. `words` are the settings that must be equal for all shards of a Delta table.
+    is not a shard. `settings` are those that must be equal for all shards of a Delta table.
     """
 
     table: tuple[str, str]
     path: str
     column: str
     shard: str
-    words: tuple[str, ...]
+    settings: tuple[str, ...]
 
 
 def _folded(config: SluiceConfig, users: Iterable[str]) -> bool:
@@ -441,7 +441,7 @@ def _clash(those: Mapping[str, TableWriter]) -> str:
             f"the name {twice[0]!r}: set `name` in `shards` so that the names differ, for example with "
             "{destination} in the name"
         )
-    if differ := sorted(set[str]().union(*(each.words for each in writers)) - set(next(iter(writers)).words)):
+    if differ := sorted(set[str]().union(*(each.settings for each in writers)) - set(next(iter(writers)).settings)):
         return (
             f"{who}, and not all of their `shards` entries have {differ[0]} in `options`: set the same "
             "options in all these entries in conf/destinations"

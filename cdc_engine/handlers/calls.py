@@ -153,10 +153,10 @@ class Calls:
 
 
 class _Named:
-    """A context manager that raises any error in its block as a HandlerError. The message begins with `words`."""
+    """A context manager that raises any error in its block as a HandlerError. The message begins with `message`."""
 
-    def __init__(self, words: str) -> None:
-        self._words = words
+    def __init__(self, message: str) -> None:
+        self._message = message
 
     def __enter__(self) -> None:
         pass
@@ -164,7 +164,7 @@ class _Named:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Exception):
             raise HandlerError(
-                f"{self._words}: {type(error).__name__}: {error}; Sluice calls the handler again with each "
+                f"{self._message}: {type(error).__name__}: {error}; Sluice calls the handler again with each "
                 "tick, and hands out no batch before the handler returns"
             ) from error
 

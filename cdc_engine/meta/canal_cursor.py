@@ -50,9 +50,9 @@ def from_text(text: str) -> CanalCursor:
     if not isinstance(position, dict):
         raise ValueError("the cursor has no position (in Canal's JSON: postion)")
     cursor = CanalCursor(
-        file=_word(position, "journalName"),
+        file=_text_at(position, "journalName"),
         offset=_number(position, "position"),
-        gtid_set=_word(position, "gtid"),
+        gtid_set=_text_at(position, "gtid"),
         time_ms=_number(position, "timestamp"),
     )
     if not cursor.file and not cursor.gtid_set:
@@ -60,7 +60,7 @@ def from_text(text: str) -> CanalCursor:
     return cursor
 
 
-def _word(position: dict[str, Any], name: str) -> str:
+def _text_at(position: dict[str, Any], name: str) -> str:
     value = position.get(name) or ""
     if not isinstance(value, str):
         raise ValueError(f"{name} is {value!r}, not a string")

@@ -315,7 +315,7 @@ def translated_error(source: Source, code: int, text: str) -> SluiceError:
 
 
 def _dump_refused(source: Source, text: str) -> SluiceError:
-    words = text.lower()
-    if any(sentence in words for sentence in POSITION_SENTENCES):
+    message = text.lower()
+    if any(sentence in message for sentence in POSITION_SENTENCES):
         return PositionLostError(f"{source.address} cannot continue from the position: {text}")
     return BinlogFormatError(f"{source.address} cannot read its own binlog: {text}")

@@ -113,10 +113,10 @@ def session_error(source: Source, code: int, text: str) -> SluiceError:
     """Converts an error of the server to one of Sluice's errors, by the error number. For errors of TLS, the text decides, because their
     numbers have several meanings. The message never contains a password.
     """
-    where, words = f"{source.user}@{source.address}", text.lower()
+    where, message = f"{source.user}@{source.address}", text.lower()
     if code in ACCESS_DENIED:
         return AccessDeniedError(f"{where} was refused: {text} (error {code}); check user, password and grants")
-    if "certificate" in words or "ssl is required" in words:
+    if "certificate" in message or "ssl is required" in message:
         return ConfigurationError(f"TLS with {source.address} in mode {source.tls_mode} failed: {text}")
     return SourceConnectionError(f"{where}: {text} (error {code})")
 

@@ -23,21 +23,21 @@ def root_of(info: ValidationInfo) -> Path | None:
     return info.context["root"] if info.context else None
 
 
-LocalPath = Annotated[Path, AfterValidator(lambda word, info: config_paths.local_path(str(word), root_of(info)))]
-LocalFile = Annotated[Path, AfterValidator(lambda word, info: config_paths.local_file(str(word), root_of(info)))]
+LocalPath = Annotated[Path, AfterValidator(lambda path, info: config_paths.local_path(str(path), root_of(info)))]
+LocalFile = Annotated[Path, AfterValidator(lambda path, info: config_paths.local_file(str(path), root_of(info)))]
 
 
-def _time_text(word: Any) -> Any:
+def _time_text(value: Any) -> Any:
     """Returns an ISO date as text, because YAML converts ISO dates to date objects."""
-    return word.isoformat() if isinstance(word, dt.date) else word
+    return value.isoformat() if isinstance(value, dt.date) else value
 
 
-def _readable_time(word: str) -> str:
+def _readable_time(value: str) -> str:
     try:
-        _ = word and time_us(word, 0)
+        _ = value and time_us(value, 0)
     except ConfigurationError as error:
         raise ValueError(str(error)) from error
-    return word
+    return value
 
 
 TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readable_time)]
@@ -144,12 +144,12 @@ class TlsConfig(TlsFilesConfig):
     )
 
 
-def _plain_name(word: str) -> str:
-    if word.startswith("-") or any(each.isspace() for each in word):
+def _plain_name(name: str) -> str:
+    if name.startswith("-") or any(each.isspace() for each in name):
         raise ValueError(
-            f"{word!r} cannot be a host or user name for ssh, because the name begins with - or has a blank"
+            f"{name!r} cannot be a host or user name for ssh, because the name begins with - or has a blank"
         )
-    return word
+    return name
 
 
 SshName = Annotated[str, Field(min_length=1), AfterValidator(_plain_name)]

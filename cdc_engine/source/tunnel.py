@@ -128,15 +128,15 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
 
 def failure_of(bastion: Bastion, output: str) -> SluiceError:
     """Converts the error output of an ssh that ended to one of Sluice's errors."""
-    words = output.lower()
-    if any(each in words for each in _HOST_KEY):
+    lines = output.lower()
+    if any(each in lines for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"
         return ConfigurationError(
             f"the host key of the bastion {bastion.address} is not in {where}, or differs from the key there: compare "
             "the fingerprint with the fingerprint on the bastion itself, then add or replace the key (`ssh-keyscan -p "
             f"{bastion.port} {bastion.host}`). ssh: {output}"
         )
-    if any(each in words for each in _KEY):
+    if any(each in lines for each in _KEY):
         key = bastion.key_file or "of the agent or the default files"
         return AccessDeniedError(
             f"the bastion {bastion.address} refused the private key ({key}): the key file must be readable "

@@ -91,7 +91,7 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
     shown = Table("table", "state", "key", "columns", "waits for approval")
     for table in tables:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in table["columns"])
-        for_approval = ", ".join(kind for kind, word in table["schema_changes"].items() if word == "hold")
+        for_approval = ", ".join(kind for kind, policy in table["schema_changes"].items() if policy == "hold")
         state = Text(table["state"], "green" if table["state"] == TableState.FLOWING else "red")
         shown.add_row(table["table"], state, ", ".join(table["key"]), columns, for_approval)
     return shown

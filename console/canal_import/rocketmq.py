@@ -38,8 +38,8 @@ def rocketmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
         report.taken.append("canal.aliyun.accessKey: the broker's access_key")
         found["access_key"] = key
         found["secret_key"] = f"${report.secret(name, 'ROCKETMQ_SECRET', 'canal.aliyun.secretKey')}"
-    for left, word, why in LEFT:
-        if settings.get(left).lower() == word:
+    for left, value, why in LEFT:
+        if settings.get(left).lower() == value:
             report.left.append(f"{left}: {why}")
     report.taken.append(
         "canal.serverMode rocketMQ: Sluice uses the same name servers and queues. A message is sent until "

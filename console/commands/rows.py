@@ -22,7 +22,7 @@ from sluice.console.commands.options import (
 
 def backfill(  # noqa: PLR0913, PLR0917  one argument an option
     destination: DestinationArgument,
-    from_word: Annotated[
+    since: Annotated[
         str,
         typer.Option(
             "--from",
@@ -30,7 +30,7 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
             help="ISO time with a zone, or -10m: start at the first change that committed at this time or later.",
         ),
     ] = "",
-    to_word: Annotated[
+    until: Annotated[
         str, typer.Option("--to", metavar="TIME", help="Only changes that committed before this time. Default: now.")
     ] = "",
     run: Annotated[
@@ -84,7 +84,7 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
     from sluice.console.lake import rows as act  # noqa: PLC0415
     from sluice.orchestration.run.rows.job import RowsConfig  # noqa: PLC0415
 
-    if sum(map(bool, (from_word, run, gtids))) != 1 or (to_word and not from_word):
+    if sum(map(bool, (since, run, gtids))) != 1 or (until and not since):
         raise typer.BadParameter("give --from TIME; or give --run ID or --gtids SET, without --to.")
     if gtids and into:
         raise typer.BadParameter("--into builds a table as it was at a time: give --from and --to instead of --gtids.")
@@ -92,8 +92,8 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
     given = RowsConfig(
         destination=destination,
         tables=list(named(tables)),
-        from_time=from_word,
-        to_time=to_word,
+        from_time=since,
+        to_time=until,
         run=run,
         gtids=gtids,
         into=into,

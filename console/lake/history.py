@@ -94,23 +94,23 @@ def history_of(table: HistoryTable) -> list[CommittedInterval]:
     return batches(commit for commit in commits if table.is_concerned_by(commit))[::-1]
 
 
-def at(history: Sequence[CommittedInterval], word: str) -> list[CommittedInterval]:
-    """Returns the entries of a history that `word` selects. The history is sorted newest first. `word` is a version, FILE:OFFSET, a GTID,
+def at(history: Sequence[CommittedInterval], text: str) -> list[CommittedInterval]:
+    """Returns the entries of a history that `text` selects. The history is sorted newest first. `text` is a version, FILE:OFFSET, a GTID,
     or a time in ISO form, which is in UTC if it has no zone.
 
     A time selects the newest batch with a change that was committed at or before this time. Raises ConfigurationError for any other text.
     """
-    if word.isdigit():
-        version = int(word)
+    if text.isdigit():
+        version = int(text)
         return [each for each in history if each.version_before < version <= each.version]
-    if position := _POSITION.fullmatch(word):
+    if position := _POSITION.fullmatch(text):
         return [each for each in history if each.streamed and _contains(each, position)][:1]
-    if match := _gtid(word):
+    if match := _gtid(text):
         return [each for each in history if each.streamed and match(each)]
     try:
-        moment = dt.datetime.fromisoformat(word)
+        moment = dt.datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigurationError(f"{word!r} is not a version, FILE:OFFSET, GTID or time in ISO form") from None
+        raise ConfigurationError(f"{text!r} is not a version, FILE:OFFSET, GTID or time in ISO form") from None
     time_us = int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1_000_000)
     return [each for each in history if each.streamed and 0 < each.first_commit_time_us <= time_us][:1]
 
@@ -128,16 +128,16 @@ def _file_and_offset(position: Any) -> tuple[int, int]:
     return (file_number(file) if file else 0), int(position.get("offset") or 0)
 
 
-def _gtid(word: str) -> Match | None:
-    """Returns a function that returns whether an interval contains the GTID `word`. Returns None if `word` is not a GTID. Treats 2026-03-01
+def _gtid(text: str) -> Match | None:
+    """Returns a function that returns whether an interval contains the GTID `text`. Returns None if `text` is not a GTID. Treats 2026-03-01
     as a date, although it has the form of a GTID of MariaDB.
     """
-    if re.fullmatch(r"\d{4}-\d\d-\d\d", word) or not re.fullmatch(
-        r"[0-9a-fA-F-]{36}(:[a-z_]\w*)?:\d+|\d+-\d+-\d+", word
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", text) or not re.fullmatch(
+        r"[0-9a-fA-F-]{36}(:[a-z_]\w*)?:\d+|\d+-\d+-\d+", text
     ):
         return None
-    mariadb = is_mariadb(word)
-    wanted: Any = parse_executed(word, mariadb=mariadb)
+    mariadb = is_mariadb(text)
+    wanted: Any = parse_executed(text, mariadb=mariadb)
 
     def match(interval: CommittedInterval) -> bool:
         sets: list[Any] = [

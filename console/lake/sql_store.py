@@ -103,9 +103,9 @@ def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str
     location = azure_location(lake, storage_options)
     given = location.arguments
     if "client_secret" in given:
-        words = {"PROVIDER": "service_principal", "ACCOUNT_NAME": _text(location.account)}
+        options = {"PROVIDER": "service_principal", "ACCOUNT_NAME": _text(location.account)}
         names = ("tenant_id", "client_id", "client_secret")
-        return {"TYPE": "azure", **words, **{name.upper(): _text(given.get(name, "")) for name in names}}
+        return {"TYPE": "azure", **options, **{name.upper(): _text(given.get(name, "")) for name in names}}
     if given.keys() & {"account_key", "sas_token"}:
         return {"TYPE": "azure", "CONNECTION_STRING": _text(_connection_string(location))}
     return {"TYPE": "azure", "PROVIDER": "credential_chain", "ACCOUNT_NAME": _text(location.account)}

@@ -83,8 +83,8 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
         shown.add_row(one.name, *(lake if one.group is None else ("", Text(""), "", "", "", "")))
         for each in one.consumers:
             state = Text(each["state"], "red" if each["state"] == "STOPPED" else "green")
-            words = (each["position"], f"{each['behind_seconds']} s", str(each["waiting"] or ""), each["filter"])
-            shown.add_row("", _who(each), state, *words)
+            columns = (each["position"], f"{each['behind_seconds']} s", str(each["waiting"] or ""), each["filter"])
+            shown.add_row("", _who(each), state, *columns)
     return shown
 
 

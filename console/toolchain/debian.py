@@ -147,7 +147,7 @@ def _private_state(folder: Path) -> list[str]:
         # Without this option, apt would download as its sandbox user, who cannot write to a home directory.
         **({"APT::Sandbox::User": "root"} if is_root() else {}),
     }
-    return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    return [argument for key, value in options.items() for argument in ("-o", f"{key}={value}")]
 
 
 def dependencies_lacking(package: str) -> list[str]:

@@ -122,8 +122,8 @@ def _query(given: PastState, names: Sequence[str]) -> str:
     spelled = {column.name.lower(): column.name for column in given.images.columns}
     of_base = {name.lower(): name for name in names}
     met = " AND ".join(f"b.{_quoted(of_base[name.lower()])} = n.{_quoted(spelled[name.lower()])}" for name in given.key)
-    words = " ".join(f"WHEN {number} THEN '{word}'" for number, word in KEYED_NAMES.items())
-    ours = {ORDER_KEY: f"n.{ORDER_KEY}", COMMIT_TIME: f"n.{COMMIT_TIME}", OPERATION: f"CASE n.{OPERATION} {words} END"}
+    cases = " ".join(f"WHEN {number} THEN '{name}'" for number, name in KEYED_NAMES.items())
+    ours = {ORDER_KEY: f"n.{ORDER_KEY}", COMMIT_TIME: f"n.{COMMIT_TIME}", OPERATION: f"CASE n.{OPERATION} {cases} END"}
     values = [
         ours.get(name) or (f"n.{_quoted(spelled[name.lower()])}" if name.lower() in spelled else "NULL")
         for name in names

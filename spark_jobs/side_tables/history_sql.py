@@ -124,10 +124,10 @@ def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Se
     over = f"OVER (PARTITION BY {of_key} ORDER BY {ROW})"
     follows = f"lead({ORDER_KEY}) {over} AS {NEXT_KEY}, lead({COMMIT_TIME}) {over} AS {NEXT_TIME}"
     last = f"SELECT *, row_number() {over} AS {ROW_NUMBER}, {follows} FROM (SELECT *, {rank} FROM ({images})) WHERE {RANK} = 1"
-    words = " ".join(f"WHEN {number} THEN '{word}'" for number, word in KEYED_NAMES.items())
+    cases = " ".join(f"WHEN {number} THEN '{name}'" for number, name in KEYED_NAMES.items())
     closes = {VALID_TO: COMMIT_TIME, TO_KEY: ORDER_KEY, CLOSES: "true"}
     opens = {VALID_FROM: COMMIT_TIME, VALID_TO: NEXT_TIME, IS_CURRENT: f"{NEXT_KEY} IS NULL", CLOSES: "false"}
-    opens |= {FROM_KEY: ORDER_KEY, TO_KEY: NEXT_KEY, OPERATION_NAME: f"CASE {OPERATION} {words} END"}
+    opens |= {FROM_KEY: ORDER_KEY, TO_KEY: NEXT_KEY, OPERATION_NAME: f"CASE {OPERATION} {cases} END"}
     values = {theirs: quote(name) for name, theirs in names.items()} | dict.fromkeys(left, "NULL")
     return (
         f"WITH found AS ({last}) "

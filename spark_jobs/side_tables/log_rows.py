@@ -107,12 +107,12 @@ class LogRows:
         of_update = np.where(has_preimage, changes - 1, without)
         before = np.where(kinds == INSERT, -1, np.where(kinds == UPDATE_AFTER, of_update, changes))
         after = np.where(kinds == DELETE, -1, changes)
-        words = pa.array([NAMES.get(number) for number in range(max(NAMES) + 1)], pa.string())
+        names = pa.array([NAMES.get(number) for number in range(max(NAMES) + 1)], pa.string())
         at: Any = pa.array(changes)
         numbers_of_kinds: Any = pa.array(kinds)
         nothing: Any = pa.array(np.zeros(len(changes), np.int64))
         columns: list[Any] = [
-            words.take(numbers_of_kinds),
+            names.take(numbers_of_kinds),
             images[ORDER_KEY].take(at),
             pa.nulls(len(changes), pa.int64()) if self.origin else pa.array(numbers),
             images[COMMIT_TIME].take(at).cast(COMMIT_TIME_TYPE),

@@ -1,7 +1,7 @@
 """Opens a change log or a history with deltalake, checks its owner, and commits to it under its own app id.
 
 The app id is also the Delta name of the table, so that two source tables, or two ledgers, never write the same table. A commit without
-changes of the stream, such as the rows of a snapshot, has a separate app id, `<app id>#<word>`. A commit succeeds only as the next version
+changes of the stream, such as the rows of a snapshot, has a separate app id, `<app id>#<kind>`. A commit succeeds only as the next version
 of the table. If another program has committed that version, the table is read again, because the other commit may have the same changes.
 """
 
@@ -71,11 +71,11 @@ class SideTable:
     fence: Fence = READ_ONLY
     conflicts: CommitConflicts = dataclasses.field(default_factory=CommitConflicts)
 
-    def aside(self, word: str) -> SideTable:
-        """Returns the same table for another kind of commits, which `word` names. These commits have their own app id, so their order
+    def aside(self, kind: str) -> SideTable:
+        """Returns the same table for another kind of commits, which `kind` names. These commits have their own app id, so their order
         keys are stored separately.
         """
-        return dataclasses.replace(self, txn_id=f"{self.app_id}#{word}")
+        return dataclasses.replace(self, txn_id=f"{self.app_id}#{kind}")
 
     def open(self) -> SideTable:
         """Reads the table's newest version. Raises TableError if the table has another owner or cannot be read."""

@@ -131,10 +131,10 @@ def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:
         # pyarrow raises an error for a minimum or maximum that the file does not have, so this is checked first.
         if not all(each and each.has_min_max for each in said):
             return False
-        key, time_us, word = said
+        key, time_us, operation = said
         if (key.min, key.max, time_us.min_raw, time_us.max_raw) != (*[given.rows_key] * 2, *[given.read_at_us] * 2):
             return False
-        if (word.min, word.max) != (READ, READ):
+        if (operation.min, operation.max) != (READ, READ):
             return False
     return True
 

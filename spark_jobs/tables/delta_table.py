@@ -477,8 +477,8 @@ def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn
     change = layout.cluster_change(target.layout, table.snapshot.properties)
     if change is None:
         return []
-    words, properties = change
-    return [f"ALTER TABLE {sql_text.delta_path(target.path)} {words}", set_properties(target.path, properties)]
+    clause, properties = change
+    return [f"ALTER TABLE {sql_text.delta_path(target.path)} {clause}", set_properties(target.path, properties)]
 
 
 def needs_mapping(wanted: tuple[LakeColumn, ...]) -> bool:

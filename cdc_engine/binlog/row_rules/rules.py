@@ -48,12 +48,12 @@ class RowRules:
         """Returns whether the table has any rule."""
         return bool(self.condition or self.masks or self.transform)
 
-    def words(self) -> dict[str, Any]:
+    def as_settings(self) -> dict[str, Any]:
         """Returns the values that identify the rules, for digests. Without a transform, the result has no key `transform`, so that digests
         of earlier Sluice versions stay valid.
         """
-        words = {"condition": self.condition, "masks": [dataclasses.asdict(mask) for mask in self.masks]}
-        return words if self.transform is None else {**words, "transform": self.transform.words()}
+        settings = {"condition": self.condition, "masks": [dataclasses.asdict(mask) for mask in self.masks]}
+        return settings if self.transform is None else {**settings, "transform": self.transform.as_settings()}
 
     @property
     def drops_rows(self) -> bool:

@@ -61,7 +61,7 @@ class Transform:
     identity: str = ""
     call: Callable[[pa.RecordBatch], pa.RecordBatch] = dataclasses.field(compare=False, repr=False)
 
-    def words(self) -> dict[str, Any]:
+    def as_settings(self) -> dict[str, Any]:
         """Returns the values that identify the function's results, for digests."""
         named = (each for each in dataclasses.fields(self) if each.name != "call")
         return {each.name: getattr(self, each.name) for each in named}

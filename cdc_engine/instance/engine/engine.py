@@ -55,7 +55,7 @@ from sluice.cdc_engine.telemetry.traces import Traces
 log = structlog.get_logger()
 
 # States of the parser, with the engine's states under which operators see them.
-OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
+ENGINE_STATE_OF_PARSER = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_SECONDS = 1.0
 
 
@@ -266,9 +266,9 @@ class Engine:
     def _watch_source(self) -> None:
         """Starts the source watch and the failover in threads. `stop` does not wait for them, because a request to a source may hang."""
         self._unwatched = threading.Event()
-        for watch, word in ((self._watch, "watch"), (self._failover, "failover")):
+        for watch, prefix in ((self._watch, "watch"), (self._failover, "failover")):
             if watch is not None:
-                name = f"{word}-{self.name}"
+                name = f"{prefix}-{self.name}"
                 threading.Thread(target=watch.run, args=(self._unwatched,), name=name, daemon=True).start()
 
     # ── batches ──
@@ -473,7 +473,7 @@ class Engine:
                 parser.start(parser.position)
 
     def _set_state(self, state: str, reason: str) -> None:
-        reported = OPERATOR_WORDS.get(state) or engine_state(state)
+        reported = ENGINE_STATE_OF_PARSER.get(state) or engine_state(state)
         # The engine is not stopping, so only the parser stopped, and it starts again at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):

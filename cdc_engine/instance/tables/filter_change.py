@@ -192,8 +192,8 @@ def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> 
 
 def rules_digest(rules: RowRules) -> str:
     """Returns a digest of a table's row rules. The digest reveals no salt."""
-    words = json.dumps(rules.words(), sort_keys=True)
-    return hashlib.scrypt(words.encode(), salt=b"sluice rules", n=1 << 12, r=8, p=1, dklen=8).hex()
+    text = json.dumps(rules.as_settings(), sort_keys=True)
+    return hashlib.scrypt(text.encode(), salt=b"sluice rules", n=1 << 12, r=8, p=1, dklen=8).hex()
 
 
 def _stop_changed(

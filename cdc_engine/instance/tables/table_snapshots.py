@@ -195,14 +195,17 @@ class SourceTables:
     def _as_captured(self, table: TableVersion) -> str:
         """Returns a digest of conf/'s settings for a table. Chunks with different digests cannot be published together."""
         policy = self._policy(table)
-        words = json.dumps(
+        text = json.dumps(
             [
                 table.key,
                 self._columns.kept(table).tolist(),
-                {**dataclasses.asdict(dataclasses.replace(policy, rules=NO_RULES)), "rules": policy.rules.words()},
+                {
+                    **dataclasses.asdict(dataclasses.replace(policy, rules=NO_RULES)),
+                    "rules": policy.rules.as_settings(),
+                },
             ]
         )
-        return hashlib.sha256(words.encode()).hexdigest()[:8]
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def spark_columns(self, table: TableVersion) -> tuple[tuple[str, str], ...]:
         kept = self._columns.kept(table)

@@ -73,13 +73,13 @@ class _Git:
         self._secrets = [each for each in (url, token, login) if each]
         self._environment = _environment(settings_of(url, login if token else ""))
 
-    def run(self, *words: str) -> bytes:
+    def run(self, *arguments: str) -> bytes:
         """Runs a git command and returns its output. If the command fails, raises RemoteAwayError with git's error message, without
         secrets.
         """
         try:
             process = subprocess.Popen(
-                ["git", *words],
+                ["git", *arguments],
                 cwd=self._folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

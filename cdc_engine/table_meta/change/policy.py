@@ -106,12 +106,12 @@ class PolicyAnswer(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ChangeDecision:
-    """The decision about a statement. If the lake follows the statement, `words` has the plan for each item, and `alterations` has the
+    """The decision about a statement. If the lake follows the statement, `plans` has the plan for each item, and `alterations` has the
     changes of the lake's table in order, each with its plan.
     """
 
     verdict: PolicyAnswer
-    words: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
     alterations: tuple[Alteration, ...] = ()
 
 
@@ -119,32 +119,32 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeD
     """Decides whether the lake follows the changes of one statement. `approved` is the plan that an operator approved for the statement,
     or empty.
     """
-    words = [policy[item.kind] for item in items]
-    if STOP in words:
+    plans = [policy[item.kind] for item in items]
+    if STOP in plans:
         return ChangeDecision(PolicyAnswer.STOPPED)
     if approved:
-        words = [_approved(item, approved) if word == HOLD else word for item, word in zip(items, words, strict=True)]
-    if HOLD in words:
+        plans = [_approved(item, approved) if plan == HOLD else plan for item, plan in zip(items, plans, strict=True)]
+    if HOLD in plans:
         return ChangeDecision(PolicyAnswer.HELD)
     planned = [
-        dataclasses.replace(item.alteration, plan=word)
-        for item, word in zip(items, words, strict=True)
+        dataclasses.replace(item.alteration, plan=plan)
+        for item, plan in zip(items, plans, strict=True)
         if item.alteration is not None
     ]
-    return ChangeDecision(PolicyAnswer.FOLLOW, tuple(words), tuple(planned))
+    return ChangeDecision(PolicyAnswer.FOLLOW, tuple(plans), tuple(planned))
 
 
-def _approved(item: Item, word: str) -> str:
+def _approved(item: Item, plan: str) -> str:
     """Returns the plan for a change with the setting `hold` after an operator's approval. If the kind of change does not have the approved
     plan, returns `apply`, or else the first plan of the kind.
     """
-    return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
+    return plan if plan in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 
 
 def choices(items: Sequence[Item], policy: Policy) -> tuple[str, ...]:
     """Returns the plans that an operator can approve for a statement that is held."""
     for_approval = [item for item in items if policy[item.kind] == HOLD]
-    return tuple(dict.fromkeys(word for item in for_approval for word in item.plans))
+    return tuple(dict.fromkeys(plan for item in for_approval for plan in item.plans))
 
 
 def items_of(alterations: Sequence[Alteration]) -> list[Item]:
@@ -203,7 +203,7 @@ class PendingChange:
         """
         lines = [f"`{self.statement}` at {self.position} waits for review."]
         for item in self.items:
-            lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
+            lines += [f"- {item.what}", *(f"    - `{plan}`: {meaning}" for plan, meaning in item.plans.items())]
         table = shlex.quote(f"{self.database}.{self.table}")
         command = f"sluice schema approve {self.destination or 'DESTINATION'} {table}"
         return "\n".join([*lines, f"- to decide: `{command} --plan {'|'.join(self.choices)}`"])

@@ -408,7 +408,7 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_chang
             if isinstance(decision, DdlEffect):
                 yield _without_table(decision)
                 return
-            if decision.words == ("apply",):
+            if decision.plans == ("apply",):
                 yield DdlEffect(name, TableChangeKind.TRUNCATE)
         yield DdlEffect(name, None, DroppedTable(schema=there if isinstance(there, TableSchema) else None))
 
@@ -432,7 +432,7 @@ def _truncate(statement: Truncate, context: DdlContext) -> Iterator[DdlEffect]:
     )
     if isinstance(decision, DdlEffect):
         yield decision
-    elif decision.words == ("apply",):
+    elif decision.plans == ("apply",):
         yield DdlEffect(name, TableChangeKind.TRUNCATE)
 
 

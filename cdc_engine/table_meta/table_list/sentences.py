@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.contracts import TableVersion
 
-CASCADE_WORDS = {
+CASCADE_CLAUSES = {
     "apply": "so Sluice makes the same changes in the lake",
     "stop": "so the table stops at the first such change",
     "ignore": "so rows of the lake DIFFER from those of the source",
@@ -58,19 +58,19 @@ def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = 
     )
 
 
-def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
+def _note(found: Cascade, setting: str, parent_unseen: bool) -> ForeignKeyNote:
     events = (("DELETE", found.on_delete), ("UPDATE", found.on_update))
     actions = " ".join(f"ON {event} {action}" for event, action in events if action)
     parent = ".".join(found.parent)
     what = f"{found.name}: ({', '.join(found.columns)}) follows {parent} ({', '.join(found.referenced)})"
-    done = CASCADE_WORDS["stop" if found.doubt and word == "apply" else word]
+    done = CASCADE_CLAUSES["stop" if found.doubt and setting == "apply" else setting]
     does = f"{what} {actions}, which changes rows" if actions else f"{what}, but {found.doubt}, so it may change rows"
-    sentence = f"{does} without row events. conf/ has cascades: {word}, {done}"
-    stops = word == "apply" and parent_unseen
+    sentence = f"{does} without row events. conf/ has cascades: {setting}, {done}"
+    stops = setting == "apply" and parent_unseen
     if stops:
         sentence += (
             f". If a foreign key changes rows of {parent}, which is not captured, the table STOPS (CASCADE_UNSEEN)"
         )
     return ForeignKeyNote(
-        table=".".join(found.child), sentence=sentence, followed=word == "apply" and not stops and not found.doubt
+        table=".".join(found.child), sentence=sentence, followed=setting == "apply" and not stops and not found.doubt
     )

@@ -358,11 +358,11 @@ def test_a_client_or_a_broker_does_not_get_rows_as_the_source_has_them() -> None
 def test_the_words_of_rules_without_a_transform_are_those_of_older_versions() -> None:
     """Digests of these texts are stored. Other texts would re-snapshot every table with rules after an upgrade."""
     rules = RowRules(condition="a = 1", masks=(ColumnMask(column="b", kind="null"),))
-    assert rules.words() == {
+    assert rules.as_settings() == {
         "condition": "a = 1",
         "masks": [{"column": "b", "kind": "null", "chars": 0, "salt": "", "may_be_missing": False}],
     }
-    assert RowRules(transform=transform()).words()["transform"] == {
+    assert RowRules(transform=transform()).as_settings()["transform"] == {
         "function": "shop_rows:f",
         "reads": ("amount", "note"),
         "writes": ("note", "size"),

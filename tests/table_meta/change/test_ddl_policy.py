@@ -76,13 +76,13 @@ def test_ddl_a_decision_follows_the_policy_and_an_approval_answers_hold_alone(
         assert decision.verdict is PolicyAnswer.HELD
     else:
         assert decision.verdict is PolicyAnswer.FOLLOW
-        for item, word, followed in zip(wanted, words, decision.words, strict=True):
+        for item, word, followed in zip(wanted, words, decision.plans, strict=True):
             assert followed in item.plans
             assert word in {HOLD, followed}
             assert word != HOLD or approved not in item.plans or followed == approved
     told = [item.alteration for item in wanted if item.alteration is not None]
     if decision.verdict is PolicyAnswer.FOLLOW:
-        plans = [word for item, word in zip(wanted, decision.words, strict=True) if item.alteration is not None]
+        plans = [word for item, word in zip(wanted, decision.plans, strict=True) if item.alteration is not None]
         assert list(decision.alterations) == [
             dataclasses.replace(each, plan=plan) for each, plan in zip(told, plans, strict=True)
         ]
