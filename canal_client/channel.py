@@ -128,7 +128,7 @@ class Channel:
     def _come_in(self, login: Login) -> None:
         packet = self._read()
         if packet.type == PacketType.ACK:
-            raise self._turned_away(_parsed(messages.Ack, packet.body, self.address))
+            raise self._refusal(_parsed(messages.Ack, packet.body, self.address))
         if packet.type != PacketType.HANDSHAKE or packet.version != 1:
             raise CanalProtocolError(
                 f"the server at {self.address} does not speak Canal's protocol: correct host and port"
@@ -148,13 +148,13 @@ class Channel:
                 f"{self.address} answered the login with a packet of type {packet.type}: check which server listens there"
             )
         if answer.error_code == FULL:
-            raise self._turned_away(answer)
+            raise self._refusal(answer)
         if answer.error_code:
             raise CanalAuthenticationError(
                 f"{self.address} refuses the login of {login.user!r}: {answer.error_message}"
             )
 
-    def _turned_away(self, answer: Any) -> CanalConnectionError:
+    def _refusal(self, answer: Any) -> CanalConnectionError:
         """Returns the error for a server that accepts no client now. The client can try another server, or this server again later."""
         said = answer.error_message or "the server gave no reason"
         return CanalConnectionError(f"{self.address} refuses connections now ({answer.error_code}): {said}")

@@ -134,8 +134,8 @@ class GtidSet:
         result = dict(self.runs)
         for index in np.unique(source[source >= 0]):
             name, numbers = sources[index], np.unique(number[source == index])
-            cuts = np.flatnonzero(np.diff(numbers) != 1)
-            firsts, lasts = numbers[np.r_[0, cuts + 1]].tolist(), numbers[np.r_[cuts, -1]].tolist()
+            gaps = np.flatnonzero(np.diff(numbers) != 1)
+            firsts, lasts = numbers[np.r_[0, gaps + 1]].tolist(), numbers[np.r_[gaps, -1]].tolist()
             result[name] = merged((*result.get(name, ()), *zip(firsts, lasts, strict=True)))
         return GtidSet(result)
 

@@ -63,7 +63,7 @@ class UploadedFiles:
         except (StoreError, OSError) as error:
             raise SparkJobError(f"{path.name} could not be uploaded for Spark: {error}; Sluice tries again") from None
 
-    def placed(self, files: StoredFiles) -> str:
+    def url_of(self, files: StoredFiles) -> str:
         """Returns the URL at which Spark reads the rows of a snapshot, or its buffered changes. Uploads them if they are not in an object
         store yet.
         """

@@ -82,7 +82,7 @@ def head(event: Event, chance: random.Random) -> Event:
     return bytes(changed)
 
 
-def cut(event: Event, chance: random.Random) -> Event:
+def truncate(event: Event, chance: random.Random) -> Event:
     return with_length(event[: chance.randrange(types.HEADER_BYTES, len(event) + 1)])
 
 
@@ -134,7 +134,7 @@ def inside(event: Event, chance: random.Random) -> Event:
 def damaged_inside(events: list[Event], chance: random.Random) -> list[Event]:
     index = chance.randrange(len(events)) if events else 0
     return [
-        chance.choice((flip, head, cut, grow, lie, retype))(event, chance) if number == index else event
+        chance.choice((flip, head, truncate, grow, lie, retype))(event, chance) if number == index else event
         for number, event in enumerate(events)
     ]
 
@@ -149,4 +149,4 @@ def _payload_at(event: Event) -> tuple[int, bool]:
     return at + 1, at > types.HEADER_BYTES
 
 
-WAYS = (flip, head, head, cut, grow, lie, retype, inside, inside)
+WAYS = (flip, head, head, truncate, grow, lie, retype, inside, inside)

@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.02
 RUNS_LOOKED_AT = 1000
 # By part: the field with the time at which the part ends. `shown` is the time of the commit with the observed change.
 PARTS = {
-    "wait_for_batch": "cut",
+    "wait_for_batch": "handed_out",
     "staging": "staged",
     "request": "requested",
     "queue": "dequeued",
@@ -46,7 +46,7 @@ class DeliveryTimes:
     deliveries. So only its first delivery has `requested`, `dequeued` and `started`.
     """
 
-    cut: float = 0.0
+    handed_out: float = 0.0
     staged: float = 0.0
     requested: float = 0.0
     dequeued: float = 0.0
@@ -93,7 +93,7 @@ class BatchWatch(Sampler):
         self._head = delivery
         if batch is None:
             return
-        times = self.deliveries.setdefault(delivery, DeliveryTimes(cut=now))
+        times = self.deliveries.setdefault(delivery, DeliveryTimes(handed_out=now))
         if batch.path and not times.staged:
             times.staged = now
         if times.staged and not times.taken and not batch.appendable and run_lock_held(self._directory):
@@ -107,7 +107,7 @@ class BatchWatch(Sampler):
                 times = self.deliveries.get(int(delivery)) if delivery else None
                 stats = instance.get_run_stats(record.dagster_run.run_id) if times else None
                 # The tags of a draining run name its last batch, but its start belongs to its first batch.
-                if times and stats and (stats.start_time or 0.0) >= times.cut:
+                if times and stats and (stats.start_time or 0.0) >= times.handed_out:
                     times.requested = record.create_timestamp.timestamp()
                     times.dequeued, times.started = stats.launch_time or 0.0, stats.start_time or 0.0
 

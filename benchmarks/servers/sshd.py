@@ -60,12 +60,12 @@ class SshServer:
     def stop(self) -> None:
         """Ends the server and all its connections."""
         if self._process is not None and self._process.poll() is None:
-            self.cut()
+            self.disconnect()
             self._process.kill()
             self._process.wait()
         self._process = None
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Ends all connections. The server continues."""
         assert self._process is not None
         for child in psutil.Process(self._process.pid).children(recursive=True):

@@ -29,7 +29,7 @@ Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")
 Describe = Callable[[LoggedStatement], DescribedStatement | None]
 # The index of an event in its part of the batch, and a message that is sent for this event.
-Placed = tuple[int, Message]
+IndexedMessage = tuple[int, Message]
 TableT = TypeVar("TableT")
 
 
@@ -77,7 +77,7 @@ class MessageMaker:
     def _flat_of(self, part: EntryPart, batch_id: int, now_ms: int) -> list[Message]:
         if part.statement is not None:
             return self._flat_statement(part, part.statement, batch_id, now_ms)
-        found: list[Placed] = []
+        found: list[IndexedMessage] = []
         marks, origins = self._entries.marks(part), EventOrigins(part.block)
         for table, route, indices, shown in self._tables(part):
             units = units_of(shown, route.partition, route.hashing)
@@ -107,7 +107,7 @@ class MessageMaker:
         """
         if part.statement is not None:
             return []
-        found: list[Placed] = []
+        found: list[IndexedMessage] = []
         origins = EventOrigins(part.block)
         for entries, route, indices, shown in self._tables(part):
             table = _of_version(self._by_schema, entries, subjects.form.table)
@@ -144,7 +144,7 @@ class MessageMaker:
             entry, origin = self._entries.statement(part.block, part.statement), part.statement.offset
             return [Message(route.topic, route.partition, entry, origin_of(part.block, 0, origin))]
         file = np.frombuffer(part.block.file.encode(), np.uint8)
-        found: list[Placed] = []
+        found: list[IndexedMessage] = []
         marks, origins = self._entries.marks(part), EventOrigins(part.block)
         for table, route, indices, shown in self._tables(part):
             headers = origins.of(shown.facts)
@@ -195,7 +195,7 @@ def _of_version(
     return found[1]
 
 
-def _in_order(found: list[Placed]) -> list[Message]:
+def _in_order(found: list[IndexedMessage]) -> list[Message]:
     """Returns the messages, sorted by the index of their event. Several messages of one event stay in their order."""
     return [message for _, message in sorted(found, key=itemgetter(0))]
 

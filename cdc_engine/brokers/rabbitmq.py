@@ -108,7 +108,7 @@ class RabbitPublisher:
             try:
                 link.open(given_up)
             except PublishError as error:
-                link.cut()
+                link.abort()
                 errors.append(error)
             else:
                 return link
@@ -117,7 +117,7 @@ class RabbitPublisher:
     def close(self) -> None:
         link, self._link = self._link, None
         if link is not None:
-            link.cut()
+            link.abort()
 
 
 class _Link:
@@ -169,7 +169,7 @@ class _Link:
         if self._failed:
             raise self._failed
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Aborts the connection, and discards messages that were not sent. An orderly close would first send these messages."""
         with contextlib.suppress(Exception):  # Ignores all errors, because the connection is not used any more.
             transport = self._connection._transport  # noqa: SLF001  there is no other way

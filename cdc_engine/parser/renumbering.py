@@ -32,7 +32,7 @@ def renumbered(cursor: Position, facts: ServerFacts) -> str:
     )
 
 
-def cut_off(cursor: Position, facts: ServerFacts) -> str:
+def ends_before(cursor: Position, facts: ServerFacts) -> str:
     """Returns a sentence if the server's copy of the cursor's file now ends before the cursor, otherwise ""."""
     size = next((log.size_bytes for log in facts.logs if log.file == cursor.file), cursor.offset)
     if cursor.offset <= size:

@@ -15,7 +15,7 @@ import dataclasses
 
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
-from sluice.cdc_engine.parser.renumbering import base, comes_before, cut_off, refilled, renumbered, written_again
+from sluice.cdc_engine.parser.renumbering import base, comes_before, ends_before, refilled, renumbered, written_again
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.position import Position
 
@@ -276,7 +276,7 @@ def _same_server_gap(cursor: Position, facts: ServerFacts, renumbering: str) -> 
     """
     taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
     if not renumbering:
-        why = cut_off(cursor, facts) or refilled(cursor, taken, purged, facts)
+        why = ends_before(cursor, facts) or refilled(cursor, taken, purged, facts)
         return Lost(reason=why) if why else None
     again = written_again(taken, purged, facts.server_uuid)
     if not again:

@@ -84,14 +84,14 @@ class ChunksInStore:
     large.
     """
 
-    def __init__(self, placed: StoredFiles) -> None:
-        self._placed, self._mine = placed, uuid.uuid4().hex[:12]
+    def __init__(self, files: StoredFiles) -> None:
+        self._files, self._mine = files, uuid.uuid4().hex[:12]
 
     def prepare(self) -> tuple[KeptChunk, ...]:
         with self._translated():
-            shutil.rmtree(self._placed.folder, ignore_errors=True)
-            make_folder(self._placed.folder)
-            store = self._placed.store()
+            shutil.rmtree(self._files.folder, ignore_errors=True)
+            make_folder(self._files.folder)
+            store = self._files.store()
             sizes = store.sizes()
             whole = _without_gap(self._records([name for name in sizes if name.startswith("_")]), sizes.__contains__)
             store.remove_files(sizes.keys() - _files_of(whole))
@@ -99,23 +99,23 @@ class ChunksInStore:
 
     def clear(self) -> None:
         with self._translated():
-            self._placed.store().remove()
+            self._files.store().remove()
 
     def rows_path(self, chunk: Chunk) -> Path:
-        return self._placed.folder / f"{chunk.number:06d}-{self._mine}.parquet"
+        return self._files.folder / f"{chunk.number:06d}-{self._mine}.parquet"
 
     def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
         rows = self.rows_path(chunk)
         with self._translated():
-            self._placed.put(rows, rows.name)
+            self._files.put(rows, rows.name)
             record = json.dumps({**_record(chunk, facts), "file": rows.name})
-            self._placed.store().write(_record_name(chunk), record.encode())
+            self._files.store().write(_record_name(chunk), record.encode())
         rows.unlink()
 
     def _records(self, names: Collection[str]) -> list[KeptChunk]:
-        folder = Path(tempfile.mkdtemp(dir=self._placed.folder))
+        folder = Path(tempfile.mkdtemp(dir=self._files.folder))
         try:
-            self._placed.store().get(names, folder)
+            self._files.store().get(names, folder)
             return [_read(folder / name) for name in sorted(names)]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -130,9 +130,9 @@ class ChunksInStore:
             ) from None
 
 
-def chunks_in(placed: StoredFiles) -> ChunkFiles:
+def chunks_in(files: StoredFiles) -> ChunkFiles:
     """Returns the chunks of one generation, which are in a folder or in an object store. Only one process at a time may use the result."""
-    return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
+    return ChunksInStore(files) if files.url else ChunksInFolder(files.folder)
 
 
 def is_complete(whole: tuple[KeptChunk, ...]) -> bool:

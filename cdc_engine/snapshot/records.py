@@ -127,13 +127,13 @@ class SnapshotRecords:
         """Returns the location of a snapshot's buffered changes. The location changes when `buffered_after` of the record changes, because
         the changes that were buffered before are no longer used.
         """
-        return self._placed(record.name, f"{record.snapshot_id}-changes-{record.buffered_after}")
+        return self._stored_files(record.name, f"{record.snapshot_id}-changes-{record.buffered_after}")
 
     def cascades(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of buffered changes of parent tables that change rows of the snapshot's table through foreign keys. The
         location changes together with that of `changes`.
         """
-        return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
+        return self._stored_files(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
         """Returns the number of buffered changes of parent tables. Raises MetaError if the names of the files cannot be read.
@@ -148,7 +148,7 @@ class SnapshotRecords:
 
     def chunks(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of the chunks of the record's generation."""
-        return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
+        return self._stored_files(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
     def reading(self) -> Lock:
         """Returns the lock that a run holds while it reads and publishes snapshots. The lock becomes free when the run is killed, even if
@@ -232,7 +232,7 @@ class SnapshotRecords:
                 "re-snapshot the table"
             ) from error
 
-    def _placed(self, name: str, folder: str) -> StoredFiles:
+    def _stored_files(self, name: str, folder: str) -> StoredFiles:
         here = self._folder / digest_of(name) / folder
         if not self._location.is_apart:
             return StoredFiles(folder=here)

@@ -96,9 +96,9 @@ def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
     tables = part.block.event_table[part.first_event : part.last_event]
     order = np.argsort(tables, kind="stable")
     grouped = tables[order]
-    cuts = np.flatnonzero(np.diff(grouped)) + 1
+    ends = np.flatnonzero(np.diff(grouped)) + 1
     by_name: dict[str, list[Int64s]] = defaultdict(list)
-    for indices in np.split(order, cuts) if len(order) else []:
+    for indices in np.split(order, ends) if len(order) else []:
         by_name[part.block.tables[tables[indices[0]]].name].append(indices)
     runs: list[tuple[TableVersion, Int64s]] = []
     for groups in by_name.values():

@@ -172,7 +172,7 @@ class PreparedFiles:
         with self._bringing:
             if self._copies is not None and not path.exists():
                 make_folder(self._directory)
-                self._copies.bring(record, path)
+                self._copies.download(record, path)
         return path
 
     def _remove(self, record: CopyName) -> None:

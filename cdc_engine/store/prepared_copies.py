@@ -85,7 +85,7 @@ class PreparedCopies:
             self._folder().put_file(path, name)
         self._names.setdefault(record.key, set()).add(name)
 
-    def bring(self, record: CopyName, path: Path) -> None:
+    def download(self, record: CopyName, path: Path) -> None:
         """Downloads the events of a record to `path`."""
         with self._translated():
             folder = path.with_suffix(".downloaded")

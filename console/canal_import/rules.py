@@ -97,7 +97,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
         f"{INSTANCE}filter.regex, {INSTANCE}filter.black.regex: `include` and `exclude`; the system schemas "
         f"of the server stay out of the lake ({EXCLUDE})"
     )
-    findings.left += _cut_filters(cursors, record["include"])
+    findings.left += _narrowed_filters(cursors, record["include"])
     for key, own in (("filter.field", "column_include"), ("filter.black.field", "column_exclude")):
         if columns := settings.get(INSTANCE + key):
             record[own] = columns
@@ -123,7 +123,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
     return record
 
 
-def _cut_filters(cursors: Cursors, include: str) -> list[str]:
+def _narrowed_filters(cursors: Cursors, include: str) -> list[str]:
     found = ((client, not_captured(client.filter, include, EXCLUDE)) for client in cursors.clients)
     return [
         f"the filter {client.filter} of client {client.client_id}: in Canal this filter replaced "

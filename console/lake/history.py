@@ -165,7 +165,7 @@ def render(history: Sequence[CommittedInterval]) -> Table:
         shown.add_row(
             f"{each.version_before} → {each.version}",
             moment(each.committed_at_us),
-            _hand(each),
+            _operation_of(each),
             _changes(each),
             f"+{each.rows_inserted} ~{each.rows_updated} -{each.rows_deleted}",
             position_text(each.start),
@@ -176,7 +176,7 @@ def render(history: Sequence[CommittedInterval]) -> Table:
     return shown
 
 
-def _hand(interval: CommittedInterval) -> str:
+def _operation_of(interval: CommittedInterval) -> str:
     """Returns the operation that made a commit: the delivery number of a batch, or a snapshot, backfill or repair with its id."""
     if not interval.ours:
         return "another writer"

@@ -121,8 +121,10 @@ def _obstacles(
         )
     if not commits or min(each.version_before for each in commits) > rebuilt.base:
         yield f"the log of the table no longer has the commits after version {rebuilt.base}: {build_again}"
-    if mended := [each for each in ours if each.kind in (BACKFILL_KIND, REPAIR_KIND) and each.version > rebuilt.base]:
-        what = f"version {mended[-1].version} of the table was written by a {mended[-1].kind}"
+    if corrections := [
+        each for each in ours if each.kind in (BACKFILL_KIND, REPAIR_KIND) and each.version > rebuilt.base
+    ]:
+        what = f"version {corrections[-1].version} of the table was written by a {corrections[-1].kind}"
         yield (
             f"{what}. The past state was built from version {rebuilt.base} and lacks that correction: keep "
             "the corrected table, and do not swap"

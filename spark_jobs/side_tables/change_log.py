@@ -21,7 +21,7 @@ from deltalake import write_deltalake
 from sluice.batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
 from sluice.object_stores.stored_files import StoredFiles
 from sluice.spark_jobs.cascades.files import DERIVED
-from sluice.spark_jobs.side_tables.columns import placed
+from sluice.spark_jobs.side_tables.columns import map_columns
 from sluice.spark_jobs.side_tables.log_rows import LogRows, event_row, log_schema
 from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, types_of
 from sluice.spark_jobs.staged_batch import last_order_key
@@ -81,7 +81,7 @@ def append_read(
         return False
     names = chunks.names()
     types = {field.name: field.type for field in chunks.schema(names[0])}
-    own = LogRows(names=placed(table.name, columns, _images_of(table)).names, types=types)
+    own = LogRows(names=map_columns(table.name, columns, _images_of(table)).names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from event_row(own.schema, READ, *position, json.dumps(details)).to_batches()
@@ -94,7 +94,7 @@ def append_read(
 
 def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: str) -> bool:
     types = {field.name: field.type for field in pq.read_schema(segment.file)}
-    columns = placed(table.name, segment.columns, _images_of(table))
+    columns = map_columns(table.name, segment.columns, _images_of(table))
     own = LogRows(names=columns.names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:

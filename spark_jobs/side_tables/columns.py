@@ -31,7 +31,7 @@ class MappedColumns:
     added: tuple[LakeColumn, ...]
 
 
-def placed(
+def map_columns(
     name: str, columns: Sequence[LakeColumn], there: Mapping[str, str], taken: Sequence[str] = ()
 ) -> MappedColumns:
     """Maps the columns of the source table `name` ("database.table") to columns of the change log or history. `there` has the existing

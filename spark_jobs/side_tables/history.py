@@ -25,7 +25,7 @@ from sluice.spark_jobs.merging.fold import images, parquet_view, staged_view
 from sluice.spark_jobs.merging.merge_sql import fill_values
 from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.side_tables import history_sql
-from sluice.spark_jobs.side_tables.columns import MappedColumns, placed, taken_over
+from sluice.spark_jobs.side_tables.columns import MappedColumns, map_columns, taken_over
 from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable
 from sluice.spark_jobs.side_tables.versions import (
     CLOSES,
@@ -301,7 +301,7 @@ class History:
         order key and the record of the next commit.
         """
         if self.table.log is None:
-            mapped = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
+            mapped = map_columns(self.table.name, columns, {}, [column.name for column in PERIOD])
             fields = [pa.field(mapped.names[column.name], types.field(column.name).type) for column in columns]
             own = [pa.field(column.name, PERIOD_TYPES[column.name]) for column in PERIOD]
             comment = (
@@ -330,7 +330,7 @@ class History:
         uncertain whether values were copied, `_lack` looks for such rows.
         """
         there = self._given
-        mapped = placed(self.table.name, columns, there, [column.name for column in PERIOD])
+        mapped = map_columns(self.table.name, columns, there, [column.name for column in PERIOD])
         keys = _spelled(mapped.names, key)
         found = [
             each

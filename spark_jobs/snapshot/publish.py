@@ -258,7 +258,7 @@ def _show(session: LakeSession, given: Publication) -> bool:
     """Creates views of the rows that were read and of the buffered changes. Returns whether images lack columns. Raises ColumnsDifferError
     if a missing value is in neither view.
     """
-    chunks, changes = session.uploaded.placed(given.chunks), session.uploaded.placed(given.changes)
+    chunks, changes = session.uploaded.url_of(given.chunks), session.uploaded.url_of(given.changes)
     session.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
     partial = is_partial(given)
     types = publish_sql.change_types(given.columns, partial=partial)

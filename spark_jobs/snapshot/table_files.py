@@ -29,11 +29,11 @@ MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFile:
-    """A file of a new table. `name` is relative to the table's path. `placed_at_ms` is in milliseconds since 1970."""
+    """A file of a new table. `name` is relative to the table's path. `modified_at_ms` is in milliseconds since 1970."""
 
     name: str
     size: int
-    placed_at_ms: int
+    modified_at_ms: int
     footer: pq.FileMetaData
 
 
@@ -91,7 +91,7 @@ class FilesInFolder:
         return TableFile(
             name=file.name,
             size=found.st_size,
-            placed_at_ms=round(found.st_mtime * 1000),
+            modified_at_ms=round(found.st_mtime * 1000),
             footer=pq.read_metadata(file),
         )
 
@@ -145,7 +145,7 @@ class FilesInStore:
 
     def _table_file(self, name: str, size: int, footer: pq.FileMetaData) -> TableFile:
         self._complete[name] = size
-        return TableFile(name=name, size=size, placed_at_ms=round(time.time() * 1000), footer=footer)
+        return TableFile(name=name, size=size, modified_at_ms=round(time.time() * 1000), footer=footer)
 
 
 def _write_rows(file: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:

@@ -203,7 +203,7 @@ def _contents(
                 "path": file.name,
                 "partitionValues": {},
                 "size": file.size,
-                "modificationTime": file.placed_at_ms,
+                "modificationTime": file.modified_at_ms,
                 "dataChange": True,
                 "stats": statistics(file.footer, wanted, indexed),
             }
@@ -225,10 +225,10 @@ def _contents(
 
 @dataclasses.dataclass(frozen=True)
 class _Filling:
-    """Puts the files of a table into `place`."""
+    """Puts the files of a table into `new_files`."""
 
     given: Publication
-    place: NewTableFiles
+    new_files: NewTableFiles
 
     def files(self) -> list[TableFile]:
         """Returns the files, each one complete and durable. Returns none if there are no rows."""
@@ -237,15 +237,15 @@ class _Filling:
             schema = chunks.schema(chunks.names()[0])
             buffered = BufferedKeys(self.given.changes, self.given.key, schema)
             if buffered.live.num_rows:
-                found.append(self.place.write(schema, (buffered.live,)))
+                found.append(self.new_files.write(schema, (buffered.live,)))
         sizes = chunks.sizes()
 
         def of_chunk(name: str) -> TableFile | None:
             return self._of_chunk(name, sizes[name], buffered=buffered)
 
-        if self.place.parallel == 1 or len(sizes) == 1:
+        if self.new_files.parallel == 1 or len(sizes) == 1:
             return [*found, *filter(None, map(of_chunk, sizes))]
-        with ThreadPoolExecutor(self.place.parallel, thread_name_prefix="table-files") as pool:
+        with ThreadPoolExecutor(self.new_files.parallel, thread_name_prefix="table-files") as pool:
             return [*found, *filter(None, pool.map(of_chunk, sizes))]
 
     def _of_chunk(self, name: str, size: int, *, buffered: BufferedKeys | None) -> TableFile | None:
@@ -258,7 +258,7 @@ class _Filling:
             gone = self._gone(read, buffered) if buffered else {}
             if gone:
                 return self._rest(read, gone)
-        return self.place.take(ReadChunk(files=chunks, name=name, size=size, footer=footer))
+        return self.new_files.take(ReadChunk(files=chunks, name=name, size=size, footer=footer))
 
     def _gone(self, read: pq.ParquetFile, buffered: BufferedKeys) -> dict[int, Any]:
         """Returns, for each row group, a mask of its rows whose keys have buffered changes. Row groups without such rows are omitted."""
@@ -282,4 +282,4 @@ class _Filling:
                 rows = read.read_row_group(number)
                 yield rows.filter(pa.array(~gone[number])) if number in gone else rows
 
-        return self.place.write(read.schema_arrow, groups())
+        return self.new_files.write(read.schema_arrow, groups())

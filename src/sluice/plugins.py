@@ -33,8 +33,8 @@ class PluginGroup:
                 f"{self.name}, in the environment that Sluice runs in)"
             )
         if len({each.value for each in found}) > 1:
-            brought = ", ".join(sorted(described(each) for each in found))
-            return f"the {self.what} {name!r} is installed more than once: {brought}; remove all of these packages except one"
+            packages = ", ".join(sorted(described(each) for each in found))
+            return f"the {self.what} {name!r} is installed more than once: {packages}; remove all of these packages except one"
         return ""
 
     def entry(self, name: str) -> EntryPoint:

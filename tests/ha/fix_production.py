@@ -315,7 +315,7 @@ class Production:
         """Interrupts the host's connections to all ZooKeeper nodes."""
         for line in self._lines[host]:
             line.turn_to(free_port())
-            line.cut()
+            line.disconnect()
 
     def connect(self, host: str) -> None:
         for line, port in zip(self._lines[host], self._nodes, strict=True):
@@ -345,4 +345,4 @@ class Production:
         if hasattr(self, "instance"):
             self.instance.dispose()
         for line in itertools.chain.from_iterable(self._lines.values()):
-            line.cut()
+            line.disconnect()

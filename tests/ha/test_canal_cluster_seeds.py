@@ -106,7 +106,7 @@ class Host:
         """Interrupts the connections to all ZooKeeper nodes."""
         for line in self.lines:
             line.turn_to(free_port())
-            line.cut()
+            line.disconnect()
 
     def connect(self) -> None:
         for line, port in zip(self.lines, self._nodes, strict=True):
@@ -163,7 +163,7 @@ def cluster(root: Path, captured: Captured, zookeeper: ZooKeeperEnsemble, store:
         for host in hosts:
             host.kill()
             for line in host.lines:
-                line.cut()
+                line.disconnect()
 
 
 def go_client(root: Path) -> str:

@@ -328,7 +328,7 @@ def test_failover_ha_s3_of_two_engine_hosts_under_load(
             active, standby = active_of(pair, lake)
             line = lines[pair.index(active)]
             line.turn_to(free_port())
-            line.cut()
+            line.disconnect()
             lake.wait_until_written_by(standby)
             line.turn_to(keeper.port)
 
@@ -337,7 +337,7 @@ def test_failover_ha_s3_of_two_engine_hosts_under_load(
 
             active, _ = active_of(pair, lake)
             store_line.turn_to(free_port())
-            store_line.cut()
+            store_line.disconnect()
             wait_for("a host misses the store", lambda: any(host.said("cannot be used now") for host in pair), 60)
             store_line.turn_to(s3_store.port)
 
@@ -345,7 +345,7 @@ def test_failover_ha_s3_of_two_engine_hosts_under_load(
             require_each_once(lake, stop_traffic(), late.rows)
     finally:
         for proxy in (*lines, store_line):
-            proxy.cut()
+            proxy.disconnect()
         keeper.kill()
 
 
@@ -365,7 +365,7 @@ def test_failover_ha_s3_with_the_lease_in_postgres(
             active.process.send_signal(signal.SIGCONT)
 
             line.turn_to(free_port())
-            line.cut()
+            line.disconnect()
             for host in pair:
                 wait_for(f"{host.name} misses Postgres", functools.partial(host.said, "META"), 60)
             line.turn_to(port)
@@ -373,4 +373,4 @@ def test_failover_ha_s3_with_the_lease_in_postgres(
             takes_over_without_the_folder(late, lake, pair)
             require_each_once(lake, stop_traffic(), late.rows)
     finally:
-        line.cut()
+        line.disconnect()

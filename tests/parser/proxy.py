@@ -31,7 +31,7 @@ class Proxy:
         """Sends new connections to another server. Open connections stay, as when a host name gets another address."""
         self._server_port = server_port
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Ends every connection through the proxy at once. New ones are accepted."""
         with self._lock:
             lines, self._open = self._open, []
@@ -46,7 +46,7 @@ class Proxy:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.cut()
+        self.disconnect()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -81,7 +81,7 @@ def test_a_cut_line_within_a_transaction_loses_and_doubles_nothing(shop: Databas
         def cut_in_the_middle(block: Block) -> None:
             if block.event_count and not block.transaction_count and not cut.is_set():
                 cut.set()
-                proxy.cut()
+                proxy.disconnect()
 
         capture.sink.gate = cut_in_the_middle
         with shop.connect(autocommit=False) as connection, connection.cursor() as cursor:

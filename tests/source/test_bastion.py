@@ -71,7 +71,7 @@ def test_the_stream_continues_after_the_bastion_was_lost(
     with running(captured) as engine:
         captured.insert(range(3))
         assert captured.take(engine, 3) == [0, 1, 2]
-        bastion.cut()
+        bastion.disconnect()
         captured.insert(range(3, 5))
         assert captured.take(engine, 2) == [3, 4]
         bastion.stop()

@@ -65,7 +65,7 @@ class Behind(Broken):
 
     def spark_dies(self) -> None:
         self.line.turn_to(free_port())
-        self.line.cut()
+        self.line.disconnect()
 
     def spark_is_back(self) -> None:
         self.line.turn_to(self.port)

@@ -65,15 +65,15 @@ class _Handler(ForwardingHandler):
 
     def _copy(self, bucket: str, name: str) -> None:
         from_bucket, _, source = self.headers[COPY_SOURCE].removeprefix("/").partition("/")
-        place = f"/storage/v1/b/{from_bucket}/o/{_quoted(source)}/copyTo/b/{bucket}/o/{_quoted(name)}"
-        answer, found = self.answer("POST", f"{place}?{self._condition()}", b"")
+        path = f"/storage/v1/b/{from_bucket}/o/{_quoted(source)}/copyTo/b/{bucket}/o/{_quoted(name)}"
+        answer, found = self.answer("POST", f"{path}?{self._condition()}", b"")
         self._say_written(answer, found)
 
     def _move(self, move: re.Match[str], query: str) -> None:
         # The client's body is compressed. The empty body that is sent here is not.
         del self.headers["Content-Encoding"]
-        place = f"{move['source']}/copyTo/b/{move['bucket']}/o/{move['target']}"
-        answer, found = self.answer("POST", f"{place}?{query}", b"")
+        path = f"{move['source']}/copyTo/b/{move['bucket']}/o/{move['target']}"
+        answer, found = self.answer("POST", f"{path}?{query}", b"")
         if answer.status == http.client.OK:
             self.answer("DELETE", move["source"], b"")
         self._say(answer.status, found, {"Content-Type": "application/json"})

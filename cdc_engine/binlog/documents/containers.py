@@ -15,7 +15,7 @@ from sluice.cdc_engine.binlog.documents.jsonb import DEPTH_MAX, INT16, INT32, LI
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWARDS
+TRUNCATED, LARGER, BACKWARDS = statuses.TRUNCATED, statuses.LARGER, statuses.BACKWARDS
 # Fields of an open container: its offset, the first valid offset of content, the number of its values, the number of values visited, the
 # width of its offsets, and the bytes of a key entry (0: an array). Then come fields of the container's current value: its kind, its offset,
 # and the offset and size of its key. The fields NODE and LAST are for the callers.
@@ -33,7 +33,7 @@ def enter(buffer: Bytes, kind: Integer, at: Integer, end: Integer, stack: Int64s
     """Opens the container of kind `kind` at `at`: checks its header and fills the stack's entry at `depth`."""
     width = np.int64(4) if kind & 1 else np.int64(2)
     if at + 2 * width > end:
-        return CUT_OFF
+        return TRUNCATED
     count, size = little_endian(buffer, at, width), little_endian(buffer, at + width, width)
     key_bytes = width + 2 if kind < SMALL_ARRAY else np.int64(0)
     content = 2 * width + count * (key_bytes + 1 + width)
@@ -56,7 +56,7 @@ def step(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer) -> Integer:
         if offset < content:
             return BACKWARDS
         if at + offset + size > end:
-            return CUT_OFF
+            return TRUNCATED
         stack[depth, KEY_OFFSET], stack[depth, KEY_SIZE] = at + offset, size
     entry = at + 2 * width + stack[depth, COUNT] * key_bytes + index * (1 + width)
     kind, value_offset = np.int64(buffer[entry]), entry + 1

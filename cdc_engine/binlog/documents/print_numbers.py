@@ -12,7 +12,7 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.documents.doubles import shortest_digits
-from sluice.cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_NUMBER
+from sluice.cdc_engine.binlog.documents.statuses import NO_DECIMAL, NO_NUMBER, TRUNCATED
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes
 
@@ -122,7 +122,7 @@ def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: 
     (`column_types.decimals`).
     """
     if size < 3:
-        return CUT_OFF
+        return TRUNCATED
     precision, scale = np.int64(buffer[start]), np.int64(buffer[start + 1])
     if precision == 0 or scale > precision:
         return NO_DECIMAL
@@ -135,7 +135,7 @@ def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: 
     while digits < precision:
         group = group_size(digits, whole, precision)
         if offset + BYTES_OF_DIGITS[group] > end:
-            return CUT_OFF
+            return TRUNCATED
         value = group_value(buffer, offset, BYTES_OF_DIGITS[group], offset == start + 2, negative)
         if value >= POWERS[group]:
             return NO_DECIMAL

@@ -27,7 +27,7 @@ from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes
 
-CUT_OFF, ENDLESS, KIND_UNKNOWN, ROOM = statuses.CUT_OFF, statuses.ENDLESS, statuses.KIND, statuses.ROOM
+TRUNCATED, ENDLESS, KIND_UNKNOWN, ROOM = statuses.TRUNCATED, statuses.ENDLESS, statuses.KIND, statuses.ROOM
 LITERAL_UNKNOWN = statuses.LITERAL
 ESCAPED_BYTES_MAX = len(r"\u0000")  # The maximum number of bytes of the escape for one byte of a string.
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
@@ -71,7 +71,7 @@ def print_scalar(buffer: Bytes, kind: Integer, at: Integer, end: Integer, out: B
         return KIND_UNKNOWN
     size = NUMBER_BYTES[kind]
     if at + size > end:
-        return CUT_OFF
+        return TRUNCATED
     if used + NUMBER_ROOM > out.shape[0]:
         return ROOM
     value = little_endian(buffer, at, size)
@@ -84,7 +84,7 @@ def print_scalar(buffer: Bytes, kind: Integer, at: Integer, end: Integer, out: B
 @kernel
 def print_literal(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Integer) -> Integer:
     if at >= end:
-        return CUT_OFF
+        return TRUNCATED
     code = np.int64(buffer[at])
     if code >= LITERAL_STARTS.shape[0]:
         return LITERAL_UNKNOWN
@@ -111,7 +111,7 @@ def print_string(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
 def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Integer) -> Integer:
     """Writes an opaque value, which consists of a column's type code, a length and a value of that type."""
     if at >= end:
-        return CUT_OFF
+        return TRUNCATED
     code = np.int64(buffer[at])
     start, size = sized(buffer, at + 1, end)
     if start < 0:
@@ -122,7 +122,7 @@ def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
         return print_decimal(buffer, start, size, out, used)
     if HAS_DATE[code] or HAS_CLOCK[code]:
         if size != MOMENT_BYTES:
-            return CUT_OFF
+            return TRUNCATED
         return print_moment(buffer, start, HAS_DATE[code], HAS_CLOCK[code], out, used)
     return print_base64(buffer, code, start, size, out, used)
 
@@ -136,10 +136,10 @@ def sized(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
         size |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
-            return (at, size) if at + size <= end else (np.int64(CUT_OFF), size)
+            return (at, size) if at + size <= end else (np.int64(TRUNCATED), size)
         if shift > LENGTH_SHIFT_MAX:
             return np.int64(ENDLESS), size
-    return np.int64(CUT_OFF), size
+    return np.int64(TRUNCATED), size
 
 
 @kernel

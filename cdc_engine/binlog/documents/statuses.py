@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-ROOM, CUT_OFF, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMBER, NO_DECIMAL, LEFT, NODES = range(
+ROOM, TRUNCATED, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMBER, NO_DECIMAL, LEFT, NODES = range(
     -1, -13, -1
 )
 # ROOM, NODES and LEFT have no message. After ROOM or NODES, the caller repeats the call with more space for text or nodes. After LEFT,
 # the Python parser (`json_diff`) handles the document.
 MESSAGES = {
-    CUT_OFF: "the document is truncated",
+    TRUNCATED: "the document is truncated",
     IN_EACH_OTHER: "parts of the document overlap",
     LARGER: "an object or array in the document is larger than its stated size",
     BACKWARDS: "an offset in the document points backwards",

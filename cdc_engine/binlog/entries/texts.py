@@ -237,8 +237,8 @@ def _in_zone(column: Column, time_zone: str) -> Callable[[Values], AnyArray]:
     def finish(values: Values) -> AnyArray:
         shown: Any = instants(values).cast(pa.timestamp("us", time_zone))
         local = pc.local_timestamp(shown).cast(pa.string())
-        cut = pc.utf8_slice_codeunits(local, 0, SECONDS_CHARS + (digits + 1 if digits else 0))
-        moved: AnyArray = pc.coalesce(cut, in_utc(values))
+        truncated = pc.utf8_slice_codeunits(local, 0, SECONDS_CHARS + (digits + 1 if digits else 0))
+        moved: AnyArray = pc.coalesce(truncated, in_utc(values))
         return moved
 
     return finish

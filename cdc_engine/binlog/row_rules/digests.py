@@ -47,7 +47,7 @@ ROUNDS: Words = np.array([_root_bits(prime, 3) for prime in _first_primes(64)], 
 
 
 @nb.njit(inline="always")
-def _turned(word: Any, bits: Integer) -> Any:
+def _rotated(word: Any, bits: Integer) -> Any:
     return np.uint32((word >> np.uint32(bits)) | (word << np.uint32(32 - bits)))
 
 
@@ -64,17 +64,17 @@ def _mix(block: Bytes, state: Words, schedule: Words, rounds: Words) -> None:
         )
     for index in range(16, 64):
         early, late = schedule[index - 15], schedule[index - 2]
-        small = _turned(early, 7) ^ _turned(early, 18) ^ np.uint32(early >> np.uint32(3))
-        large = _turned(late, 17) ^ _turned(late, 19) ^ np.uint32(late >> np.uint32(10))
+        small = _rotated(early, 7) ^ _rotated(early, 18) ^ np.uint32(early >> np.uint32(3))
+        large = _rotated(late, 17) ^ _rotated(late, 19) ^ np.uint32(late >> np.uint32(10))
         schedule[index] = np.uint32(schedule[index - 16] + small + schedule[index - 7] + large)
     a, b, c, d, e, f, g, h = state
     for index in range(64):
         chosen = np.uint32((e & f) ^ (~e & g))
         first = np.uint32(
-            h + (_turned(e, 6) ^ _turned(e, 11) ^ _turned(e, 25)) + chosen + rounds[index] + schedule[index]
+            h + (_rotated(e, 6) ^ _rotated(e, 11) ^ _rotated(e, 25)) + chosen + rounds[index] + schedule[index]
         )
         most = np.uint32((a & b) ^ (a & c) ^ (b & c))
-        second = np.uint32((_turned(a, 2) ^ _turned(a, 13) ^ _turned(a, 22)) + most)
+        second = np.uint32((_rotated(a, 2) ^ _rotated(a, 13) ^ _rotated(a, 22)) + most)
         h, g, f, e, d, c, b, a = g, f, e, np.uint32(d + first), c, b, a, np.uint32(first + second)
     state[0] += a
     state[1] += b

@@ -70,7 +70,7 @@ class ColumnMask:
         if self.kind == NULL:
             return cast("AnyArray", pa.nulls(len(values), values.type))
         if self.kind == TRUNCATE:
-            return _cut(values, self.chars)
+            return _truncated(values, self.chars)
         return hashed(values, self.salt.encode())
 
     def shown_text(self, text: str) -> str | None:
@@ -111,7 +111,7 @@ def _bytes_of(texts: Any) -> tuple[Any, Any]:
     return offsets, read
 
 
-def _cut(values: AnyArray, chars: int) -> AnyArray:
+def _truncated(values: AnyArray, chars: int) -> AnyArray:
     if _is_binary(values.type):
         return pc.binary_slice(values, 0, chars)
     return pc.utf8_slice_codeunits(values, 0, chars)

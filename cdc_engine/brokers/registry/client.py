@@ -190,11 +190,11 @@ def _limited(connected: socket.socket) -> Iterator[None]:
     that sends single bytes could delay the sender for long.
     """
 
-    def cut() -> None:
+    def shut_down() -> None:
         with contextlib.suppress(OSError):
             connected.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(ANSWER_SECONDS_MAX, cut)
+    timer = threading.Timer(ANSWER_SECONDS_MAX, shut_down)
     timer.daemon = True
     timer.start()
     try:

@@ -108,8 +108,8 @@ class IntervalSchemas:
         for name in dict.fromkeys((*touched, *in_any_case)):
             if self._captured(*name):
                 text = " ".join(shown(statement).split())
-                cut = text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + "…"
-                self.statements[".".join(name)].append(f"{cut} at {position.file}:{position.offset}")
+                shortened = text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + "…"
+                self.statements[".".join(name)].append(f"{shortened} at {position.file}:{position.offset}")
         return ()
 
     def _read(self, text: str, session: StatementSession) -> Statement:

@@ -11,7 +11,7 @@ import dataclasses
 
 from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
-from sluice.cdc_engine.parser.renumbering import base, cut_off, renumbered
+from sluice.cdc_engine.parser.renumbering import base, ends_before, renumbered
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.position import Position, file_number
 
@@ -112,9 +112,9 @@ def misfit_of(position: Position, facts: ServerFacts) -> str:
         return renumbering
     if position.file and facts.file and base(position.file) != base(facts.file):
         return f"the server now writes {facts.file}, and the stream is in {position.file}"
-    cut = cut_off(position, facts)
-    if cut:
-        return cut
+    why = ends_before(position, facts)
+    if why:
+        return why
     sets = _sets(position, facts)
     if sets is not None and not _holds(executed=sets[1], taken=sets[0]):
         return (

@@ -103,7 +103,7 @@ class Window:
             while self._blocks and not self._blocks[-1].block.transaction_count:
                 self._bytes -= self._blocks.pop().size_bytes
             if self._blocks and self._blocks[-1].end != self._blocks[-1].last_end:
-                self._cut_last()
+                self._drop_open_transaction()
             self._tail = self._blocks[-1].end if self._blocks else self._base_count
             if not self._blocks:
                 self._gone_open = None
@@ -345,7 +345,7 @@ class Window:
             return oldest.end <= self._read
         return len(self._blocks) > 1 and (self._bytes > self._bytes_max or len(self._blocks) > BLOCKS_MAX)
 
-    def _cut_last(self) -> None:
+    def _drop_open_transaction(self) -> None:
         last = self._blocks[-1]
         mask = np.arange(last.block.event_count) < int(last.block.transaction_events[-1])
         key = self._blocks[-2].end_key if len(self._blocks) > 1 else self._base_key

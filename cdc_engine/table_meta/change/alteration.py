@@ -97,7 +97,7 @@ def altered(
     if converts:
         statement = _of_table_charset(statement)
     slots = _kept(statement, schema, session, charset, converts)
-    additions = _placed(statement, schema, slots, charset, session)
+    additions = _added_in_order(statement, schema, slots, charset, session)
     key = _key(statement, schema, slots)
     columns = tuple(in_key(slot.column, (*key, *_in_periods(statement, slots))) for slot in slots)
     engine = kept_engine(statement.engine) if statement.engine else schema.engine
@@ -247,7 +247,7 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
 def _kept(
     statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
 ) -> list[_Slot]:
-    """Returns the columns that the statement does not drop, with the statement's changes but in the old order. `_placed` moves them
+    """Returns the columns that the statement does not drop, with the statement's changes but in the old order. `_added_in_order` moves them
     afterwards.
     """
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
@@ -299,7 +299,7 @@ def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
     )
 
 
-def _placed(
+def _added_in_order(
     statement: AlterTable, schema: TableSchema, slots: list[_Slot], charset: str, session: StatementSession
 ) -> list[tuple[DeclaredColumn, ColumnDefinition]]:
     """Inserts added columns into `slots`, and moves the columns that the statement moves. Returns the added columns with their

@@ -145,7 +145,7 @@ def _clock(column: LiteralColumn, default: Default, session: StatementSession) -
     if not session.started_us or (digits and not session.fraction):
         raise InitialValueUnknownError("the DEFAULT of the column is a time that the binlog does not contain")
     try:
-        there = moments.at_epoch(session.started_us).cut_to(digits if column.type.base != "date" else 0)
+        there = moments.at_epoch(session.started_us).truncated_to(digits if column.type.base != "date" else 0)
         if column.type.base != "timestamp":
             there = moments.in_zone(there, column.time_zone)
         return literal_value.shown_moment(column, there)

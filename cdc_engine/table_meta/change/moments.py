@@ -51,7 +51,7 @@ class DateTimeValue:
         seconds = there.hour * 3600 + there.minute * 60 + there.second
         return DateTimeValue((there.year, there.month, there.day), seconds, there.microsecond)
 
-    def cut_to(self, digits: int) -> DateTimeValue:
+    def truncated_to(self, digits: int) -> DateTimeValue:
         """Truncates the fraction of the second to `digits` digits."""
         return dataclasses.replace(self, micros=self.micros - self.micros % 10 ** (6 - digits))
 
@@ -59,7 +59,7 @@ class DateTimeValue:
         """Returns the value if its fraction of a second has at most `digits` digits. Otherwise raises NoMomentError, because a server
         setting decides whether the server rounds or truncates.
         """
-        if self.cut_to(digits) != self:
+        if self.truncated_to(digits) != self:
             raise NoMomentError("the value has more digits of a second than the column")
         return self
 

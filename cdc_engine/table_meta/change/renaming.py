@@ -68,7 +68,7 @@ def is_remains(name: TableKey, origin: TableKey) -> bool:
 
 
 def _is_named(patterns: tuple[str, ...], name: str, table: str) -> bool:
-    cut = re.escape(table)
+    names = re.escape(table)
     if len(name) == NAME_CHARS_MAX:
-        cut = "|".join(re.escape(table[:size]) for size in range(len(table), NAME_CHARS_MAX // 2, -1)) or cut
-    return any(re.fullmatch(pattern.format(t=f"(?:{cut})"), name) for pattern in patterns)
+        names = "|".join(re.escape(table[:size]) for size in range(len(table), NAME_CHARS_MAX // 2, -1)) or names
+    return any(re.fullmatch(pattern.format(t=f"(?:{names})"), name) for pattern in patterns)

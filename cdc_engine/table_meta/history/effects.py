@@ -58,7 +58,7 @@ from sluice.cdc_engine.table_meta.history.concerned import concerned
 from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect, shortened
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
 from sluice.cdc_engine.table_meta.history.questions import Answers, Question, UnansweredError
-from sluice.cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
+from sluice.cdc_engine.table_meta.history.renamed_tables import may_move_rows, taken_over, under_name, why_stopped
 from sluice.cdc_engine.table_meta.history.row_changes import changed_by_query, changed_in_doubt, changed_without_rows
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
@@ -359,7 +359,7 @@ def _renamed(
         done = altered_to.get(origin) or (None if before is None else Altered(schema=before))
         if done is not None:
             done = dataclasses.replace(done, schema=under_name(done.schema, name))
-        if done is not None and before is not None and brings_rows(context, name, origin):
+        if done is not None and before is not None and may_move_rows(context, name, origin):
             yield from _taken_over(context, kind, origin, under_name(before, name), done)
         elif context.schema(origin) is not None or context.captured(*name):
             yield _came(context, name, origin, kind, done.schema if done else None)

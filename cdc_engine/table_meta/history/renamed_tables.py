@@ -17,7 +17,7 @@ from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 
 
-def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
+def may_move_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
     """Returns whether the lake has all rows of the table `origin` and may move the rows to `name`. Both names must be captured, and neither
     table may be stopped.
 

@@ -244,4 +244,4 @@ def test_a_scalar_that_is_cut_off_is_refused() -> None:
         data = document(value)
         assert all(isinstance(print_plainly(data[:end], 400), int) for end in range(1, len(data)))
     short = packed_decimal(Decimal("123456789.12"))[:-1]
-    assert print_plainly(document(opaque(TypeCode.NEWDECIMAL, short)), 400) == statuses.CUT_OFF
+    assert print_plainly(document(opaque(TypeCode.NEWDECIMAL, short)), 400) == statuses.TRUNCATED

@@ -83,7 +83,7 @@ def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continue
         wait_for("the replica has all", lambda: numbers(pair.second) == numbers(pair.first))
         pair.promote(pair.second)
         endpoint.turn_to(pair.second.port)
-        endpoint.cut()
+        endpoint.disconnect()
         before = len(numbers(pair.second))
         wait_for("the load continues", lambda: len(numbers(pair.second)) >= before + 10)
     pair.written[:] = numbers(pair.second)
@@ -106,7 +106,7 @@ def test_failover_an_endpoint_that_becomes_a_server_with_other_gtids_stops_by_na
     pair.settle()
     run(pair.second, "RESET SLAVE ALL", f"INSERT INTO {DATABASE}.numbers VALUES (-1)")
     endpoint.turn_to(pair.second.port)
-    endpoint.cut()
+    endpoint.disconnect()
     wait_for("it stops", lambda: state(pair)[0] == "POSITION_LOST")
     reason = state(pair)[1]
     assert "has not executed" in reason or "other" in reason, reason

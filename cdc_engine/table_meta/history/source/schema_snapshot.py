@@ -155,7 +155,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     with connection.cursor(Cursor) as cursor:
         for table in tables:
             try:
-                whole.append(_with_cut_defaults(cursor, table, columns[table.database, table.table], notation))
+                whole.append(_with_whole_defaults(cursor, table, columns[table.database, table.table], notation))
             except MySQLError:
                 raise
             except Exception as error:  # A defect of Sluice stops only this table.
@@ -377,7 +377,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
     if shown is None:
         return None
     default = read_default(TokenCursor(tokens(shown))) if notation is _Notation.EXPRESSION else Default(shown)
-    if _is_cut(shown, default, notation, declared):
+    if _is_truncated(shown, default, notation, declared):
         raise ValueError("information_schema does not show the whole default")
     if notation is _Notation.EXPRESSION:
         return default
@@ -388,7 +388,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
     return read_default(TokenCursor(tokens(shown))) if declared.base == "bit" else Default(shown)
 
 
-def _is_cut(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
+def _is_truncated(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
     """Returns whether information_schema may show only a part of the default, because the default is a float with many digits, or bytes
     that are not text.
     """
@@ -402,24 +402,24 @@ def _is_cut(shown: str, default: Default, notation: _Notation, declared: Declare
     return notation is _Notation.TEXT or "?" in value or not value.isascii()
 
 
-def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
+def _with_whole_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
     """Returns the table with complete defaults. If information_schema truncates the default of a nullable column, queries DEFAULT(column).
     For a NOT NULL column this query needs a table with rows, so the default comes from SHOW CREATE TABLE if possible.
     """
-    cut = [
+    truncated = [
         column
         for column, (*_, extra, default) in zip(table.columns, shown, strict=False)
         if not column.default and default is not None and "GENERATED" not in extra
-        and _is_cut(default, Default(default), notation, declared_type(column.type))
+        and _is_truncated(default, Default(default), notation, declared_type(column.type))
     ]  # fmt: skip
-    queried = [column for column in cut if column.nullable]
+    queried = [column for column in truncated if column.nullable]
     whole = (
         dict(zip((column.name for column in queried), _queried_defaults(cursor, table, queried), strict=True))
         if queried
         else {}
     )
-    if notation is not _Notation.EXPRESSION and len(queried) < len(cut):
-        whole |= _printed(cursor, table, [column for column in cut if not column.nullable])
+    if notation is not _Notation.EXPRESSION and len(queried) < len(truncated):
+        whole |= _printed(cursor, table, [column for column in truncated if not column.nullable])
     columns = tuple(dataclasses.replace(each, default=whole.get(each.name, each.default)) for each in table.columns)
     return dataclasses.replace(table, columns=columns)
 
