@@ -37,7 +37,7 @@ def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(soaked: Soake
     assert len(told) == 1 + len(FAULTS)
 
 
-def test_soak_sizes_are_told_each_ten_minutes() -> None:
+def test_soak_sizes_are_printed_each_ten_minutes() -> None:
     life = [(float(second), 100 + second / 60) for second in range(0, 1900, 2)]
     assert sizes(life) == [100, 110, 120, 130]
 

@@ -58,6 +58,6 @@ def test_broker_sends_an_update_that_leaves_columns_out_where_its_row_is() -> No
         (KIND_INSERT, ((None, b"north"),)),
     ],
 )
-def test_broker_stops_where_no_image_tells_the_partition(kind: int, images: tuple[Image, ...]) -> None:
+def test_broker_stops_where_no_image_determines_the_partition(kind: int, images: tuple[Image, ...]) -> None:
     with pytest.raises(ConsumerStoppedError, match=r"shop\.orders is unknown"):
         units_of(shown(kind, *images), 0, HASHING)

@@ -201,7 +201,7 @@ def test_lag_and_throughput_are_drawn(page: Page, shop: ShopStack, pictures: Kee
     pictures("engine")
 
 
-def test_an_hour_of_the_backfill_page_brings_back_what_the_lake_lost(page: Page, shop: ShopStack) -> None:
+def test_a_backfill_of_an_hour_from_the_page_restores_what_the_lake_lost(page: Page, shop: ShopStack) -> None:
     hour = shop.sell_and_lose(30)
     assert shop.orders_in_the_lake() == shop.orders - 29
     page.goto(f"{LOCATION}/jobs/backfill_shop_by_hour/partitions")
@@ -221,7 +221,7 @@ def test_an_hour_of_the_backfill_page_brings_back_what_the_lake_lost(page: Page,
         execute_all_checks(page, table)
 
 
-def test_materialize_on_a_table_reads_its_rows_anew(page: Page, shop: ShopStack) -> None:
+def test_materialize_on_a_table_re_snapshots_it(page: Page, shop: ShopStack) -> None:
     pressed = time.time()
     page.goto("/assets/shop/customers?view=overview")
     button(page, "Materialize").first.click()

@@ -142,7 +142,7 @@ def test_a_canal_loop_goes_on_after_an_ack_that_was_refused(listener: CanalListe
     assert found == [1, 1, 2, 3, 4, 5]
 
 
-def test_a_canal_loop_whose_acks_are_always_refused_ends_with_the_servers_words(
+def test_a_canal_loop_whose_acks_are_always_refused_ends_with_the_servers_message(
     listener: CanalListener, destination: Destination
 ) -> None:
     with CanalClient("example", port=listener.port, settings=ClientSettings(**WHO, retry_seconds=0.0)) as client:
@@ -195,7 +195,7 @@ class TableLocks(FixedServers):
         self.calls.append("leave")
 
 
-def test_a_canal_client_of_a_cluster_takes_its_turn_before_it_connects_and_gives_it_back(
+def test_a_canal_client_of_a_cluster_takes_the_lock_before_it_connects_and_releases_it(
     listener: CanalListener,
 ) -> None:
     servers = TableLocks(listener.port)
@@ -208,7 +208,7 @@ def test_a_canal_client_of_a_cluster_takes_its_turn_before_it_connects_and_gives
     assert nobody.calls == ["enter", "addresses", "leave"]
 
 
-def test_a_canal_client_with_a_wrong_password_is_told_so_at_once(listener: CanalListener) -> None:
+def test_a_canal_client_with_a_wrong_password_gets_the_error_at_once(listener: CanalListener) -> None:
     client = CanalClient("example", port=listener.port, settings=ClientSettings(**{**WHO, "password": "wrong"}))
     with pytest.raises(CanalAuthenticationError, match="'canal'"):
         next(client.batches())
@@ -253,7 +253,9 @@ def test_who_speaks_another_protocol_is_no_canal_server() -> None:
         thread.join()
 
 
-def test_a_canal_client_comes_in_by_tls_and_trusts_no_stranger(tmp_path: Path, destination: Destination) -> None:
+def test_a_canal_client_connects_by_tls_and_trusts_no_other_certificate(
+    tmp_path: Path, destination: Destination
+) -> None:
     files = write_certificate(tmp_path, "127.0.0.1")
     listener = CanalListener(Address(certificate_file=files["server"], key_file=files["server_key"]))
     listener.serve("example", destination)

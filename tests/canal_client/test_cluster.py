@@ -61,7 +61,7 @@ def test_a_canal_client_follows_the_server_that_reads(zookeeper39: ZooKeeperServ
 
 
 @pytest.mark.servers
-def test_canal_clients_of_one_id_take_turns(zookeeper39: ZooKeeperServer, nodes: Any) -> None:
+def test_of_canal_clients_with_one_id_one_reads_at_a_time(zookeeper39: ZooKeeperServer, nodes: Any) -> None:
     destination = Destination([inserted(1)])
     listener = listening(destination, Access())
     reads(nodes, listener.port)

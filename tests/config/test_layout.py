@@ -39,12 +39,12 @@ UNREADABLE = ["{database}", "{schema}/{table}", "{table", "{}/{table}", "{table!
 
 
 @pytest.mark.parametrize("template", [*UNREADABLE, *ELSEWHERE])
-def test_a_template_that_names_no_place_of_its_own_is_refused(tmp_path: Path, template: str) -> None:
+def test_a_template_without_a_path_for_each_table_is_refused(tmp_path: Path, template: str) -> None:
     with pytest.raises(ConfigurationError, match=r"shop\.yaml: table_path"):
         load_config(conf(tmp_path, f'table_path: "{template}"'))
 
 
-def test_a_layout_is_told_to_the_run(tmp_path: Path) -> None:
+def test_a_layout_is_passed_to_the_run(tmp_path: Path) -> None:
     words = "tables:\n  a.x: {partition_by: [day], change_feed: true}\n  a.y: {cluster_by: [id, day]}\n"
     config = load_config(conf(tmp_path, words))
     found = target(config, "shop", "a.x").layout
@@ -58,14 +58,14 @@ def test_a_table_is_partitioned_or_clustered(tmp_path: Path) -> None:
         load_config(conf(tmp_path, "tables: {a.x: {partition_by: [day], cluster_by: [id]}}"))
 
 
-def test_tables_beside_a_mirror_lie_beside_it_history(tmp_path: Path) -> None:
+def test_change_log_and_history_are_next_to_the_current_state_table_history(tmp_path: Path) -> None:
     config = load_config(conf(tmp_path, "tables:\n  a.x: {change_log: true, history: true}\n  a.y: {deletes: soft}\n"))
     found = target(config, "shop", "a.x")
     assert (found.change_log, found.history) == (f"{config.lake}/a/x__log", f"{config.lake}/a/x__history")
     assert not target(config, "shop", "a.y").has_side_tables
 
 
-def test_a_table_in_the_place_of_another_ones_log_is_refused_history(tmp_path: Path) -> None:
+def test_a_table_at_the_path_of_another_tables_log_is_refused_history(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"a\.x of shop and a\.x__log of shop have the same Delta path"):
         load_config(conf(tmp_path, "tables:\n  a.x: {change_log: true}\n  a.x__log: {deletes: soft}\n"))
 
@@ -100,7 +100,7 @@ def test_check_names_what_can_have_no_history(tmp_path: Path) -> None:
     assert "change_log: a.y of shop; history: a.x of shop, a.y of shop" in side_tables_sentence(config)
 
 
-def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path) -> None:
+def test_without_a_current_state_table_there_is_a_history_or_a_log_history(tmp_path: Path) -> None:
     words = "tables: {sales.a: {current_state: false, history: true, change_log: true}, sales.b: {current_state: false, change_log: true}}"
     config = load_config(conf(tmp_path, words))
     paths = [config.kept_path("shop", "sales", name) for name in ("a", "b", "c")]
@@ -119,6 +119,8 @@ def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path
         ("current_state: false, change_log: true, deletes: soft", "apply to the current-state table"),
     ],
 )
-def test_words_that_need_a_mirror_are_refused_without_one_history(tmp_path: Path, words: str, says: str) -> None:
+def test_settings_that_need_a_current_state_table_are_refused_without_one_history(
+    tmp_path: Path, words: str, says: str
+) -> None:
     with pytest.raises(ConfigurationError, match=says):
         load_config(conf(tmp_path, f"tables: {{sales.a: {{{words}}}}}"))

@@ -27,7 +27,7 @@ def read(conf: Path, **files: str) -> SluiceConfig:
     return load_config(written(conf, east=MEMBER, west=MEMBER, **files))
 
 
-def test_group_is_read_beside_the_destinations_and_is_none_of_them(tmp_path: Path) -> None:
+def test_group_is_read_together_with_the_destinations_and_is_none_of_them(tmp_path: Path) -> None:
     config = read(tmp_path, all=GROUP + "include: shop\\..*\nwait_seconds: 30\n")
     assert sorted(config.destinations) == ["east", "west"]
     group = config.groups["all"]
@@ -63,7 +63,7 @@ def test_group_is_read_beside_the_destinations_and_is_none_of_them(tmp_path: Pat
         (GROUP + "membres: [x]\n", "Extra inputs are not permitted"),
     ],
 )
-def test_group_mistakes_are_told_with_their_file_and_what_to_do(tmp_path: Path, text: str, said: str) -> None:
+def test_group_mistakes_are_reported_with_their_file_and_what_to_do(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as told:
         read(tmp_path, all=text, other=GROUP)
     assert "destinations/all.yaml: " in str(told.value)

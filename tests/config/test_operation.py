@@ -55,7 +55,7 @@ def test_times_that_never_come_are_refused_by_name(text: str, why: str) -> None:
             MaintenanceConfig(**{name: text})
 
 
-def test_hourly_is_a_word_of_its_own() -> None:
+def test_hourly_is_a_separate_value() -> None:
     assert MaintenanceConfig().optimize == "hourly"
     with pytest.raises(ValidationError, match="is not a cron schedule"):
         MaintenanceConfig(vacuum="hourly")
@@ -80,7 +80,7 @@ def test_owners_that_are_taken_are_taken_by_dagster(owner: str) -> None:
     assert is_valid_owner(owner)
 
 
-def test_groups_are_of_plain_letters() -> None:
+def test_groups_have_only_plain_characters() -> None:
     assert VALID_GROUP_NAME_REGEX.match(AssetOfTable(group="Sales_1").group)
     with pytest.raises(ValidationError, match="is not a group name"):
         AssetOfTable(group="größe")

@@ -119,12 +119,12 @@ def test_identity_children_get_the_conf_of_their_parent_by_its_whole_path(
         ("/srv/../srv/./lake/", "/srv/lake"),
     ],
 )
-def test_identity_one_place_has_one_name(word: str, meant: str) -> None:
+def test_identity_one_folder_has_one_name(word: str, meant: str) -> None:
     assert table_location(word, None) == meant
 
 
 @pytest.mark.parametrize("word", ["~/lake", "", "lake", "file://other/lake", "file:lake"])
-def test_identity_a_word_that_means_several_folders_is_refused(word: str) -> None:
+def test_identity_a_setting_that_means_several_folders_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="write"):
         table_location(word, None)
     if word == "lake":

@@ -37,7 +37,7 @@ def test_texts_are_shown_where_nothing_hides_values(tmp_path: Path) -> None:
         "stream: shared",
     ],
 )
-def test_texts_are_refused_beside_what_hides_values_and_on_a_shared_connection(tmp_path: Path, line: str) -> None:
+def test_texts_are_refused_with_masks_and_on_a_shared_connection(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigurationError, match=r"canal_server\.rows_query"):
         load_config(written(tmp_path, line))
 

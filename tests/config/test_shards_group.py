@@ -26,7 +26,7 @@ def config(*destinations: DestinationConfig) -> SluiceConfig:
     return SluiceConfig(data_dir=Path("/data"), lake="/lake", destinations={each.name: each for each in destinations})
 
 
-def test_a_pattern_gives_its_tables_one_place_and_a_name_each() -> None:
+def test_a_pattern_gives_its_tables_one_path_and_a_name_each() -> None:
     given = config(destination(shards=({**RULE, "options": {"key": ["id"], "charsets": {"a": "latin1"}}},)))
     east = given.destinations["east"]
     assert (
@@ -49,11 +49,11 @@ def test_a_pattern_gives_its_tables_one_place_and_a_name_each() -> None:
     assert bool(policies_of(east))
 
 
-def test_keys_that_no_word_of_conf_names_stay_those_of_the_source_in_a_group() -> None:
+def test_keys_that_conf_does_not_name_stay_those_of_the_source_in_a_group() -> None:
     assert keys_of(destination()).get("shop_7.orders", ("own",)) == ("own",)
 
 
-def test_words_for_other_columns_become_stops_in_a_group() -> None:
+def test_plans_for_other_columns_become_stops_in_a_group() -> None:
     east = destination(schema_changes={"rename": "apply", "add": "hold"})
     assert east.schema_policy("shop_1", "orders") == {
         "add": "hold",
@@ -98,7 +98,7 @@ def test_what_would_reach_other_shards_is_refused_in_a_group(words: dict[str, An
         ShardsConfig.model_validate({**RULE, **words})
 
 
-def test_words_for_one_shard_alone_are_refused_in_a_group() -> None:
+def test_settings_for_one_shard_alone_are_refused_in_a_group() -> None:
     with pytest.raises(
         ValidationError,
         match=r"tables\.shop_1\.orders: the table matches `shards`, and all shards have the same settings:",

@@ -78,7 +78,7 @@ def test_an_engine_without_its_lease_says_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("ended", sorted(ENDED - {EngineState.LEASE_LOST}))
-def test_an_engine_that_ended_keeps_its_reason_until_it_begins_anew(ended: EngineState) -> None:
+def test_an_engine_that_ended_keeps_its_reason_until_it_starts_again(ended: EngineState) -> None:
     follows = {told for told in EngineState if engine_follows(ended, told)}
     assert follows == {EngineState.STARTING, EngineState.STOPPED, EngineState.LEASE_LOST}
 
@@ -102,7 +102,7 @@ def test_incomplete_row_images_are_resolved_by_a_new_snapshot() -> None:
     assert first == "sluice snapshot start shop --tables shop.orders"
 
 
-def test_spark_names_the_states_of_the_lake_by_the_same_words() -> None:
+def test_spark_names_the_states_of_the_lake_by_the_same_names() -> None:
     named = {
         spark_errors.MERGE_FAILED,
         cascades.CASCADE_UNSEEN,

@@ -19,7 +19,7 @@ S3, AZURE, GCS, CLUSTER = CONFS[-4:]
 
 
 @pytest.mark.spark
-def test_s3_the_conf_of_the_page_tells_spark_and_deltalake_one_store(
+def test_s3_the_conf_of_the_page_gives_spark_and_deltalake_one_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load_config(write(tmp_path, S3))
@@ -43,14 +43,14 @@ def test_s3_the_conf_of_the_page_tells_spark_and_deltalake_one_store(
     assert "secret key" not in repr(spark_settings(inside, "shop"))
 
 
-def test_s3_the_conf_of_azure_is_read_and_spark_is_told_nothing(tmp_path: Path) -> None:
+def test_s3_the_conf_of_azure_is_read_and_spark_gets_no_settings(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, AZURE))
     assert spark_stores(config) == ()
     assert (store_settings(config), store_environment(config)) == ({}, {})
 
 
 @pytest.mark.spark
-def test_google_the_conf_of_the_page_tells_spark_the_account(tmp_path: Path) -> None:
+def test_google_the_conf_of_the_page_gives_spark_the_account(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, GCS))
     stack = Stack(config, tmp_path / "conf", lambda _: None)
     assert stack._spark._extras == spark_stores(config) == ("google",)
@@ -91,7 +91,7 @@ def test_s3_a_table_may_be_there_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "session_token", "azure_storage_account_key"]
 )
-def test_s3_a_secret_that_stands_in_conf_is_refused_and_not_told(tmp_path: Path, name: str) -> None:
+def test_s3_a_secret_in_conf_is_refused_and_not_shown(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{name} must be \$NAME") as refused:
         load_config(write(tmp_path, f"storage_options: {{{name}: very-secret}}\n"))
     assert "very-secret" not in str(refused.value)

@@ -123,7 +123,7 @@ def test_identity_a_path_among_sluice_s_own_is_a_clash(tmp_path: Path, path: str
 
 
 @pytest.mark.found
-def test_identity_names_that_differ_by_case_clash_where_the_store_does_not_tell_them_apart(
+def test_identity_names_that_differ_by_case_clash_if_the_store_ignores_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 6: `Shop` and `shop` were one folder on a file system that ignores case."""
@@ -137,7 +137,7 @@ def test_identity_names_that_differ_by_case_clash_where_the_store_does_not_tell_
 
 
 @pytest.mark.found
-def test_identity_a_new_table_is_told_its_clash_and_one_that_is_there_keeps_its_path(tmp_path: Path) -> None:
+def test_identity_a_new_table_gets_the_reason_of_its_clash_and_an_existing_table_keeps_its_path(tmp_path: Path) -> None:
     """Test for defect 6: a run names the tables that may not be made, and merges the others."""
     config = config_of(tmp_path, shop="tables: {crm.old: {path: lake/shop/orders/x, history: true}}")
     directory = config.destination_dir("shop")

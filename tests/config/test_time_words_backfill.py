@@ -44,7 +44,7 @@ def test_a_time_without_its_zone_or_of_no_form_is_refused_with_what_to_write_bac
         time_us(word, NOW_US)
 
 
-def test_conf_takes_a_time_quoted_or_as_yaml_reads_it_and_one_place_alone_backfill() -> None:
+def test_conf_takes_a_time_quoted_or_as_yaml_reads_it_and_only_one_start_backfill() -> None:
     for text in ("time: 2026-03-01T13:00:00+01:00", 'time: "2026-03-01T12:00:00Z"'):
         assert time_us(StartConfig.model_validate(yaml.safe_load(text)).time, 0) == NOW_US
     with pytest.raises(ValueError, match="zone"):

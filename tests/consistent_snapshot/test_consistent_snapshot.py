@@ -139,7 +139,7 @@ def test_consistent_snapshot_a_crash_before_it_leaves_the_snapshot_before_and_on
     assert shop.publish(batch(100, ledger="ba9876543210")), "another ledger has positions of its own"
 
 
-def test_consistent_snapshot_has_a_table_that_was_published_anew_where_it_is_of_that_position(shop: Shop) -> None:
+def test_consistent_snapshot_has_a_table_that_was_published_again_if_it_has_that_position(shop: Shop) -> None:
     """A snapshot gives a table another version, and there may be no batch for a long time after it. If a table has more changes than the
     consistent snapshot, it waits for the next consistent snapshot.
     """
@@ -269,7 +269,7 @@ def test_consistent_snapshot_a_table_without_a_view_is_named_and_the_others_have
     assert connection.execute("SELECT count(*) FROM shop.orders").fetchall() == [(1,)]
 
 
-def test_consistent_snapshot_a_table_that_was_made_anew_or_whose_version_is_gone_is_named(
+def test_consistent_snapshot_a_table_that_was_created_again_or_whose_version_is_gone_is_named(
     shop: Shop, tmp_path: Path
 ) -> None:
     snapshot = read_consistent_snapshot(shop.lake, "shop")

@@ -88,7 +88,7 @@ def test_the_plan_of_a_backfill_is_there_for_programs(monkeypatch: pytest.Monkey
         (["shop", "--from", "-10m", "--plan", "--to", "-20m"], ConfigurationError),
     ],
 )
-def test_words_of_a_backfill_that_cannot_be_understood_are_refused(
+def test_arguments_of_a_backfill_that_cannot_be_parsed_are_refused(
     arguments: list[str], error: type[Exception]
 ) -> None:
     answer = CliRunner().invoke(app, ["backfill", *arguments])

@@ -19,7 +19,7 @@ def test_failover_check_names_the_unset_passwords_of_all_sources(monkeypatch: py
     assert unset_passwords({"sources": 7, "source": "none"}) == []
 
 
-def test_failover_check_asks_those_that_stand_by() -> None:
+def test_failover_check_queries_the_standby_sources() -> None:
     ports = [free_port(), free_port()]
     sources = [{"user": "root", "port": port} for port in ports]
     destination = DestinationConfig.model_validate({"name": "shop", "sources": sources})

@@ -146,7 +146,7 @@ def test_check_says_which_credentials_are_refused(
     assert ("was refused" if password else "SLUICE_TEST_PASSWORD") in answer.stdout
 
 
-def test_check_finds_every_mistake_in_conf_and_a_stranger_on_a_port(installation: Installation) -> None:
+def test_check_finds_every_mistake_in_conf_and_another_program_on_a_port(installation: Installation) -> None:
     installation.destination(1)
     installation.write("destinations/other.yaml", {"source": {"port": "many"}, "nonsense": 1})
     answer = RUNNER.invoke(app, ["check"])
@@ -213,7 +213,9 @@ def test_position_is_set_shown_and_refused_while_an_engine_runs(
 
 
 @pytest.mark.servers
-def test_a_place_the_source_does_not_have_is_refused(installation: Installation, source: DatabaseServer) -> None:
+def test_a_position_that_the_source_does_not_have_is_refused(
+    installation: Installation, source: DatabaseServer
+) -> None:
     directory = installation.destination(source.port)
     for wanted in (
         ["binlog.999999:4"],
@@ -285,7 +287,7 @@ def test_without_a_yes_nothing_changes(installation: Installation, source: Datab
         ("", "", False, "noon"),
     ],
 )
-def test_a_request_is_exactly_one_well_formed_place(arguments: tuple[str, str, bool, str]) -> None:
+def test_a_request_is_exactly_one_well_formed_position(arguments: tuple[str, str, bool, str]) -> None:
     text, gtid, latest, moment = arguments
     with pytest.raises(ConfigurationError):
         request(text, gtid, latest=latest, moment=moment)

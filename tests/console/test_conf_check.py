@@ -31,7 +31,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def test_each_variable_that_is_not_set_is_told_with_its_key(conf: Path) -> None:
+def test_each_variable_that_is_not_set_is_named_with_its_key(conf: Path) -> None:
     told = {problem.removesuffix(" is not set") for problem in conf_problems(conf) if problem.endswith(" is not set")}
     variable = "the environment variable"
     assert told == {
@@ -44,7 +44,7 @@ def test_each_variable_that_is_not_set_is_told_with_its_key(conf: Path) -> None:
     }
 
 
-def test_nothing_is_told_where_all_are_set(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_named_if_all_variables_are_set(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LEDGER_PASSWORD", "HOOK", "HOOK_TOKEN", "MAIL_PASSWORD", "SECOND", "CANAL_HASH"):
         monkeypatch.setenv(name, "https://a.example/ and more")
     assert conf_problems(conf) == []

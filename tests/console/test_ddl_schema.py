@@ -58,7 +58,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_ddl_what_is_held_is_shown_with_its_plans(directory: Path) -> None:
+def test_ddl_a_pending_change_is_shown_with_its_plans(directory: Path) -> None:
     assert directory.exists()
     answer = RUNNER.invoke(app, ["schema", "held"])
     assert answer.exit_code == 0
@@ -85,7 +85,7 @@ def test_ddl_tables_are_shown_with_their_states(directory: Path) -> None:
     assert RUNNER.invoke(app, ["schema", "show", "shop"]).exit_code == 0
 
 
-def test_ddl_an_approval_is_kept_and_asks_the_engine_to_go_on(directory: Path) -> None:
+def test_ddl_an_approval_is_stored_and_requests_that_the_engine_continues(directory: Path) -> None:
     (held,) = json.loads(RUNNER.invoke(app, ["schema", "held", "--json"]).stdout)
     seen = ["--position", held["position"]]
     answer = RUNNER.invoke(app, ["schema", "approve", "shop", "shop.orders", "--plan", "new_column", *seen])
@@ -121,7 +121,7 @@ def test_ddl_a_table_that_stopped_for_any_reason_is_resumed(directory: Path) -> 
     assert [each.table for each in requests(directory)] == ["audit"]
 
 
-def test_ddl_a_tables_words_go_before_its_destinations(directory: Path) -> None:
+def test_ddl_a_tables_policies_override_those_of_its_destination(directory: Path) -> None:
     assert directory.exists()
     shop = load_config().destinations["shop"]
     policies = [shop.schema_policy("shop", table) for table in ("log", "views", "other")]

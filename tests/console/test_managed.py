@@ -102,7 +102,7 @@ def test_zero_at_azure_is_no_retention_and_not_one_without_end(retention: Databa
         assert not check(conf).warnings
 
 
-def test_a_short_flag_at_cloud_sql_is_told_as_a_flag(retention: DatabaseServer, conf: Path) -> None:
+def test_a_short_flag_at_cloud_sql_is_reported_as_a_flag(retention: DatabaseServer, conf: Path) -> None:
     account(retention, EVERYTHING)
     run(retention, "SET GLOBAL binlog_expire_logs_seconds = 3600")
     with greeting(retention, "-google") as port:
@@ -142,7 +142,7 @@ def imitated(server: DatabaseServer, provider: str, patch: pytest.MonkeyPatch) -
             yield server.port
 
 
-def test_what_a_failover_does_and_what_to_set_is_told_in_the_terms_of_the_provider(
+def test_a_failover_and_its_settings_are_described_in_the_terms_of_the_provider(
     fresh_mysql80: ServerFactory, conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = fresh_mysql80({"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})

@@ -68,12 +68,12 @@ def hands(directory: Path, known: bool = True) -> snapshot_requests.RequestDepen
     )
 
 
-def test_a_snapshot_is_asked_for_of_all_tables(directory: Path) -> None:
+def test_a_snapshot_of_all_tables_is_requested(directory: Path) -> None:
     assert "shop.orders: the next run reads its rows" in run("start", "shop")
     assert states(directory) == {"shop.items": SnapshotState.WANTED, "shop.orders": SnapshotState.WANTED}
 
 
-def test_a_table_that_stopped_for_good_is_taken_anew_by_one_snapshot_command(directory: Path) -> None:
+def test_a_table_that_stopped_for_good_is_re_snapshotted_by_one_command(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
     (request,) = requests(directory)
     assert (request.name, request.kind) == ("shop.orders", ResumeKind.RE_SNAPSHOT)
@@ -82,7 +82,7 @@ def test_a_table_that_stopped_for_good_is_taken_anew_by_one_snapshot_command(dir
     assert not requests(directory)
 
 
-def test_what_was_held_before_a_stop_does_not_count_in_the_snapshot_after_it(directory: Path) -> None:
+def test_changes_buffered_before_a_stop_do_not_count_in_the_snapshot_after_it(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
     snapshot_requests.fulfil(requests(directory), hands(directory))
     record = SnapshotRecords(directory).get("shop.orders")
@@ -152,7 +152,7 @@ def test_a_snapshot_of_what_is_not_captured_is_refused(directory: Path) -> None:
     assert not states(directory)
 
 
-def test_asking_twice_for_a_snapshot_is_asking_once(directory: Path) -> None:
+def test_two_requests_for_a_snapshot_are_one_request(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.items")
     before = SnapshotRecords(directory).all()
     run("start", "shop", "--tables", "shop.items")

@@ -266,7 +266,7 @@ def test_status_looks_for_the_daemon_when_no_tick_comes(installation: Installati
 
 
 @pytest.mark.found
-def test_an_engine_that_has_not_started_is_not_told_to_be_started_again(installation: Installation) -> None:
+def test_for_an_engine_that_has_not_started_no_restart_is_advised(installation: Installation) -> None:
     """Defect 29: "no engine has run yet; `sluice up` starts it" was shown after `sluice up`."""
     installation.destination(1)
     everything_runs(installation)
@@ -285,7 +285,7 @@ def test_fault_what_the_sensor_said_has_its_age(installation: Installation) -> N
     assert "13" in RUNNER.invoke(app, ["status"]).stdout
 
 
-def test_ha_status_tells_the_ledger_where_other_hosts_keep_it(tmp_path: Path) -> None:
+def test_ha_status_shows_the_ledger_that_other_hosts_store(tmp_path: Path) -> None:
     location = LedgerLocation(
         destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/meta.db"
     )

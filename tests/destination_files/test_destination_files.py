@@ -137,7 +137,7 @@ def test_a_run_that_gets_no_answer_of_the_drain_locks_store_says_so(
     assert "check that the ledger's store (`meta` in sluice.yaml) answers" in why
 
 
-def test_what_runs_left_is_known_of_tables_and_of_what_is_beside_them(tmp_path: Path) -> None:
+def test_records_of_runs_cover_tables_change_logs_and_histories(tmp_path: Path) -> None:
     records = LakeTables(tmp_path)
     records.keep({"shop.orders": ("current_state", 3)})
     records.keep_side_table("shop.orders", "history", ("versions", 5))

@@ -48,7 +48,7 @@ def shelf(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.servers
-def test_equality_the_command_tells_equal_from_different_from_not_known(shelf: Shelf) -> None:
+def test_equality_the_command_distinguishes_equal_different_and_unknown(shelf: Shelf) -> None:
     done = RUNNER.invoke(app, ["equal", "shelf", "--json"])
     assert done.exit_code == 0, done.output
     (found,) = json.loads(done.output)
@@ -99,7 +99,7 @@ def cursor(file: str = "b.000002", offset: int = 500, uuid: str = UUID, gtids: s
         (cursor(gtids=f"{UUID}:1-9"), BinlogEnd(server_uuid=OTHER, file="b.000001", offset=4, gtid_set=f"{UUID}:1-10"), False),
     ],
 )  # fmt: skip
-def test_equality_a_place_is_reached_by_file_and_offset_of_one_server_or_by_gtids(
+def test_equality_a_position_is_reached_by_file_and_offset_of_one_server_or_by_gtids(
     found: Position | None,
     end: BinlogEnd,
     wanted: bool,
@@ -107,7 +107,7 @@ def test_equality_a_place_is_reached_by_file_and_offset_of_one_server_or_by_gtid
     assert reached(found, end) is wanted
 
 
-def test_equality_a_place_has_an_order_key_on_the_cursors_own_server_alone() -> None:
+def test_equality_a_position_has_an_order_key_only_on_the_cursors_server() -> None:
     end = BinlogEnd(server_uuid=UUID, file="b.000002", offset=500)
     assert order_key_of(cursor(), end) == order_key(3, 2, 500)
     assert order_key_of(cursor(uuid=OTHER), end) is None

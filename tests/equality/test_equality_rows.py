@@ -95,7 +95,7 @@ def test_equality_a_difference_names_its_chunk_then_its_key_and_column(shelf: Sh
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_equality_missing_surplus_and_doubled_rows_are_told_apart(shelf: Shelf) -> None:
+def test_equality_missing_surplus_and_doubled_rows_are_distinguished(shelf: Shelf) -> None:
     rows = fill(shelf, 300)
     lake = pa.concat_tables([rows.slice(1), rows.slice(150, 1), numbers(1, 5000)])
     shelf.lay("t", lake)
@@ -108,7 +108,7 @@ def test_equality_missing_surplus_and_doubled_rows_are_told_apart(shelf: Shelf) 
     assert len(found.chunks_different) == 3
 
 
-def test_equality_more_rows_than_are_looked_into_are_told_by_their_chunks(
+def test_equality_more_rows_than_are_compared_are_reported_by_their_chunks(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunking, "ROWS_A_CHUNK", 100)
@@ -151,7 +151,7 @@ def test_equality_keys_that_are_equal_for_the_collation_are_one_row(shelf: Shelf
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )  # fmt: skip
-def test_equality_any_key_cuts_both_sides_alike_and_finds_its_row(
+def test_equality_any_key_divides_both_sides_alike_and_finds_its_row(
     shelf: Shelf, declared: str, values: str, column: Any
 ) -> None:
     shelf.make(
@@ -274,7 +274,7 @@ def test_equality_a_doubled_row_that_changes_often_is_a_difference(shelf: Shelf)
 
 
 @pytest.mark.found
-def test_equality_a_lake_row_that_stands_still_beside_a_source_that_changes_is_a_difference(shelf: Shelf) -> None:
+def test_equality_a_lake_row_that_stays_while_the_source_changes_is_a_difference(shelf: Shelf) -> None:
     """Test for defect 7: a lake row that no longer follows its source is reported, although the source's row changes at each look."""
     rows = fill(shelf, 10)
     found = shelf.one("t", hot(shelf, lambda _: ordered(rows, 50)))
@@ -361,7 +361,7 @@ def test_equality_rows_that_were_merged_before_the_key_was_dropped_count(shelf: 
     assert (found.verdict, found.rows, found.lake_rows) == (Verdict.EQUAL, 3, 3)
 
 
-def test_equality_a_table_without_a_key_is_the_replay_of_its_change_log_up_to_the_place(shelf: Shelf) -> None:
+def test_equality_a_table_without_a_key_is_the_replay_of_its_change_log_up_to_the_position(shelf: Shelf) -> None:
     shelf.make("CREATE TABLE {db}.heap (n int)", "INSERT INTO {db}.heap VALUES (1), (1), (3), (NULL)")
     shelf.lay("heap", log(*HEAP, (77, "insert", 500)))
     found = shelf.one("heap", Following())

@@ -53,7 +53,7 @@ def at(server: str, offset: int, gtid_set: str) -> Position:
         (None, BinlogEnd(server_uuid=MYSQL, file="binlog.000001", offset=4), False),
     ],
 )
-def test_a_place_is_reached_by_what_tells_transactions_equality(
+def test_a_position_is_reached_by_gtids_where_the_server_has_them_equality(
     cursor: Position | None, end: BinlogEnd, *, expected: bool
 ) -> None:
     assert reached(cursor, end) is expected

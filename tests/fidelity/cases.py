@@ -23,7 +23,7 @@ _CATALOGUE = "fidelity/catalogue.py"  # `fidelity/test_matrix.py` writes and rea
 _ODD = "test_cascades_in_odd_company_are_followed_or_stop_by_name"
 _TREES = "test_random_cascades_are_in_the_staged_images"
 _STOPS = "test_every_captured_table_of_a_statement_stops"
-_RETAKEN = "test_ddl_tables_whose_values_only_their_rows_tell_are_taken_anew_by_themselves_and_equal_select"
+_RETAKEN = "test_ddl_tables_whose_values_need_their_rows_are_re_snapshotted_and_equal_select"
 
 CASES: tuple[tuple[str, str, str, str], ...] = (
     ("1", "`SET NAMES binary`, then DDL", _CLIENTS, "SET NAMES binary"),
@@ -44,7 +44,7 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
     ("2", "the same statements over several batches, compared in the lake", _CASCADE, "test_random_cascades_over_several_batches_are_in_the_lake"),
     ("2", "foreign keys on columns of every type", _CASCADE, "test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity"),
     ("2", "foreign keys with XA, savepoints, triggers, temporary tables, circles, and keys that may be NULL", _CORNERS, _ODD),
-    ("2", "a run is interrupted between the merges of children and parents", _CASCADE, "test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_next"),
+    ("2", "a run is interrupted between the merges of children and parents", _CASCADE, "test_fault_a_run_killed_between_the_tables_that_cascades_change_is_finished_by_the_next"),
     ("2", "a child that is not captured is reported, and the tables below it stop", "staging/test_cascade_events.py", "test_a_cascade_reaches_through_a_table_that_is_not_captured_and_stops_what_is_below"),
     ("2", "a parent with the engine MEMORY or MyISAM is renamed", _FOREIGN, "RENAME TABLE mem TO mem2"),
     ("2", "DDL creates and drops foreign keys", _FOREIGN, "ON DELETE CASCADE"),
@@ -87,7 +87,7 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
     ("8", "`ADD (…, CONSTRAINT c PRIMARY KEY (a))`", _KEYS, "CONSTRAINT cc PRIMARY KEY (a)"),
     ("8", "`DROP a, ADD a` for a column of a key", _KEYS, "ALTER TABLE k3 DROP a, ADD a int"),
     ("8", "`SERIAL NULL`", _KEYS, "serial NULL"),
-    ("8", "CREATE TABLE IF NOT EXISTS after a DROP that stopped the table", "table_meta/change/test_ddl_policy.py", "test_ddl_a_table_that_is_made_anew_loses_the_rows_of_the_one_before"),
+    ("8", "CREATE TABLE IF NOT EXISTS after a DROP that stopped the table", "table_meta/change/test_ddl_policy.py", "test_ddl_a_table_that_is_created_again_loses_the_rows_of_the_one_before"),
     ("9", "ADD of `datetime NOT NULL DEFAULT '0000-00-00 00:00:00'`", ADDITIONS, "datetime NOT NULL DEFAULT '0000-00-00 00:00:00'"),
     ("9", "ADD of `datetime NOT NULL DEFAULT 0`", ADDITIONS, "datetime NOT NULL DEFAULT 0"),
     ("9", "ADD with `DEFAULT CURRENT_TIMESTAMP` in a named time zone", "table_meta/change/test_ddl_added_values.py", "test_ddl_a_named_zone_has_the_rules_of_the_zone_database"),

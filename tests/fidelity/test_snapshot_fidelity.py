@@ -102,7 +102,7 @@ def more_tables(server: DatabaseServer) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_snapshot_reads_every_type_as_the_stream_brings_it_fidelity(
+def test_a_snapshot_reads_every_type_as_the_stream_decodes_it_fidelity(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server: DatabaseServer = request.getfixturevalue(name)

@@ -67,7 +67,7 @@ def test_the_token_grows_with_each_acquisition(tmp_path: Path) -> None:
     assert tokens == [1, 2, 3]
 
 
-def test_an_unreadable_record_does_not_bring_an_old_token_back(tmp_path: Path) -> None:
+def test_an_unreadable_record_does_not_restore_an_old_token(tmp_path: Path) -> None:
     lease = FileLease(tmp_path)
     lease.try_acquire()
     lease.release()

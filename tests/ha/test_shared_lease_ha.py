@@ -367,7 +367,7 @@ def test_ha_the_running_node_is_what_canal_expects(
 
 
 @pytest.mark.parametrize("kind", ["sql", "zookeeper"])
-def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
+def test_ha_if_the_store_does_not_answer_the_error_names_it_and_no_lock_is_held(
     tmp_path: Path, kind: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.cdc_engine.records.zookeeper_client.CONNECT_SECONDS_MAX", 0.5)
@@ -458,7 +458,7 @@ def take_away(location: LedgerLocation, name: str) -> None:
 
 
 @pytest.mark.found
-def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
+def test_ha_the_fence_queries_the_store_of_the_lock_and_ignores_the_clock(
     shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 5: a run trusted its own clock to know whether it has the run lock. The clock of a virtual machine stops while the machine is

@@ -29,11 +29,11 @@ from tests.handlers.fix_handlers import Remembering, batch, line
         ("retry", line(ledger="000000000000"), Due.NEVER),
     ],
 )
-def test_what_the_ledger_has_says_whether_handlers_are_told(kind: Kind, now: LedgerExtract, wanted: Due) -> None:
+def test_the_ledger_decides_whether_handlers_are_called(kind: Kind, now: LedgerExtract, wanted: Due) -> None:
     assert due(Call(kind=kind, batch=batch(7)), now) is wanted
 
 
-def test_handlers_are_told_once_and_in_the_order_of_conf(tmp_path: Path) -> None:
+def test_handlers_are_called_once_and_in_the_order_of_conf(tmp_path: Path) -> None:
     first, second = Remembering(), Remembering()
     calls = Calls("shop", tmp_path, [("first", first), ("second", second)])
     calls.before(batch())
@@ -76,7 +76,7 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
         ("retry", line(batch()), 0),
     ],
 )
-def test_after_a_kill_the_next_process_tells_what_the_ledger_has(
+def test_after_a_kill_the_next_process_makes_the_call_that_the_ledger_has(
     tmp_path: Path, kind: Kind, now: LedgerExtract, told: int
 ) -> None:
     Calls("shop", tmp_path, [("audit", Remembering())]).will_be(kind, batch(), line(batch()), "why")
@@ -89,7 +89,7 @@ def test_after_a_kill_the_next_process_tells_what_the_ledger_has(
     assert (tmp_path / FILE).exists() == (not told)
 
 
-def test_handlers_are_not_told_of_a_batch_that_another_hand_settled(tmp_path: Path) -> None:
+def test_handlers_are_not_called_for_a_batch_that_another_process_settled(tmp_path: Path) -> None:
     audit = Remembering()
     calls = Calls("shop", tmp_path, [("audit", audit)])
     calls.will_be("after", batch(), line(cursor=200))
@@ -123,7 +123,7 @@ def test_a_damaged_file_of_handlers_is_named(tmp_path: Path) -> None:
         Calls("shop", tmp_path, [("audit", Remembering())])
 
 
-def test_a_table_less_batch_is_told_too(tmp_path: Path) -> None:
+def test_handlers_are_called_for_a_batch_without_tables_too(tmp_path: Path) -> None:
     """All of its tables have stopped since."""
     audit = Remembering()
     calls = Calls("shop", tmp_path, [("audit", audit)])

@@ -85,7 +85,7 @@ def test_a_rollback_delivers_the_same_files_again(subject: Subject) -> None:
     subject.engine.ack(again)
 
 
-def test_a_damaged_batch_is_staged_anew_from_the_same_place(subject: Subject) -> None:
+def test_a_damaged_batch_is_staged_again_from_the_same_position(subject: Subject) -> None:
     batch = subject.batch()
     subject.engine.rollback(batch, damaged=True)
     again = subject.handed_out()
@@ -101,7 +101,7 @@ def test_tables_that_stop_are_left_out_of_the_next_delivery(subject: Subject) ->
     assert (again.end, again.tables) == (batch.end, ())
 
 
-def test_it_says_how_it_is_and_listens_to_what_it_is_told(subject: Subject) -> None:
+def test_the_engine_shows_its_status_and_keeps_what_the_sensor_reports(subject: Subject) -> None:
     batch = subject.batch()
     subject.engine.report_tick()
     subject.engine.report_run(batch, "STARTED")

@@ -120,7 +120,7 @@ def test_stopping_waits_for_an_engine_that_is_being_started() -> None:
     assert bench.made[0].stopped == 1
 
 
-def test_an_engine_that_has_started_after_its_place_was_closed_is_stopped_admin(
+def test_an_engine_that_started_after_its_host_was_closed_is_stopped_admin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sluice.cdc_engine.keeping.launcher.CONNECT_TIMEOUT_SECONDS", 0.01)

@@ -108,7 +108,7 @@ def test_a_batch_that_was_settled_is_not_handed_out_again(late: Late) -> None:
     assert late.hand_out.next(1.0) is None
 
 
-def test_nothing_is_done_beside_a_batch_that_is_out(late: Late) -> None:
+def test_nothing_is_done_while_a_batch_is_in_flight(late: Late) -> None:
     batch = late.staged_late()
     assert not late.hand_out.while_idle(lambda: pytest.fail("a batch is out"))
     late.hand_out.ack(batch)

@@ -14,7 +14,9 @@ from sluice.cdc_engine.errors import NotStartedError
 from sluice.cdc_engine.instance.hand_out import BatchLimits, HandOut
 
 
-def test_admin_who_asks_an_engine_that_ends_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admin_a_request_to_an_engine_that_ends_gets_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage: Any = None
     meta: Any = SimpleNamespace(ledger=SimpleNamespace(head=None))
     limits = BatchLimits(bytes_max=1, events_max=1)

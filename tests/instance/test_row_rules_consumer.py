@@ -150,7 +150,7 @@ def test_a_batch_of_which_no_row_is_left_has_no_segment(tmp_path: Path) -> None:
     assert staged.manifest.tables == ()
 
 
-def test_an_added_column_that_is_masked_does_not_tell_its_default(tmp_path: Path) -> None:
+def test_an_added_column_that_is_masked_does_not_show_its_default(tmp_path: Path) -> None:
     config = destination(orders={"masks": {"note": "hash"}})
     added = change(TableChangeKind.SCHEMA, 50, schema=ORDERS, fills=(("note", "secret"), ("amount", "7")))
     staged = stage(batch(added), "shop", 1, tmp_path, StagingRules(policies=policies_of(config)))
@@ -239,7 +239,7 @@ def test_rules_that_change_between_two_starts_stop_the_table(tmp_path: Path, mon
     assert [start(orders=words) for words in (log, log, history, {})] == [changed, [], changed, changed]
 
 
-def test_a_table_whose_rules_did_not_fit_is_taken_anew_under_those_that_do(tmp_path: Path) -> None:
+def test_a_table_whose_rules_did_not_fit_is_re_snapshotted_with_rules_that_fit(tmp_path: Path) -> None:
     meta = MemoryLedger()
     take_up_new_tables(destination(orders={"rows": "nowhere = 1"}), tmp_path, [ORDERS], meta, at(5))
     take_up_new_tables(destination(orders={"rows": "nowhere = 1"}), tmp_path, [ORDERS], meta, at(5))
@@ -309,7 +309,7 @@ def test_rules_of_a_table_that_is_spelled_otherwise_end_the_start(tmp_path: Path
     take_up_new_tables(config, tmp_path, [dataclasses.replace(ORDERS, table="Orders"), ORDERS], MemoryLedger(), at(5))
 
 
-def test_a_table_that_was_taken_anew_under_the_rules_of_now_is_of_them(tmp_path: Path) -> None:
+def test_a_table_that_was_re_snapshotted_with_the_current_rules_has_them(tmp_path: Path) -> None:
     meta, masked = MemoryLedger(), destination(orders={"masks": {"note": "hash"}})
     take_up_new_tables(destination(), tmp_path, [ORDERS], meta, at(5), ["shop.orders"])
     stopped_for_another_reason(meta)

@@ -85,7 +85,7 @@ def sample(engine: Engine, name: str) -> float:
     return next(each.samples[0].value for each in families([moment]) if each.name == name)
 
 
-def test_one_that_has_nobody_to_share_with_is_told(tmp_path: Path) -> None:
+def test_a_destination_without_another_one_to_share_with_is_reported(tmp_path: Path) -> None:
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     for name, user in (("a", "one"), ("b", "two"), ("c", "one")):
         word = "own" if name == "c" else "shared"

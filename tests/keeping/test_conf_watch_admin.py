@@ -110,7 +110,7 @@ def test_admin_a_broken_file_is_said_and_the_old_text_goes_on(conf: Conf) -> Non
     assert troubles_now("shop") == ()
 
 
-def test_admin_a_process_that_begins_beside_a_broken_file_goes_on_with_the_last_good_one(conf: Conf) -> None:
+def test_admin_a_process_that_starts_with_a_broken_file_uses_the_last_good_one(conf: Conf) -> None:
     ConfWatch(conf.directory, "test")
     conf.put("shop", WRONG)
     again = ConfWatch(conf.directory, "test")

@@ -215,7 +215,7 @@ def test_admin_a_restart_and_a_release_are_done_once(installation: Installation)
     assert installation.look() == [], "others have their chance"
 
 
-def test_admin_ha_what_is_asked_is_done_by_the_process_that_has_the_destination(installation: Installation) -> None:
+def test_admin_ha_a_request_is_executed_by_the_process_that_has_the_destination(installation: Installation) -> None:
     directory = installation.directory("shop")
     installation.engines.running.pop("shop")
     installation.held.add(directory)

@@ -310,7 +310,7 @@ def test_a_wrong_description_is_refused_without_a_secret(conf: Path, settings: d
     assert SECRET not in str(raised.value)
 
 
-def test_files_of_conf_beside_a_remote_source_are_refused(conf: Path, repository: Repository) -> None:
+def test_files_of_conf_together_with_a_remote_source_are_refused(conf: Path, repository: Repository) -> None:
     repository.commit(shop=GOOD)
     (conf / "sluice.yaml").write_text("")
     with pytest.raises(ConfigurationError, match=r"remove either remote\.yaml or the local files"):

@@ -32,7 +32,7 @@ def test_group_cursors_of_all_members_are_one_record(tmp_path: Path) -> None:
     assert not found.without_consumer(1001).group_consumers
 
 
-def test_group_ledgers_alone_have_the_word_for_consumers_of_groups() -> None:
+def test_group_only_ledgers_have_the_setting_for_consumers_of_groups() -> None:
     text = ledger_to_text(Ledger(ledger_id="3f2a91c04be7"))
     assert "group_consumers" not in json.loads(text)
     assert ledger_from_text(text, "shop").group_consumers == ()

@@ -146,7 +146,7 @@ def test_setting_the_cursor_keeps_stops_that_the_stream_does_not_show_again(ledg
     assert [each.table for each in ledger.stopped_tables] == ["a"]
 
 
-def test_a_stopped_table_keeps_its_first_place_until_it_is_resumed(ledger: Ledger) -> None:
+def test_a_stopped_table_keeps_its_first_position_until_it_is_resumed(ledger: Ledger) -> None:
     ledger = ledger.stop_table(stopped("orders", 20)).stop_table(stopped("orders", 40))
     assert ledger.stopped("shop", "orders") == stopped("orders", 20)
     ledger = ledger.resume_table("shop", "orders")

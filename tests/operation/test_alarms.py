@@ -44,7 +44,7 @@ class Watched:
         return list(self.told)
 
 
-def test_an_alarm_is_told_once_and_its_end_after_a_while_admin() -> None:
+def test_an_alarm_is_sent_once_and_its_end_after_a_while_admin() -> None:
     watched = Watched()
     lost = dataclasses.replace(WELL, state="POSITION_LOST", reason="purged")
     assert watched.see(WELL) == []

@@ -100,7 +100,7 @@ def test_the_endpoint_says_of_a_group_what_a_group_has_consumer(endpoint: Endpoi
     assert ("sluice_lag_seconds", group) not in found, "it has no lake"
 
 
-def test_the_endpoint_counts_what_canal_clients_ask(endpoint: Endpoint) -> None:
+def test_the_endpoint_counts_the_requests_of_canal_clients(endpoint: Endpoint) -> None:
     served = Destination([inserted(1)])
     session = ClientSession(Access(), lambda _name: served)
     session.authenticated = True
@@ -121,7 +121,7 @@ def test_the_endpoint_counts_what_canal_clients_ask(endpoint: Endpoint) -> None:
     )
 
 
-def test_a_stranger_makes_no_series_of_its_own_canal() -> None:
+def test_an_unauthenticated_client_makes_no_series_of_its_own_canal() -> None:
     session = ClientSession(Access(), _nobody)
     session.authenticated = True
     session.answered(SUBSCRIPTION.replace(b"example", b"made_up"))

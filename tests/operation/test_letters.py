@@ -118,7 +118,7 @@ def test_an_email_goes_over_tls_and_an_address_that_is_refused_is_named_admin(po
     assert (of_nobody[0]["reason"], of_nobody[-1]["event"]) == ("answered 550 to each address", "alarm_dropped")
 
 
-def test_an_email_that_is_not_taken_is_told_in_the_log_without_its_secret_admin(
+def test_an_email_that_is_refused_is_logged_without_its_secret_admin(
     post: Post, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POST_PASSWORD", "wrong-sesame")

@@ -62,7 +62,7 @@ def test_assets_have_the_owners_the_group_and_the_freshness_that_conf_names(tmp_
     assert items.freshness_policy is None, "a table that rarely changes is fresh without a change"
 
 
-def test_without_a_word_the_group_is_the_destination_and_nobody_owns(tmp_path: Path) -> None:
+def test_without_a_setting_the_group_is_the_destination_and_there_is_no_owner(tmp_path: Path) -> None:
     orders = graph_of(described(tmp_path)).get(delta_key("shop", ORDERS))
     assert (list(orders.owners), orders.group_name) == ([], "shop")
 

@@ -196,7 +196,7 @@ HELD = PendingChange(
 )
 
 
-def test_ddl_a_held_change_fails_its_tables_check_with_the_plan_and_turns_green(tmp_path: Path) -> None:
+def test_ddl_a_pending_change_fails_its_tables_check_until_it_is_approved(tmp_path: Path) -> None:
     held = StoppedTable(
         database="shop", table="orders", state=TableState.DDL_HELD, reason=HELD.reason, position=position(9)
     )

@@ -188,7 +188,7 @@ def test_the_queue_is_inspected_after_a_run_has_changed(tmp_path: Path, monkeypa
         assert len(inspected) == 3, "its longer interval is over"
 
 
-def test_the_id_of_a_code_server_is_asked_rarely_while_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_id_of_a_code_server_is_requested_rarely_while_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, now = ["one", "two", ""], [100.0]
 
     def get_id(*_: Any) -> str:

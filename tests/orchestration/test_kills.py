@@ -85,7 +85,7 @@ def _held_at(shop: DagsterStack, point: str) -> tuple[OutstandingBatch, int, Pat
 
 
 @pytest.mark.parametrize("point", [failpoints.BEFORE_TAKE, failpoints.AFTER_TAKE])
-def test_a_run_killed_beside_its_request_is_rolled_back_and_its_batch_comes_again(
+def test_a_run_killed_during_its_request_is_rolled_back_and_its_batch_comes_again(
     shop: DagsterStack, point: str
 ) -> None:
     staged, end, gate = _held_at(shop, point)
@@ -256,14 +256,14 @@ def test_a_run_that_drains_outlives_its_code_server(shop: DagsterStack) -> None:
     assert shop.lake()[-1]["batch"].endswith(f"-{merged}"), "it was merged once, under its own delivery"
 
 
-def test_a_run_whose_code_server_died_between_two_batches_goes_on_or_leaves_room(shop: DagsterStack) -> None:
+def test_a_run_whose_code_server_died_between_two_batches_continues_or_makes_way(shop: DagsterStack) -> None:
     attached(shop)
     shop.kill_code_server()
     shop.code_server = shop.start_code_server()
     shop.wait_until_acked(shop.capture(2))
 
 
-def test_a_code_server_that_is_asked_to_end_sends_its_run_away(shop: DagsterStack) -> None:
+def test_a_code_server_that_is_requested_to_end_ends_its_run(shop: DagsterStack) -> None:
     run = attached(shop)
     shop.request_code_server_end()
     wait_for("the code server has ended", lambda: not shop.code_server.running)

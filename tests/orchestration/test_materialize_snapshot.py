@@ -28,7 +28,7 @@ def pressed(root: Path, *, begun: bool) -> tuple[dg.ExecuteInProcessResult, Path
     return job.execute_in_process(asset_selection=selection, raise_on_error=False), directory
 
 
-def test_materialize_asks_for_the_rows_of_the_table_and_no_other_snapshot(tmp_path: Path) -> None:
+def test_materialize_requests_a_snapshot_of_only_this_table(tmp_path: Path) -> None:
     result, directory = pressed(tmp_path, begun=True)
     assert result.success
     (asked,) = SnapshotRecords(directory).all()

@@ -89,6 +89,6 @@ OtlpSender()
 
 
 @pytest.mark.parametrize("extra", OPENS)
-def test_what_an_extra_installs_is_asked_for(installed: Installed, tmp_path: Path, extra: str) -> None:
+def test_the_packages_of_an_extra_are_named(installed: Installed, tmp_path: Path, extra: str) -> None:
     done = installed.python(tmp_path, OPENS[extra])
     assert f"needs a package that is not installed: pip install 'sluice[{extra}]'" in done.stderr

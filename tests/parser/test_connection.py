@@ -137,7 +137,9 @@ def test_a_server_that_is_not_there_is_tried_again(mysql80: DatabaseServer) -> N
         (1227, "Access denied; you need REPLICATION SLAVE", AccessDeniedError),
     ],
 )
-def test_an_error_in_the_dump_is_told_by_its_number_and_words(code: int, text: str, error: type[Exception]) -> None:
+def test_an_error_in_the_dump_is_shown_with_its_number_and_message(
+    code: int, text: str, error: type[Exception]
+) -> None:
     source = Source(destination="shop", host="h", port=1, user="u")
     answer = b"\xff" + code.to_bytes(2, "little") + b"#HY000" + text.encode()
     assert type(answer_error(source, answer)) is error

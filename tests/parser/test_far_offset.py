@@ -17,7 +17,7 @@ pytestmark = pytest.mark.servers
 LARGE_BYTES = 17_000_000  # Larger than one packet.
 
 
-def test_a_stream_goes_on_behind_a_place_that_the_command_cannot_name(
+def test_a_stream_continues_after_a_position_that_the_command_cannot_name(
     shop: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(shop, "FLUSH BINARY LOGS")

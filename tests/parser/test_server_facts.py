@@ -55,7 +55,7 @@ def facts_of(session: FakeSession) -> ServerFacts:
     return read_facts(connection)
 
 
-def test_the_wording_since_8_4_is_asked_first_and_alone() -> None:
+def test_the_statement_since_8_4_is_executed_first_and_alone() -> None:
     session = FakeSession({NEW: [END], OLD: SYNTAX})
     facts = facts_of(session)
     assert (facts.file, facts.offset, facts.executed) == tuple(END.values())
@@ -63,14 +63,14 @@ def test_the_wording_since_8_4_is_asked_first_and_alone() -> None:
 
 
 @pytest.mark.parametrize("refusal", [SYNTAX, FORBIDDEN])
-def test_a_server_that_refuses_it_is_asked_in_the_old_words(refusal: int) -> None:
+def test_a_server_that_refuses_it_gets_the_old_statement(refusal: int) -> None:
     session = FakeSession({NEW: refusal, OLD: [END]})
     facts = facts_of(session)
     assert (facts.file, facts.offset, facts.executed) == tuple(END.values())
     assert session.statements.index(NEW) < session.statements.index(OLD)
 
 
-def test_a_server_that_answers_neither_leaves_the_place_open() -> None:
+def test_a_server_that_answers_neither_leaves_the_position_unknown() -> None:
     facts = facts_of(FakeSession({NEW: SYNTAX, OLD: FORBIDDEN}))
     assert (facts.file, facts.offset) == ("", 0)
 

@@ -126,7 +126,7 @@ def test_a_galera_node_that_does_not_log_the_changes_of_other_nodes_is_a_warning
 @pytest.mark.servers
 @pytest.mark.found
 @pytest.mark.parametrize("version", ["mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5"])
-def test_servers_tell_what_they_leave_out_of_their_binlog(fresh_server: ServerFactory, version: str) -> None:
+def test_servers_report_what_they_leave_out_of_their_binlog(fresh_server: ServerFactory, version: str) -> None:
     """Defect 48, on real servers."""
     server = fresh_server(version, {"binlog_ignore_db": "secret", "log_slave_updates": "OFF"})
     become = "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT=1, MASTER_USER='u'"
@@ -198,7 +198,7 @@ def test_a_host_that_takes_over_ends_the_dump_of_the_host_before(version: str, r
 
 
 @pytest.mark.servers
-def test_real_servers_tell_their_facts(shop: DatabaseServer) -> None:
+def test_real_servers_report_their_facts(shop: DatabaseServer) -> None:
     connection = SourceConnection(source_of(shop))
     try:
         facts = read_facts(connection)

@@ -55,7 +55,7 @@ class Connection:
         ("11.4.5-MariaDB-log", "SHOW MASTER STATUS", NOW_US - NOW_US % 1_000_000),
     ],
 )
-def test_group_the_time_is_asked_before_the_end_and_cut_to_what_the_binlog_says(
+def test_group_the_time_is_read_before_the_end_and_truncated_to_the_seconds_of_the_binlog(
     version: str, end: str, before_us: int
 ) -> None:
     connection = Connection(version)
@@ -65,7 +65,7 @@ def test_group_the_time_is_asked_before_the_end_and_cut_to_what_the_binlog_says(
     assert (answer.now_us, answer.before_us) == (NOW_US, before_us)
 
 
-def test_group_an_account_that_may_not_ask_for_the_end_is_told_what_it_needs() -> None:
+def test_group_an_account_that_may_not_read_the_end_gets_the_missing_privilege() -> None:
     with pytest.raises(SourceConnectionError, match="grant REPLICATION CLIENT"):
         read_clock(Connection("8.0.31", may_read_end=False))  # type: ignore[arg-type]
 

@@ -122,7 +122,7 @@ def test_a_configured_gtid_set_is_checked_as_a_cursor_is() -> None:
         decide_start(None, StartChoice(gtid_set=f"{A}:1-50"), MARIADB)
 
 
-def test_the_latest_place_goes_by_gtid_where_there_are_any() -> None:
+def test_the_latest_position_is_chosen_by_gtid_where_there_are_any() -> None:
     start = started(None, MYSQL)
     assert (start.by_gtid, start.executed_known) == (True, True)
     assert (start.position.file, start.position.offset, start.position.epoch) == ("binlog.000004", 500, 1)
@@ -200,7 +200,7 @@ def test_identity_gtids_that_the_server_wrote_once_more_prove_nothing() -> None:
     assert started(of_mariadb, proven).position.epoch == 3
 
 
-def test_identity_purged_files_prove_continuity_only_where_all_that_was_read_lies_before_the_rest() -> None:
+def test_identity_purged_files_prove_continuity_only_if_all_that_was_read_is_before_the_rest() -> None:
     """A backup is restored, numbers are given again, and the files are purged past the cursor's file. No file is left that could be
     compared.
     """
@@ -227,7 +227,7 @@ def test_identity_a_first_position_knows_when_its_file_was_created() -> None:
     assert started(None, asked, StartChoice(file="binlog.000004", offset=4)).position.file_created == 3_000
 
 
-def test_identity_a_new_epoch_lies_above_all_that_were_ever_begun() -> None:
+def test_identity_a_new_epoch_is_above_all_that_were_ever_begun() -> None:
     other = dataclasses.replace(MYSQL, server_uuid=B, executed=f"{A}:1-100,{B}:1-5", logs=(), file="mysql-bin.000001")
     assert epoch_of(CURSOR, other, Epochs(highest=2)) == 3
     # On server B, a batch of epoch 3 was merged in part. Then the failover to C follows.

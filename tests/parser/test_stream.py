@@ -73,7 +73,7 @@ def test_a_killed_dump_thread_loses_and_doubles_nothing(shop: DatabaseServer) ->
         assert capture.states.wait(RECONNECTING)
 
 
-def test_a_cut_line_within_a_transaction_loses_and_doubles_nothing(shop: DatabaseServer) -> None:
+def test_a_lost_connection_within_a_transaction_loses_and_doubles_nothing(shop: DatabaseServer) -> None:
     """The connection is lost while the sink has the first part of a transaction that is larger than a read buffer."""
     cut = threading.Event()
     with Proxy(shop.port) as proxy, capturing(source_of(shop, port=proxy.port)) as capture:
@@ -114,7 +114,7 @@ def test_a_flipped_bit_on_the_way_is_read_again(shop: DatabaseServer) -> None:
         assert "CRC32" in capture.states.wait(RECONNECTING)
 
 
-def test_a_bit_that_is_wrong_every_time_stops_with_its_place(shop: DatabaseServer) -> None:
+def test_a_bit_that_is_wrong_every_time_stops_with_its_position(shop: DatabaseServer) -> None:
     with Proxy(shop.port) as proxy, capturing(source_of(shop, port=proxy.port, tls_mode="DISABLED")) as capture:
         proxy.tamper = lambda piece: piece.replace(b"precious", b"prfcious")
         run(shop, "INSERT INTO shop.orders VALUES (1, 'x')", "INSERT INTO shop.orders VALUES (10, 'precious')")
@@ -189,7 +189,7 @@ def position_without_gtid(position: Position) -> Position:
     return Position(epoch=position.epoch, file=position.file, offset=position.offset, server_uuid=position.server_uuid)
 
 
-def test_a_stream_without_cursor_tells_where_it_begins_and_learns_the_gtids(shop: DatabaseServer) -> None:
+def test_a_stream_without_cursor_reports_where_it_begins_and_learns_the_gtids(shop: DatabaseServer) -> None:
     """With a configured file, the executed set is unknown until the next file, which contains it."""
     with capturing(source_of(shop)) as capture:
         insert(shop, range(3))

@@ -77,7 +77,7 @@ def test_fault_what_was_executed_a_moment_later_is_no_misfit() -> None:
     assert reason == ""
 
 
-def test_fault_a_stream_that_stands_still_before_the_end_is_connected_anew_ever_more_rarely() -> None:
+def test_fault_a_stream_that_stands_still_before_the_end_is_reconnected_ever_more_rarely() -> None:
     watch, reason = Watch().looked(Look(at=60, stream_state=stream_state(BEHIND), facts=FACTS))
     found = []
     for minute in range(2, 11):
@@ -90,13 +90,13 @@ def test_fault_a_stream_that_stands_still_before_the_end_is_connected_anew_ever_
     assert watch.behind_seconds(stream_state(), 700) == 0
 
 
-def test_fault_a_stream_that_goes_on_or_waits_for_room_does_not_stand_still() -> None:
+def test_fault_a_stream_that_advances_or_waits_for_space_does_not_stand_still() -> None:
     before, _ = Watch().looked(Look(at=60, stream_state=stream_state(BEHIND), facts=FACTS))
     assert before.looked(Look(at=120, stream_state=stream_state(BEHIND, 1 << 20), facts=FACTS))[1] == ""
     assert before.looked(Look(at=120, stream_state=stream_state(BEHIND, held_up=True), facts=FACTS))[1] == ""
 
 
-def test_fault_without_gtids_the_place_decides() -> None:
+def test_fault_without_gtids_the_position_decides() -> None:
     plain = dataclasses.replace(FACTS, gtid_enabled=False, executed="")
     assert not has_read(stream_state(dataclasses.replace(AT_END, offset=499, gtid_set="")), plain)
     assert has_read(stream_state(dataclasses.replace(AT_END, gtid_set="")), plain)

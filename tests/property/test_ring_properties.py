@@ -50,7 +50,7 @@ def test_marks_stay_in_order_and_the_fill_is_what_waits(moves: list[tuple[str, t
 
 
 @given(st.integers(0, 50), st.integers(0, 5))
-def test_what_is_on_disk_takes_no_room(size: int, events: int) -> None:
+def test_blocks_on_disk_take_no_space_in_the_ring(size: int, events: int) -> None:
     ring = Ring(bytes_max=100, events_max=10).spilled(Mark(0, events, size))
     assert (ring.fill_bytes, ring.fill_events) == (0, 0)
     assert ring.only_open_transaction

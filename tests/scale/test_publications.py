@@ -64,7 +64,7 @@ def test_the_newest_snapshot_is_written_again_for_many_publications_at_a_time(
     ], "each of them once"
 
 
-def test_a_table_that_was_made_anew_before_the_snapshot_was_written_is_left_to_its_batch(
+def test_a_table_that_was_created_again_before_the_row_was_written_is_left_to_its_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, _ = make_destination(tmp_path, 3)

@@ -71,7 +71,7 @@ FOREIGN_KEYS = (
 
 
 @pytest.mark.scale
-def test_foreign_keys_are_those_of_a_history_that_is_read_anew(tmp_path: Path) -> None:
+def test_foreign_keys_are_those_of_a_history_that_is_read_again(tmp_path: Path) -> None:
     """Foreign keys are computed again only after a statement that concerns one of them."""
     config, history = make_destination(tmp_path, 30)
     for number, statement in enumerate(FOREIGN_KEYS, start=1):

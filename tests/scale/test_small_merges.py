@@ -32,5 +32,5 @@ def test_a_task_of_few_tables_has_enough_of_them_to_be_worth_its_start() -> None
     assert [tasks(count) for count in (0, 1, TABLES_A_TASK, TABLES_A_TASK + 1, 5 * TABLES_A_TASK)] == [1, 1, 1, 2, 5]
 
 
-def test_many_tables_get_several_tasks_when_spark_has_few_slots_or_does_not_tell_their_number() -> None:
+def test_many_tables_get_several_tasks_when_spark_has_few_slots_or_an_unknown_number() -> None:
     assert tasks(MANY, slots=1) == tasks(MANY, slots=0) == TASKS_MANY

@@ -57,7 +57,7 @@ def test_one_line_end_after_a_secret_does_not_count(end: str, tmp_path: Path) ->
     assert value_of(SecretLocation(file=tmp_path / "password"), SETTING) == SECRET
 
 
-def test_a_place_survives_as_a_text(tmp_path: Path) -> None:
+def test_a_position_survives_as_a_text(tmp_path: Path) -> None:
     for location in (
         SecretLocation(env="DOOR"),
         SecretLocation(file=tmp_path),

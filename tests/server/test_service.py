@@ -186,7 +186,7 @@ def test_who_unsubscribes_leaves_its_batches_to_the_next(engine: Engine, source:
     assert numbers_in(engine.service.get_without_ack(STRANGER, MANY, MANY)) == [0, 1]
 
 
-def test_a_clients_filter_is_told_now_and_after_a_restart(engine: Engine) -> None:
+def test_a_clients_filter_is_shown_now_and_after_a_restart(engine: Engine) -> None:
     engine.service.subscribe(ClientIdentity(destination="shop", filter="a"))
     assert engine.filters == ["", "a"]
     assert Engine(engine.directory).filters == ["a"]

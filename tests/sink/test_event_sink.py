@@ -93,9 +93,7 @@ def test_a_block_that_is_all_captured_is_handed_on_as_it_is(
     assert store.blocks == [block]
 
 
-def test_a_buffer_of_mostly_dropped_rows_is_put_together_anew(
-    sink: EventSink, store: RecordingStore, source: Source
-) -> None:
+def test_a_buffer_of_mostly_dropped_rows_is_compacted(sink: EventSink, store: RecordingStore, source: Source) -> None:
     sink.accept(source.block([10], table=[1, 1, 0, 1, 1, 1, 0, 1, 1, 0], size=100))
     (block,) = store.blocks
     assert block.buffer.nbytes == block.byte_count == 300
@@ -188,7 +186,7 @@ def test_the_end_of_a_transaction_whose_rows_passed_is_never_thinned_out(
     assert batch.end.gtid_set == gtid_set(2)
 
 
-def test_an_idle_stream_brings_the_cursor_to_its_end(sink: EventSink, store: RecordingStore, source: Source) -> None:
+def test_an_idle_stream_moves_the_cursor_to_its_end(sink: EventSink, store: RecordingStore, source: Source) -> None:
     sink.accept(source.block([1], table=1))
     sink.accept(source.block([1], table=1))
     sink.idle()

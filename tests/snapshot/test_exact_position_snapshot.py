@@ -47,7 +47,7 @@ def _table(server: DatabaseServer, name: str) -> TableVersion:
 
 
 @pytest.mark.parametrize("engine", ["InnoDB", "MyISAM"])
-def test_rows_without_a_key_are_those_of_the_place_that_the_snapshot_says(
+def test_rows_without_a_key_are_those_of_the_position_of_the_snapshot(
     any_server: DatabaseServer, tmp_path: Path, engine: str
 ) -> None:
     run(
@@ -89,7 +89,7 @@ def test_rows_without_a_key_are_those_of_the_place_that_the_snapshot_says(
     assert len(before) <= len(rows) <= len(before) + 1
 
 
-def test_a_server_shows_a_place_once_its_snapshot_reads_would(any_server: DatabaseServer) -> None:
+def test_a_server_shows_a_position_once_its_snapshot_reads_do(any_server: DatabaseServer) -> None:
     table = SourceTable(
         lambda: open_reader(_source(any_server)),
         TableVersion(database="mysql", table="user", columns=(), key=("User",)),

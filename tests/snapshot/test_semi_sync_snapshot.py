@@ -81,7 +81,7 @@ def test_a_repair_waits_for_a_commit_that_waits_for_a_replica(fresh_server: Serv
 
 @pytest.mark.servers
 @pytest.mark.found
-def test_mysql_without_gtids_is_asked_for_a_lock_while_commits_wait(
+def test_mysql_without_gtids_gets_a_lock_request_while_commits_wait(
     mysql57: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 4: on MySQL without GTIDs, a snapshot trusted the position after two seconds, although a commit may wait for a replica."""

@@ -203,7 +203,7 @@ def test_rows_that_come_and_go_are_in_one_chunk_snapshot(chunked: Chunked) -> No
         ]
 
 
-def test_a_composite_key_is_cut_and_read_over_its_index_snapshot(mysql80: DatabaseServer) -> None:
+def test_a_composite_key_is_divided_and_read_over_its_index_snapshot(mysql80: DatabaseServer) -> None:
     """One tenant has most of the rows. Reading a chunk of it touches the chunk's rows, and not all rows of the tenant."""
     numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 3000) SELECT"
     run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}_wide", f"CREATE DATABASE {DATABASE}_wide")

@@ -151,7 +151,7 @@ def test_a_table_that_changed_is_not_read_by_its_old_schema_snapshot(
             "INSERT INTO small VALUES (1, 'a'), (2, 'b')", database=DATABASE)  # fmt: skip
 
 
-def test_a_user_without_the_right_to_select_is_told_so_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+def test_a_user_without_the_select_privilege_gets_that_reason_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
     table = versions(server, DATABASE)["small"]
     run(server, "CREATE USER bare IDENTIFIED BY ''", f"GRANT SELECT ON {DATABASE}.large TO bare")
     try:

@@ -50,7 +50,7 @@ def test_a_busy_source_is_waited_for_longer_and_longer_snapshot() -> None:
     assert not running
 
 
-def test_amid_a_chunk_the_source_is_asked_once_a_second_snapshot() -> None:
+def test_during_a_chunk_the_source_is_queried_once_a_second_snapshot() -> None:
     clock, asked = Clock(), list[float]()
 
     def threads_running() -> int:
@@ -68,7 +68,7 @@ def test_amid_a_chunk_the_source_is_asked_once_a_second_snapshot() -> None:
     assert len(asked) == 3
 
 
-def test_without_limits_nothing_is_asked_and_nothing_waits_snapshot() -> None:
+def test_without_limits_nothing_is_queried_and_nothing_waits_snapshot() -> None:
     def never(*_: float) -> NoReturn:
         raise AssertionError
 

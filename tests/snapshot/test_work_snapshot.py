@@ -328,7 +328,7 @@ def test_a_paused_snapshot_goes_on_after_its_last_chunk(world: World) -> None:
     assert [path.name[:6] for path in world.chunk_reads] == ["000001", "000002"]
 
 
-def test_another_source_has_the_rows_of_a_snapshot_read_anew(world: World) -> None:
+def test_after_a_change_of_the_source_the_rows_of_a_snapshot_are_read_again(world: World) -> None:
     world.change("put", 7)
     advance(NAME, world.dependencies())
     world.epoch = 2

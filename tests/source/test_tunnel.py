@@ -16,7 +16,7 @@ pytestmark = pytest.mark.managed
 BASTION = Bastion(host="jump.example.com", port=2222, user="sluice", key_file=Path("/keys/a 100%"))
 
 
-def test_the_host_key_is_always_checked_and_nobody_is_asked() -> None:
+def test_the_host_key_is_always_checked_without_a_question() -> None:
     called = command(BASTION, "db.internal", 3306)
     assert {"StrictHostKeyChecking=yes", "UpdateHostKeys=no", "BatchMode=yes", "IdentitiesOnly=yes"} <= set(called)
     assert 'IdentityFile="/keys/a 100%%"' in called

@@ -31,7 +31,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Batch:
     return batch(*(whole(rows_block(each, start=4 + 200 * number)) for number, each in enumerate(rows)))
 
 
-def test_work_is_done_in_order_and_waits_for_room() -> None:
+def test_work_is_done_in_order_and_waits_for_a_free_slot() -> None:
     beside, gate, done = BackgroundWriter(), threading.Event(), list[int]()
 
     def work(number: int) -> None:
@@ -64,7 +64,7 @@ def test_row_groups_are_in_the_order_of_the_rows_with_bounds_of_the_order_key_al
 
 
 @pytest.mark.parametrize("written", range(GROUPS))
-def test_a_disk_that_is_full_beside_fails_the_batch(
+def test_a_disk_that_becomes_full_fails_the_batch(
     groups: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     write, done = segment_writer.SegmentWriter._write, list[Any]()

@@ -150,7 +150,7 @@ def test_azure_a_batch_is_whole_until_it_is_acked(azure_prefix: Store, tmp_path:
     require_life_of_a_batch(azure_prefix, tmp_path)
 
 
-def test_s3_a_batch_lives_the_same_in_a_store_that_is_a_folder(folder_store: Store, tmp_path: Path) -> None:
+def test_s3_a_batch_is_the_same_in_a_store_that_is_a_folder(folder_store: Store, tmp_path: Path) -> None:
     require_life_of_a_batch(folder_store, tmp_path)
 
 
@@ -229,7 +229,9 @@ def test_s3_a_lost_ledger_is_seen_by_what_the_store_has(folder_store: Store, tmp
         refuse_lost_ledger(MemoryLedger(), SchemaRepository(directory / "schema.jsonl"), directory)
 
 
-def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_store: Store, tmp_path: Path) -> None:
+def test_s3_files_that_a_run_uploads_for_spark_stay_until_its_sessions_close(
+    folder_store: Store, tmp_path: Path
+) -> None:
     rows = tmp_path / "rows"
     rows.mkdir()
     pq.write_table(pa.table({"n": [1, 2]}), rows / "one.parquet")
@@ -248,7 +250,7 @@ def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_stor
 
 @pytest.mark.servers
 @pytest.mark.parametrize("trouble", ["refused", "away"])
-def test_s3_a_store_that_fails_is_told_without_credentials_and_nothing_is_lost(
+def test_s3_a_store_that_fails_is_reported_without_credentials_and_nothing_is_lost(
     s3_prefix: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     directory = s3_prefix.directory(tmp_path)
@@ -279,7 +281,7 @@ def test_s3_a_store_that_fails_is_told_without_credentials_and_nothing_is_lost(
 
 
 @pytest.mark.servers
-def test_s3_check_asks_the_store_of_staging(s3_prefix: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_check_tests_the_store_of_staging(s3_prefix: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"staging": s3_prefix.url, "storage_options": s3_prefix.named}
     config = make_config(tmp_path).model_copy(update=said)
     assert store_findings(config, starts_spark=False) == ([], [])
@@ -289,7 +291,7 @@ def test_s3_check_asks_the_store_of_staging(s3_prefix: Store, tmp_path: Path, mo
     assert "another-secret" not in problem
 
 
-def test_s3_what_was_brought_by_a_killed_run_goes_with_the_next(folder_store: Store, tmp_path: Path) -> None:
+def test_s3_local_copies_of_a_killed_run_are_removed_by_the_next(folder_store: Store, tmp_path: Path) -> None:
     directory = folder_store.directory(tmp_path)
     folder, known = staged_at(directory)
     StagedBatches(directory).publish(folder, LEDGER.ledger_id)

@@ -77,7 +77,7 @@ def test_cascade_events_are_what_went_and_which_keys_changed(
     assert read_manifest(staged.path) == staged.manifest
 
 
-def test_cascade_places_order_rows_of_all_tables_also_within_a_transaction(
+def test_cascade_sequence_numbers_order_rows_of_all_tables_also_within_a_transaction(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:
     pipeline = begun(mysql80, tmp_path)

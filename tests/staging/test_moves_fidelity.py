@@ -107,7 +107,7 @@ def folded(images: list[Row], lake: dict[str, Row]) -> dict[str, Row]:
 
 @settings(deadline=None, max_examples=200)
 @given(STEPS, st.sets(KEYS), st.sampled_from([1, 60, 1 << 20]))
-def test_what_is_staged_of_rows_that_move_tells_each_its_row_fidelity(
+def test_staged_images_of_rows_that_move_identify_their_rows_fidelity(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any], there: set[str], chunk_bytes: int
 ) -> None:
     lake = {key: {"id": key, "a": 100 + index, "b": 200 + index} for index, key in enumerate(sorted(there))}

@@ -86,7 +86,7 @@ def test_the_same_batch_gives_the_same_files(make: Make, meta: MemoryLedger, tmp
     assert again.path != first.path, "another delivery has files of its own"
 
 
-def test_more_is_asked_until_there_is_none(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
+def test_more_is_requested_until_there_is_none(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
     first, second = orders(1, end=50_000), orders(2, start=60_000)
     second = dataclasses.replace(second, start=first.end)
     rest = [second, NOTHING]

@@ -385,7 +385,7 @@ operations = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(operations, st.integers(1, 4))
-def test_any_cut_into_blocks_stages_the_same_rows(
+def test_any_division_into_blocks_stages_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, given_operations: list[Any], parts: int
 ) -> None:
     events: list[Event] = [

@@ -131,7 +131,7 @@ class NoRemovals:
 @pytest.mark.servers
 @pytest.mark.store
 @pytest.mark.parametrize("kind", STORES)
-def test_store_identity_a_missing_bucket_is_told_when_a_file_is_written(
+def test_store_identity_a_missing_bucket_is_named_when_a_file_is_written(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Defect 1013: an upload to a missing bucket of Google raised nothing, and `write` raised FileNotFoundError."""
@@ -160,7 +160,7 @@ class Refusal(BaseHTTPRequestHandler):
         """Logs nothing."""
 
 
-def test_google_a_missing_bucket_is_told_when_its_files_are_listed_and_copied(tmp_path: Path) -> None:
+def test_google_a_missing_bucket_is_named_when_its_files_are_listed_and_copied(tmp_path: Path) -> None:
     """Defect 1013: the list of a missing bucket raised FileNotFoundError, and a copy from another store raised nothing."""
     (tmp_path / "1.parquet").write_bytes(ROWS)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Refusal)

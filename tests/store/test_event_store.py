@@ -80,7 +80,7 @@ def test_an_open_transaction_goes_on_over_blocks_and_is_delivered_whole(
 
 
 @pytest.mark.parametrize(("byte_count_max", "event_count_max"), [(48, MANY), (MANY, 3), (63, 5), (64, 4)])
-def test_a_batch_is_cut_within_a_block_at_the_last_transaction_that_fits(
+def test_a_batch_ends_within_a_block_at_the_last_transaction_that_fits(
     store: MemoryEventStore, source: Source, byte_count_max: int, event_count_max: int
 ) -> None:
     store.put(source.block([1, 2, 2, 1]))
@@ -119,7 +119,7 @@ def test_a_batch_does_not_span_epochs(store: MemoryEventStore, source: Source) -
     assert numbers_in(store.get(MANY, MANY)) == [2]
 
 
-def test_table_changes_keep_their_place_and_count_as_a_transaction(store: MemoryEventStore, source: Source) -> None:
+def test_table_changes_keep_their_position_and_count_as_a_transaction(store: MemoryEventStore, source: Source) -> None:
     store.put(source.block([1]))
     store.put(source.block([0], changes=(change(),)))
     store.put(source.block([1]))
@@ -175,7 +175,7 @@ def test_table_changes_of_a_dropped_transaction_are_forgotten(store: MemoryEvent
     assert [len(each.changes) for each in store.get(MANY, MANY).slices if each.changes] == []
 
 
-def test_table_changes_beside_row_events_are_refused(store: MemoryEventStore, source: Source) -> None:
+def test_table_changes_together_with_row_events_are_refused(store: MemoryEventStore, source: Source) -> None:
     with pytest.raises(ValueError, match="table changes"):
         store.put(source.block([1], changes=(change(),)))
 
@@ -203,7 +203,7 @@ def test_a_files_beginning_is_no_change_that_waits(store: MemoryEventStore, sour
     assert store.oldest_time_us == source.time_us
 
 
-def test_empty_places_that_nobody_took_replace_each_other(store: MemoryEventStore, source: Source) -> None:
+def test_empty_blocks_that_nobody_took_replace_each_other(store: MemoryEventStore, source: Source) -> None:
     store.put(source.block([1]))
     for _ in range(5):
         store.put(source.block([0]))
@@ -263,7 +263,7 @@ def test_large_neighbours_stay_as_they_are(kind: str, tmp_path: Path, source: So
     assert [each.block for each in store.get(MANY, MANY).slices] == blocks
 
 
-def test_a_cut_off_open_transaction_does_not_come_back_by_joining(store: MemoryEventStore, source: Source) -> None:
+def test_a_dropped_open_transaction_does_not_come_back_by_joining(store: MemoryEventStore, source: Source) -> None:
     store.put(source.block([1], open_events=2))
     store.drop_open_transaction()
     source.number, source.transaction = 1, 1
@@ -326,7 +326,7 @@ def test_a_lost_connection_forgets_only_the_open_transaction(store: MemoryEventS
     assert numbers_in(store.get(MANY, MANY)) == [0, 1, 2, 3, 4]
 
 
-def test_what_is_told_of_what_was_put_never_goes_back_admin(store: MemoryEventStore, source: Source) -> None:
+def test_the_reported_position_of_the_store_never_goes_back_admin(store: MemoryEventStore, source: Source) -> None:
     told: list[tuple[int, int]] = []
 
     def look() -> None:

@@ -94,7 +94,9 @@ def test_table_changes_and_their_schemas_come_back_as_they_were(shop: Restarts, 
 
 
 @pytest.mark.parametrize("cut", [1, 20, 300, 100_000])
-def test_fault_a_torn_tail_is_cut_at_the_last_whole_transaction(shop: Restarts, source: Source, cut: int) -> None:
+def test_fault_a_torn_tail_is_removed_after_the_last_whole_transaction(
+    shop: Restarts, source: Source, cut: int
+) -> None:
     whole = stored(shop, source).put_position
     newest = shop.files()[-1]
     os.truncate(newest, max(0, newest.stat().st_size - cut))
@@ -155,7 +157,7 @@ def test_fault_what_does_not_fit_the_ledger_is_read_again_where_the_source_has_i
     assert again.put_position == change(shop).get("begin", shop.cursor)
 
 
-def test_fault_a_ledger_that_is_further_than_the_files_begins_them_anew(shop: Restarts, source: Source) -> None:
+def test_fault_a_ledger_that_is_ahead_of_the_files_starts_them_again(shop: Restarts, source: Source) -> None:
     """The files have nothing that waits, so the source is not queried."""
     stored(shop, source)
     shop.lost = PURGED

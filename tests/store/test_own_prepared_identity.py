@@ -37,7 +37,7 @@ def take(prepared: OwnPrepared, event: Event, key: int) -> bytes | None:
 
 @pytest.mark.parametrize("keeper", [in_files, over_hosts])
 @given(history=histories(), begins=st.floats(0, 1), live=st.floats(0, 1), goes_over=st.booleans())
-def test_identity_a_stream_beside_gives_each_commit_its_own_rows(
+def test_identity_a_second_stream_gives_each_commit_its_own_rows(
     keeper: Callable[[Path], Made], history: list[Event], begins: float, live: float, *, goes_over: bool
 ) -> None:
     begin_at, live_at = round(begins * len(history)), round(live * len(history))
@@ -59,7 +59,7 @@ def test_identity_a_stream_beside_gives_each_commit_its_own_rows(
             assert found == (history[at].rows if history[at].kind == "commit" else None)
 
 
-def test_identity_a_record_that_is_committed_while_it_is_read_beside_is_read_whole(tmp_path: Path) -> None:
+def test_identity_a_record_that_is_committed_while_another_stream_reads_it_is_read_whole(tmp_path: Path) -> None:
     records = PreparedFiles(tmp_path, lambda: None)
     records.begin()
     records.record(b"rows")

@@ -162,7 +162,7 @@ def test_a_spill_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
         put_huge(store, Source())
 
 
-def test_a_spill_file_that_was_cut_is_an_error_and_no_short_batch(store: MemoryEventStore, directory: Path) -> None:
+def test_a_truncated_spill_file_is_an_error_and_no_short_batch(store: MemoryEventStore, directory: Path) -> None:
     source = Source()
     put_huge(store, source)
     store.put(source.block([0]))

@@ -220,7 +220,7 @@ def allows(room: str, imported: str) -> bool:
     return not within(imported, {*PACKAGES}) or within(imported, allowed) or parent_is_allowed
 
 
-def test_a_room_imports_only_what_its_table_allows() -> None:
+def test_a_package_imports_only_what_the_table_allows() -> None:
     forbidden = [
         f"{module_name(path)} must not import {imported}"
         for path in modules()
@@ -242,7 +242,7 @@ def test_an_outside_library_is_known_only_to_its_owners() -> None:
     assert not forbidden
 
 
-def test_every_room_of_the_engine_is_in_the_table() -> None:
+def test_every_package_of_the_engine_is_in_the_table() -> None:
     for path in (ROOT / "cdc_engine").iterdir():
         if path.name not in {"__init__.py", "__pycache__", "py.typed", "__main__.py"}:
             assert f"cdc_engine.{path.stem}" in MAY_IMPORT, (
@@ -251,7 +251,7 @@ def test_every_room_of_the_engine_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["concerned", "ddl_context", "effects", "questions", "renamed_tables", "row_changes"])
-def test_the_rules_of_statements_ask_and_never_look_themselves(name: str) -> None:
+def test_the_rules_of_statements_return_questions_and_query_nothing(name: str) -> None:
     """Policies and approvals are in files, and schemas that were given may come from the server: `history` finds out."""
     history = ROOT / "cdc_engine" / "table_meta" / "history"
     looks = {

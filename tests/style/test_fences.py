@@ -50,7 +50,7 @@ def functions(path: Path) -> list[tuple[str, ast.AST]]:
 
 
 @pytest.mark.found
-def test_whoever_commits_asks_the_fence() -> None:
+def test_each_commit_checks_the_fence() -> None:
     """Defect 5: each function that commits checked its locks only when it began, or never."""
     files = [path for room in WRITERS for path in (ROOT / room).rglob("*.py")]
     found = [each for path in files for each in functions(path) if not each[0].startswith(tuple(APART))]

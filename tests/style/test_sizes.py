@@ -73,7 +73,7 @@ def test_a_comment_stands_above_its_line_not_after_a_parenthesis() -> None:
     assert not hung
 
 
-def test_a_room_has_few_files() -> None:
+def test_a_folder_has_few_files() -> None:
     for room in {path.parent for path in files()}:
         names = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
         assert len(names) <= ROOM_FILES_MAX, (

@@ -72,7 +72,7 @@ def names(history: SchemaHistory, *columns: str, offset: int) -> list[str]:
     return [column.name for column in history.resolve(table_map(*columns), at(offset)).columns]
 
 
-def test_ddl_rows_have_the_columns_of_their_place(opened: Opened) -> None:
+def test_ddl_rows_have_the_columns_of_their_position(opened: Opened) -> None:
     history = opened()
     assert [each.table for each in history.apply(CREATE, "shop", at(20))] == ["orders"]
     assert names(history, "id", offset=21) == ["id"]
@@ -93,7 +93,7 @@ def test_ddl_a_statement_that_is_met_again_gives_the_same_changes(opened: Opened
     assert history.apply(ADD, "shop", at(30)) == first
 
 
-def test_ddl_what_was_learnt_is_kept_before_it_is_told(opened: Opened) -> None:
+def test_ddl_new_schemas_are_stored_before_they_are_reported(opened: Opened) -> None:
     """A process that ends right after a statement has stored it."""
     first = opened().apply(CREATE, "shop", at(20))
     assert first

@@ -61,7 +61,7 @@ def test_mysql_9_without_apt_says_what_it_needs(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.servers
-def test_two_servers_of_one_kept_folder_are_strangers(fresh_server: ServerFactory) -> None:
+def test_two_servers_of_one_kept_folder_are_unrelated(fresh_server: ServerFactory) -> None:
     first, second = fresh_server("mysql-8.0.31"), fresh_server("mysql-8.0.31")
     assert _fetch(first, "SELECT @@server_uuid") != _fetch(second, "SELECT @@server_uuid")
 
@@ -86,9 +86,7 @@ def test_a_data_folder_is_made_once_for_what_counts_at_its_birth(
     assert "8192" in (tmp_path / "3" / "ibdata1").read_text()
 
 
-def test_a_cache_without_room_does_not_keep_a_server_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_cache_does_not_prevent_a_server_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
     home = ServerHome("mysql-8.0.31", tmp_path / "not there", "")
     provide_data_folder(home, {}, tmp_path / "data", lambda folder, _: folder.mkdir())

@@ -53,7 +53,7 @@ def test_kernels_are_compiled_once(room: Room) -> None:
     assert (room.said, room.rehearsals) == (["compiling kernels"], 1)
 
 
-def test_a_constant_in_another_file_means_compiling_anew_what_it_went_into(room: Room) -> None:
+def test_a_changed_constant_in_another_file_means_compiling_its_kernels_again(room: Room) -> None:
     """numba would not do so, because it only looks at the file of the kernel."""
     room.compile()
     assert room.compiled == ["scan", "rows"]

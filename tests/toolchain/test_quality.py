@@ -159,7 +159,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
     return run
 
 
-def test_a_few_tests_that_fail_and_pass_alone_are_told(failing: Failing, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_few_tests_that_fail_and_pass_alone_are_reported(failing: Failing, capfd: pytest.CaptureFixture[str]) -> None:
     assert failing(["a.py::x", *(f"b.py::{number}" for number in range(9))], "platform") == 0
     assert "unsteady: a.py::x failed together with other tests and passed alone" in " ".join(
         capfd.readouterr().err.split()

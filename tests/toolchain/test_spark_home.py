@@ -44,7 +44,7 @@ def test_checkouts_with_the_same_files_share_one_that_outlives_them(
     assert [each for each in cache.spark.iterdir() if not each.is_symlink()] == [home]
 
 
-def test_files_that_were_installed_anew_are_another(cache: Cache, installed: Path) -> None:
+def test_files_that_were_installed_again_are_another_installation(cache: Cache, installed: Path) -> None:
     """A repaired environment does not keep the broken files."""
     home, jar = spark_home(cache), installed / "jars" / "spark-core.jar"
     damaged = jar.read_text()

@@ -151,7 +151,7 @@ def entries(block: Block, *, gtids: bool = False) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize("text", ["INSERT INTO orders VALUES ('ä')", "x" * 70_000, "SELECT '\U0001f600'"])
-def test_an_entry_has_the_text_and_the_place_of_its_event(text: str) -> None:
+def test_an_entry_has_the_text_and_the_position_of_its_event(text: str) -> None:
     make = EventFactory()
     block = noted(make, transaction(make, 1, text, "INSERT 2"))
     begin, first, second = entries(block, gtids=True)

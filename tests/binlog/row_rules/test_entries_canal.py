@@ -109,7 +109,7 @@ def test_a_canal_client_gets_masked_columns() -> None:
     assert found == [("orders", UPDATE, [(masked, masked)])]
 
 
-def test_a_canal_client_gets_the_columns_that_conf_captures_each_at_its_own_place() -> None:
+def test_a_canal_client_gets_the_captured_columns_each_at_its_own_index() -> None:
     made = block([(ORDERS, UPDATE, event(UPDATE, [(7, 1, "secret"), (7, 2, "hidden")]))])
     rules = RowRules(masks=(ColumnMask(column="note", kind="truncate", chars=3, may_be_missing=True),))
     for exclude, found in (
@@ -153,7 +153,7 @@ def test_a_digest_is_a_varchar_and_what_does_not_differ_is_not_updated() -> None
         (RowRules(masks=(ColumnMask(column="id", kind="null"),)), "the column belongs to the key"),
     ],
 )
-def test_a_canal_client_is_told_which_rule_does_not_fit(rules: RowRules, why: str) -> None:
+def test_a_canal_client_gets_the_reason_why_a_rule_does_not_fit(rules: RowRules, why: str) -> None:
     with pytest.raises(ConsumerStoppedError, match=why):
         shown(rules, (ORDERS, INSERT, [(1, 1, "a")]))
 

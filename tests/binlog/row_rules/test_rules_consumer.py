@@ -137,7 +137,7 @@ def test_masks_of_a_consumer_hash_truncate_and_empty_columns() -> None:
     ]
 
 
-def test_a_masked_column_tells_neither_its_default_nor_its_length() -> None:
+def test_a_masked_column_shows_neither_its_default_nor_its_length() -> None:
     told = dataclasses.replace(
         ORDERS, columns=(ID, AMOUNT, dataclasses.replace(NOTE, default=("secret",), nullable=False))
     )
@@ -153,7 +153,7 @@ def test_a_masked_column_tells_neither_its_default_nor_its_length() -> None:
     assert SALT not in repr(rules)
 
 
-def test_the_condition_is_asked_before_the_mask() -> None:
+def test_the_condition_is_evaluated_before_the_mask() -> None:
     rules = RowRules(condition="note LIKE 'a%'", masks=(mask("note", "null"),))
     assert decoded(rules, (INSERT, [(1, 1, "abc"), (2, 2, "b")])) == [(1, 1, 1, None)]
 
@@ -205,7 +205,7 @@ def test_digests_are_those_of_hashlib_for_every_length() -> None:
 
 
 @pytest.mark.parametrize(("masked", "told"), [("note", False), ("amount", True)])
-def test_a_value_that_cannot_be_decoded_is_not_told_of_a_masked_column(masked: str, told: bool) -> None:
+def test_an_undecodable_value_of_a_masked_column_is_not_shown(masked: str, told: bool) -> None:
     rules = RowRules(masks=(mask(masked, "null"),))
     with pytest.raises(TableStoppedError) as stopped:
         decoded(rules, (INSERT, [(1, 1, "ab\udcff")]))

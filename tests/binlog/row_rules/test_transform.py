@@ -355,7 +355,7 @@ def test_a_client_or_a_broker_does_not_get_rows_as_the_source_has_them() -> None
         ShownRules(ORDERS, ORDERS.columns, ValuePolicy(rules=RowRules(transform=transform())))
 
 
-def test_the_words_of_rules_without_a_transform_are_those_of_older_versions() -> None:
+def test_the_settings_of_rules_without_a_transform_equal_those_of_older_versions() -> None:
     """Digests of these texts are stored. Other texts would re-snapshot every table with rules after an upgrade."""
     rules = RowRules(condition="a = 1", masks=(ColumnMask(column="b", kind="null"),))
     assert rules.as_settings() == {

@@ -78,7 +78,7 @@ def test_damaged_events_end_in_rows_or_in_one_of_the_errors(written: Block) -> N
     assert min(outcomes.values()) > ROUNDS // 20, outcomes
 
 
-def test_an_event_cut_anywhere_is_refused_or_gives_its_first_rows(written: Block) -> None:
+def test_a_truncated_event_is_refused_or_gives_its_first_rows(written: Block) -> None:
     start, length = int(written.event_offset[0]), int(written.event_length[0])
     data = written.buffer[start : start + length].tobytes()
     whole = decode(written.tables[0], data, int(written.event_kind[0]), int(written.event_version[0]))

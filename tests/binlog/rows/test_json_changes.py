@@ -168,7 +168,7 @@ def test_a_path_that_ends_too_early_is_left_and_read_no_further(path: str) -> No
     assert change_plainly(BEFORE, difference(REMOVE, path), 300) == (statuses.LEFT, b"")
 
 
-def test_every_room_and_count_of_nodes_is_enough_or_said_not_to_be() -> None:
+def test_each_buffer_and_count_of_nodes_is_enough_or_reported_as_too_small() -> None:
     text = json_diff.changed(BEFORE, LOGGED).encode()
     found = {change_plainly(BEFORE, LOGGED, room) for room in range(0, 500, 3)}
     assert found == {(statuses.ROOM, b""), (print_documents.DONE, text)}

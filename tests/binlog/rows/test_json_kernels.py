@@ -134,7 +134,7 @@ def test_a_document_of_the_greatest_depth_is_printed_and_no_deeper_one() -> None
         printed(document([deep]))
 
 
-def test_text_longer_than_its_documents_finds_room() -> None:
+def test_text_longer_than_its_documents_fits() -> None:
     control = document(["\x01" * 5000, "é"])
     assert printed(*[control] * 3) == [render(control)] * 3
 
@@ -222,7 +222,7 @@ EVERY_KIND: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_every_room_is_enough_or_said_not_to_be(small: bool) -> None:
+def test_each_buffer_is_enough_or_reported_as_too_small(small: bool) -> None:
     data = document(EVERY_KIND, small=small)
     found = [print_plainly(data, room) for room in range(0, len(render(data)) + 400, 3)]
     assert set(found) == {statuses.ROOM, render(data)}
@@ -239,7 +239,7 @@ def test_no_byte_that_is_wrong_or_missing_leads_outside(small: bool) -> None:
                 assert found == expected(data) or expected(data) is None
 
 
-def test_a_scalar_that_is_cut_off_is_refused() -> None:
+def test_a_truncated_scalar_is_refused() -> None:
     for value in EVERY_KIND["a"] + [EVERY_KIND["bb"], EVERY_KIND["cc"]]:
         data = document(value)
         assert all(isinstance(print_plainly(data[:end], 400), int) for end in range(1, len(data)))

@@ -109,7 +109,7 @@ def test_a_column_that_is_not_captured_is_stepped_over() -> None:
         ({"id": 1, "b": document(1)}, CHANGE, "IMAGE_NOT_FULL", "document in column a .* binlog_row_image=FULL"),
     ],
 )
-def test_differences_that_tell_no_document_stop_the_table(
+def test_differences_that_give_no_document_stop_the_table(
     old: Image, new: bytes, state: str, words: str, undecodable: str
 ) -> None:
     with pytest.raises(TableStoppedError, match=words) as caught:
@@ -123,7 +123,7 @@ def test_value_options_that_are_not_known_are_an_error(options: bytes) -> None:
         decode(event((before(), options, before())))
 
 
-def test_an_event_cut_anywhere_is_refused_or_ends_with_its_rows() -> None:
+def test_a_truncated_event_is_refused_or_ends_with_its_rows() -> None:
     content = event((before(), b"\x01\x01", {**before(), "a": CHANGE}))
     first = HEADER_BYTES + 13
     assert decode(content[:first]) == []

@@ -80,7 +80,9 @@ def test_images_of_all_kinds_in_one_stream(monkeypatch: pytest.MonkeyPatch) -> N
         (Change(UPDATE, {"id": 1}, {"id": 1, "a": 1}), TABLE, 1, "logs REPLACE"),
     ],
 )
-def test_what_nobody_can_tell_stops_the_table(change: Change, table: TableVersion, version: int, words: str) -> None:
+def test_a_value_that_cannot_be_known_stops_the_table(
+    change: Change, table: TableVersion, version: int, words: str
+) -> None:
     with pytest.raises(TableStoppedError, match=rf"IMAGE_NOT_FULL.*binlog.000002:4.*{words}"):
         decode(change, table=table, version=version)
 

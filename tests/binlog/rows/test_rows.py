@@ -46,7 +46,7 @@ def test_an_insert_and_a_delete_are_a_row_an_image(kind: RowEventKind, operation
     ]
 
 
-def test_an_order_key_is_the_place_of_the_transaction_in_the_file_identity() -> None:
+def test_an_order_key_is_the_offset_of_the_transaction_in_the_file_identity() -> None:
     given_block = block(
         [(ORDERS, INSERT, event(INSERT, [(1, 10, "a"), (2, 20, "b")]))], start=1000, file="binlog.000007", epoch=3
     )
@@ -54,7 +54,7 @@ def test_an_order_key_is_the_place_of_the_transaction_in_the_file_identity() -> 
     assert [row[ORDER_KEY] for row in decode(placed)] == [order_key(3, 7, 960)] * 2
 
 
-def test_a_place_that_has_no_order_key_is_an_error_identity() -> None:
+def test_a_position_without_an_order_key_is_an_error_identity() -> None:
     given_block = one(INSERT, [(1, 10, "a")])
     placed = dataclasses.replace(given_block, event_transaction_offset=np.array([OFFSET_MAX + 1], np.int64))
     with pytest.raises(BinlogFormatError, match="do not fit an order key"):
@@ -124,7 +124,7 @@ def test_a_table_without_a_key_stops_where_an_image_leaves_columns_out_fidelity(
         decode(block([(KEYLESS, kind, wrong)]), KEYLESS)
 
 
-def test_text_that_is_not_of_its_charset_stops_the_table_and_names_column_and_place() -> None:
+def test_text_that_is_not_of_its_charset_stops_the_table_and_the_reason_names_column_and_position() -> None:
     with pytest.raises(
         TableStoppedError,
         match=r"TYPE_UNSUPPORTED.*column note .*binlog.000002:\d+ is not text in utf8mb4|is not text in utf8",
@@ -134,14 +134,14 @@ def test_text_that_is_not_of_its_charset_stops_the_table_and_names_column_and_pl
 
 # The cut of 26 bytes is left out, because it leaves a valid event without rows.
 @pytest.mark.parametrize("cut", [cut for cut in range(1, 40) if cut != 26])
-def test_a_truncated_event_is_a_format_error_with_its_place(cut: int) -> None:
+def test_a_truncated_event_is_a_format_error_with_its_position(cut: int) -> None:
     whole = event(UPDATE, [(1, 10, "abc"), (1, 11, "def")])
     with pytest.raises(BinlogFormatError) as caught:
         decode(block([(ORDERS, UPDATE, whole[: len(whole) - cut])]))
     assert (caught.value.file, caught.value.offset) == ("binlog.000002", 4)
 
 
-def test_an_event_that_lies_outside_the_buffer_is_a_format_error() -> None:
+def test_an_event_that_ends_after_the_buffer_is_a_format_error() -> None:
     given_block = one(INSERT, [(1, 1, "")])
     given_block.event_length[0] += 1
     with pytest.raises(BinlogFormatError, match="ends within a value"):

@@ -27,7 +27,7 @@ def bodies(blocks: list[Block]) -> list[bytes]:
     return [body for _, body in what(blocks)[0]]
 
 
-def test_a_payload_gives_its_rows_the_place_of_its_transaction_identity() -> None:
+def test_rows_of_a_payload_have_the_position_of_its_transaction_identity() -> None:
     make = EventFactory()
     before = [make.gtid(1), payload(make, within(2, 3))]
     first_end = make.offset
@@ -119,7 +119,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_payload_that_lies_is_an_error_with_its_place_fidelity(case: str) -> None:
+def test_a_payload_with_wrong_sizes_is_an_error_with_its_position_fidelity(case: str) -> None:
     content, size, tail, message = BROKEN[case]
     make = EventFactory()
     before = make.transaction(1)
@@ -184,7 +184,7 @@ def test_events_of_mariadb_are_decompressed_one_by_one_fidelity() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1799, 1801, 0xFFFFFFFF])
-def test_an_event_of_mariadb_that_lies_is_an_error_fidelity(length: int) -> None:
+def test_a_compressed_event_of_mariadb_with_wrong_sizes_is_an_error_fidelity(length: int) -> None:
     make = EventFactory()
     head = [make.query("BEGIN"), make.table_map(5)]
     begin = make.offset

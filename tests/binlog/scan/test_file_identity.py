@@ -24,14 +24,14 @@ def amid_a_stream() -> FileTrack:
     return files
 
 
-def test_identity_the_file_of_the_cursor_is_no_new_place() -> None:
+def test_identity_the_file_of_the_cursor_is_no_new_position() -> None:
     files = track()
     files.rotate_to("binlog.000007")
     assert files.described(CREATED) is False
     assert files.described(CREATED) is False
 
 
-def test_identity_a_file_that_follows_is_a_new_place_and_brings_its_own_creation() -> None:
+def test_identity_a_file_that_follows_is_a_new_position_and_has_its_own_creation() -> None:
     files = amid_a_stream()
     files.rotate_to("binlog.000008")
     assert files.described(CREATED + 60) is True
@@ -45,19 +45,19 @@ def test_identity_a_creation_that_was_not_known_is_learnt() -> None:
 
 
 @pytest.mark.parametrize("file", ["binlog.000006", "other.000008"])
-def test_identity_a_stream_that_goes_back_or_elsewhere_is_decided_anew(file: str) -> None:
+def test_identity_a_stream_that_goes_back_or_elsewhere_is_decided_again(file: str) -> None:
     with pytest.raises(FilesRenumberedError, match="numbers of the server's binlog files began again"):
         amid_a_stream().rotate_to(file)
 
 
-def test_identity_the_same_name_created_at_another_time_is_decided_anew() -> None:
+def test_identity_the_same_name_created_at_another_time_is_decided_again() -> None:
     files = amid_a_stream()
     files.rotate_to("binlog.000007")
     with pytest.raises(FilesRenumberedError, match="created at"):
         files.described(CREATED + 1)
 
 
-def test_identity_a_stream_that_begins_in_other_files_than_it_was_asked_for_is_lost() -> None:
+def test_identity_a_stream_that_begins_in_other_files_than_requested_is_lost() -> None:
     with pytest.raises(PositionLostError, match="numbers of the server's binlog files began again"):
         track().rotate_to("binlog.000001")
     with pytest.raises(PositionLostError, match="created at"):

@@ -55,7 +55,7 @@ EXPECTED = what(pour(WHOLE, [len(WHOLE)], 1 << 20)[1])
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=12), st.integers(64, 3000))
-def test_any_cut_of_the_stream_gives_the_same_events(pieces: list[int], buffer_bytes: int) -> None:
+def test_any_division_of_the_stream_gives_the_same_events(pieces: list[int], buffer_bytes: int) -> None:
     assert what(pour(WHOLE, pieces, buffer_bytes)[1]) == EXPECTED
 
 

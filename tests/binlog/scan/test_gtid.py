@@ -109,7 +109,7 @@ def test_a_set_with_tags_has_the_form_of_mysql_8_3() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 24 + 6))
-def test_a_set_with_tags_that_is_cut_short_is_refused(cut: int) -> None:
+def test_a_truncated_set_with_tags_is_refused(cut: int) -> None:
     encoded = GtidSet.parse(f"{A}:night:1-3").encoded()
     with pytest.raises(ValueError, match="not an encoded GTID set"):
         GtidSet.decode(encoded[:-cut])

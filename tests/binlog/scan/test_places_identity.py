@@ -99,7 +99,7 @@ def told(blocks: list[Block]) -> list[tuple[str, int]]:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=12), st.integers(0, 40))
-def test_a_place_is_above_what_ended_and_below_what_follows_identity(kinds: list[str], padding: int) -> None:
+def test_an_order_key_is_above_what_ended_and_below_what_follows_identity(kinds: list[str], padding: int) -> None:
     make, records = EventFactory(), MemoryPrepared()
     events: list[bytes] = [make.event(3, bytes(padding))]  # The padding gives offsets of all remainders.
     starts = []
@@ -133,7 +133,7 @@ def test_rows_after_a_compressed_statement_are_above_it_and_below_the_end_identi
     assert found[0][1] < found[1][1] == found[2][1] == found[3][1] < found[4][1]
 
 
-def test_a_place_above_8_gib_has_the_last_key_of_its_file_identity() -> None:
+def test_an_offset_above_8_gib_has_the_last_key_of_its_file_identity() -> None:
     inside, above = (dataclasses.replace(START, offset=offset) for offset in (OFFSET_MAX, OFFSET_MAX * 4))
     following = dataclasses.replace(START, file="binlog.000008")
     assert inside.order_key == above.order_key < following.order_key
@@ -146,7 +146,7 @@ def test_what_no_order_key_can_say_is_an_error_identity(epoch: int, number: int,
     assert order_key((1 << 14) - 1, (1 << 20) - 1, OFFSET_MAX) == (1 << 63) - 1
 
 
-def test_two_gigabytes_of_equal_rows_in_one_transaction_have_its_place_identity() -> None:
+def test_two_gigabytes_of_equal_rows_in_one_transaction_have_its_position_identity() -> None:
     """The compressed transaction has some hundred kilobytes. These are fewer bytes than rows, so each row could not
     have its own order key.
     """

@@ -36,7 +36,7 @@ from tests.binlog.scan.event_factory import (
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
-def test_a_transaction_is_found_with_places_kinds_and_gtid() -> None:
+def test_a_transaction_is_found_with_offsets_kinds_and_gtid() -> None:
     make = EventFactory()
     events = [make.gtid(41, time_us=1_700_000_123_456_789), make.query("BEGIN"), make.table_map(5)]
     firsts = []
@@ -81,7 +81,7 @@ def test_a_known_table_map_never_reaches_the_history_again() -> None:
     assert len(history.resolved) == 1
 
 
-def test_a_table_map_whose_bytes_changed_is_asked_for_again() -> None:
+def test_a_table_map_whose_bytes_changed_is_looked_up_again() -> None:
     make, history = EventFactory(), NoHistory()
     events = [*make.transaction(1)]
     events += [make.query("BEGIN"), make.table_map(5, "basket"), make.rows(5), make.xid()]
@@ -302,7 +302,7 @@ def test_mariadb_a_gtid_begins_and_a_standalone_one_does_not() -> None:
     assert scan.position.gtid_set == "0-9-9,3-9-8"
 
 
-def test_a_table_that_cannot_go_on_is_told_once_and_its_rows_are_dropped() -> None:
+def test_a_stopped_table_is_reported_once_and_its_rows_are_dropped() -> None:
     make, history = EventFactory(), NoHistory()
     history.stopped = {"orders"}
     events = [make.query("BEGIN"), make.table_map(4, "basket"), make.rows(4), make.table_map(5)]
@@ -347,7 +347,7 @@ def test_an_unknown_executed_set_is_learnt_from_the_next_file() -> None:
 
 
 @pytest.mark.parametrize("start_us", [0, 7_000_000])
-def test_the_place_where_a_file_begins_has_the_time_of_the_last_commit_failover(start_us: int) -> None:
+def test_the_position_where_a_file_begins_has_the_time_of_the_last_commit_failover(start_us: int) -> None:
     """The time in the header is set by the server that began the file. On a replica that is behind, this time is later than the changes
     that follow.
     """
@@ -372,7 +372,7 @@ def test_a_file_that_names_transactions_never_seen_is_a_lost_position() -> None:
         feed(scanner(), [*events, previous(make, f"{SERVER}:1,{OTHER}:3")])
 
 
-def test_a_full_list_of_events_cuts_the_block_and_goes_on() -> None:
+def test_a_full_list_of_events_ends_the_block_and_a_new_block_begins() -> None:
     make, scan = EventFactory(), scanner()
     scan._memory.events = scan._memory.events[:, :16].copy()
     scan._memory.ends = scan._memory.ends[:, :8].copy()

@@ -52,7 +52,7 @@ def poured(data: bytes, target: int, pieces: list[int], buffer_bytes: int = 4096
 
 
 @given(st.integers(0, 5), st.lists(st.integers(1, 300), min_size=1, max_size=12), st.integers(64, 3000))
-def test_what_lies_behind_the_place_comes_and_nothing_before(which: int, pieces: list[int], buffer_bytes: int) -> None:
+def test_only_events_after_the_position_are_read(which: int, pieces: list[int], buffer_bytes: int) -> None:
     events, ends = what(poured(packets(EVENTS), ENDS[which], pieces, buffer_bytes)[1])
     assert [body[-7:] for _, body in events] == [bytes([number]) * 7 for number in range(which + 2, 7)]
     assert ends == ENDS[which + 1 :]
@@ -69,12 +69,12 @@ def test_events_of_many_packets_are_passed_over(large_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
-def test_a_place_where_no_event_begins_is_lost(shift: int) -> None:
+def test_a_position_where_no_event_begins_is_lost(shift: int) -> None:
     with pytest.raises(PositionLostError, match=f"no event begins at {START.file}:{ENDS[2] + shift}"):
         poured(packets(EVENTS), ENDS[2] + shift, [100])
 
 
-def test_a_file_that_ends_before_the_place_is_lost() -> None:
+def test_a_file_that_ends_before_the_position_is_lost() -> None:
     follows = EventFactory().rotate("binlog.000008")
     with pytest.raises(
         PositionLostError, match=r"the binlog file ends before this offset, and the next file is binlog\.000008"
@@ -87,7 +87,7 @@ def test_an_event_that_is_missing_is_found_without_decoding() -> None:
         poured(packets([*EVENTS[:5], *EVENTS[6:]]), ENDS[-1], [100])
 
 
-def test_an_answer_of_the_server_is_told() -> None:
+def test_an_answer_of_the_server_is_in_the_message() -> None:
     answer = b"\xff\xd4\x04#HY000purged"
     packet = len(answer).to_bytes(3, "little") + b"\x00" + answer
     framer, blocks = poured(packets(EVENTS[:6]) + packet, ENDS[-1], [7])

@@ -25,7 +25,7 @@ def test_a_row_change_as_a_statement_is_the_history_s_and_the_rest_of_the_transa
     )
 
 
-def test_a_row_change_as_a_statement_that_concerns_nobody_cuts_nothing_fidelity() -> None:
+def test_a_row_change_as_a_statement_of_no_captured_table_ends_no_block_fidelity() -> None:
     make = EventFactory()
     events = [make.query("BEGIN"), make.query("REPLACE INTO percona.hidden SELECT 1"), make.query("COMMIT")]
     (block,) = feed(scanner(), events)

@@ -33,7 +33,7 @@ def test_a_tagged_gtid_of_a_server_is_read_fidelity() -> None:
     ),
     st.integers(1, 1 << 62),
 )
-def test_tagged_gtids_are_followed_beside_those_without_a_tag_fidelity(
+def test_tagged_gtids_are_followed_together_with_gtids_without_a_tag_fidelity(
     written: list[tuple[str, int]], time_us: int
 ) -> None:
     make, scan, executed = EventFactory(), scanner(), GtidSet()

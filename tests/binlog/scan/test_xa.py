@@ -56,7 +56,7 @@ def rows_of(blocks: list[Block]) -> list[bytes]:
     return [body[29:] for _, body in what(blocks)[0]]
 
 
-def test_rows_come_with_the_commit_and_at_its_place_identity() -> None:
+def test_rows_come_with_the_commit_and_at_its_position_identity() -> None:
     make = EventFactory()
     events = [*prepared(make, "a", [b"1", b"2"]), *make.transaction(20)]
     before = make.offset
@@ -140,7 +140,7 @@ def test_a_name_that_is_used_again_keeps_its_rows_apart_when_it_is_read_again_fi
     assert rows_of(feed(scanner(records, end), committed(make, "a"))) == [b"second"]
 
 
-def test_what_was_prepared_behind_the_place_where_the_stream_begins_again_is_recorded_anew_fidelity() -> None:
+def test_a_transaction_prepared_after_the_position_of_a_restart_is_recorded_again_fidelity() -> None:
     make, records = EventFactory(), MemoryPrepared()
     feed(scanner(records), prepared(make, "a", [b"1"]))
     middle = dataclasses.replace(START, offset=make.offset)

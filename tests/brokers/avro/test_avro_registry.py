@@ -95,7 +95,7 @@ def sender_of(
     return BrokerSender("avro", lambda: service, maker.messages, broker.publisher, bytes_max=1 << 20)
 
 
-def test_avro_waits_for_a_registry_that_is_away_and_asks_it_once_for_each_schema() -> None:
+def test_avro_waits_for_a_registry_that_is_away_and_queries_it_once_for_each_schema() -> None:
     registry, service, broker = MemoryRegistry(), OneBatch(), MemoryBroker()
     sender = sender_of(registry, service, broker, Rules(topic="t", dynamic_topic=r".*\..*"), by_record=False)
     registry.away = True
@@ -179,7 +179,7 @@ def test_avro_schema_that_somebody_must_register_is_logged_once() -> None:
     assert not registry.versions
 
 
-def test_avro_registry_is_asked_again_and_another_number_stops_the_broker() -> None:
+def test_avro_registry_is_queried_again_and_another_number_stops_the_broker() -> None:
     registry, own, now = MemoryRegistry(), schemas("id"), [0.0]
     subjects = Subjects(registry, clock=lambda: now[0])
     first = subjects.ids("orders", own)

@@ -75,7 +75,7 @@ def test_broker_with_a_later_position_moves_its_consumer_and_the_next_batch_begi
     assert (broker.position, service.acked) == ("10", At(10))
 
 
-def test_broker_whose_commit_gets_no_answer_is_asked_what_it_has() -> None:
+def test_broker_whose_commit_gets_no_answer_is_queried_for_its_position() -> None:
     broker, service, answers = CommittingBroker(), service_at(0), iter([True])
     broker.fails_after = lambda: next(answers, False)
     sender = sender_of(service, broker)
@@ -83,7 +83,7 @@ def test_broker_whose_commit_gets_no_answer_is_asked_what_it_has() -> None:
     assert (kept(broker, 0), service.undelivered) == ([0, 3, 6], "")
 
 
-def test_broker_is_asked_again_for_a_service_that_began_at_an_older_cursor() -> None:
+def test_broker_is_queried_again_for_a_service_that_began_at_an_older_cursor() -> None:
     """The engine started again in the same process, and the connection to the broker stayed open."""
     broker, services = CommittingBroker(), [service_at(0), service_at(0)]
     current = iter([services[0], services[1], services[1]])

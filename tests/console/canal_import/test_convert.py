@@ -142,7 +142,7 @@ def test_a_client_of_canal_with_a_wider_filter_is_said(tmp_path: Path) -> None:
         ("", r"shop\..*", []),
     ],
 )
-def test_what_a_client_of_canal_asks_for_is_held_against_what_is_captured(
+def test_the_filter_of_a_canal_client_is_compared_with_the_captured_tables(
     asked: str, include: str, outside: list[str]
 ) -> None:
     assert not_captured(asked, include, r"mysql\..*") == outside

@@ -71,11 +71,11 @@ NEWEST_FIRST = [interval(number) for number in (4, 3, 2, 1)]
         ("2030-01-01", [4]),
     ],
 )
-def test_history_a_word_names_a_batch(word: str, deliveries: list[int]) -> None:
+def test_history_a_text_selects_a_batch(word: str, deliveries: list[int]) -> None:
     assert [each.delivery for each in history.at(NEWEST_FIRST, word)] == deliveries
 
 
-def test_history_another_word_is_refused() -> None:
+def test_history_any_other_text_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="not a version, FILE:OFFSET, GTID or time"):
         history.at(NEWEST_FIRST, "yesterday")
 

@@ -45,7 +45,7 @@ def own(given: SluiceConfig, ledger_id: str) -> None:
         lake.own(table, ledger_id)
 
 
-def test_another_ledger_takes_over_what_is_beside_a_mirror_too_history(beside: Beside, tmp_path: Path) -> None:
+def test_another_ledger_takes_over_change_log_and_history_too_history(beside: Beside, tmp_path: Path) -> None:
     own(config(tmp_path), "ba9876543210")
     owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
     current_state = deltalake.DeltaTable(beside.target.path).metadata()
@@ -54,7 +54,9 @@ def test_another_ledger_takes_over_what_is_beside_a_mirror_too_history(beside: B
         assert deltalake.DeltaTable(path).metadata().name == side_app_id_of("shop", "ba9876543210", kind, NAME)
 
 
-def test_what_is_no_table_beside_a_mirror_is_left_alone_history(beside: Beside, tmp_path: Path) -> None:
+def test_a_folder_next_to_a_current_state_table_that_is_no_table_is_left_alone_history(
+    beside: Beside, tmp_path: Path
+) -> None:
     deltalake.DeltaTable(beside.target.history).alter.set_table_name("somebody's")
     with pytest.raises(SetupError, match="move this table away"):
         own(config(tmp_path), "ba9876543210")

@@ -65,7 +65,7 @@ def test_shards_are_one_view_of_the_folder_they_are_in_in_a_group() -> None:
     assert answer.stdout.splitlines() == ["shop,name", "1,of 1", "2,of 2"]
 
 
-def test_why_and_history_tell_of_the_rows_of_one_shard_in_a_group(config: SluiceConfig) -> None:
+def test_why_and_history_show_the_rows_of_one_shard_in_a_group(config: SluiceConfig) -> None:
     for index, name in enumerate(NAMES, start=1):
         table = captured_table(config, name)
         steps, _ = known_life(table, "1")
@@ -73,7 +73,7 @@ def test_why_and_history_tell_of_the_rows_of_one_shard_in_a_group(config: Sluice
         assert [each.table for each in history_of(table)] == [name]
 
 
-def test_a_shard_is_owned_beside_the_others_in_a_group(config: SluiceConfig) -> None:
+def test_each_shard_of_a_table_has_its_own_owner_in_a_group(config: SluiceConfig) -> None:
     lake = DestinationLake(config, "a")
     for name in NAMES:
         table = lake.table(name)
@@ -100,7 +100,7 @@ def test_check_names_the_shards_and_what_they_cannot_have_in_a_group(config: Slu
     assert r"'shop(\\d)\\.orders'" in warning
 
 
-def test_a_cut_has_shards_at_the_last_version_of_their_table_in_a_group() -> None:
+def test_a_consistent_snapshot_has_shards_at_the_last_version_of_their_table_in_a_group() -> None:
     """Each record is from its own merge. At the version of the first record, the table would lack the rows of the second merge."""
     first, second = TableRecord(table_id="t", version=7), TableRecord(table_id="t", version=9)
     other = TableRecord(table_id="o", version=30)

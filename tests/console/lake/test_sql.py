@@ -59,7 +59,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
     return made
 
 
-def test_a_table_is_asked_by_its_name_of_the_source(config: SluiceConfig) -> None:
+def test_a_table_is_queried_by_its_name_at_the_source(config: SluiceConfig) -> None:
     answer = RUNNER.invoke(app, ["sql", "SELECT status, price FROM shop.orders ORDER BY id"])
     assert answer.exit_code == 0, answer.exception
     assert "paid" in answer.stdout
@@ -126,7 +126,7 @@ def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
         lake_sql.run_query(SluiceConfig(data_dir=tmp_path, lake="hdfs://bucket"), "SELECT 1")
 
 
-def test_a_table_in_a_store_that_is_not_read_keeps_no_other_from_being_asked(
+def test_a_table_in_a_store_that_is_not_read_does_not_prevent_queries_of_other_tables(
     config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lake_sql, "open_stores", lambda *_: pytest.fail("no secret of a store is needed"))
@@ -177,7 +177,7 @@ def test_what_duckdb_would_misread_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.found
-def test_names_that_differ_by_capitals_are_told_apart(config: SluiceConfig) -> None:
+def test_names_that_differ_by_capitals_are_different_tables(config: SluiceConfig) -> None:
     """Defect 25: `sql` failed if there were tables `Orders` and `orders`."""
     write_table(config, "a", "shop.Orders", "shop.orders", "shop.orders__1", "stock.items")
     names = [table.name for table in lake_sql.lake_tables(config)]
@@ -191,7 +191,7 @@ def test_names_that_differ_by_capitals_are_told_apart(config: SluiceConfig) -> N
 
 
 @pytest.mark.found
-def test_a_table_whose_view_cannot_be_made_is_named_and_the_others_are_asked(
+def test_a_table_whose_view_cannot_be_created_is_named_and_the_others_are_queried(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 25: if the view of one table could not be made, no query worked."""
@@ -214,7 +214,7 @@ def test_a_table_whose_view_cannot_be_made_is_named_and_the_others_are_asked(
 
 @pytest.mark.servers
 @pytest.mark.store
-def test_store_a_lake_in_s3_is_asked_by_names(
+def test_store_a_lake_in_s3_is_queried_by_names(
     tmp_path: Path, s3_store: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))

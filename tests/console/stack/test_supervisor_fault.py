@@ -175,14 +175,16 @@ def test_fault_a_part_that_never_starts_is_named_at_once_by_up(part: Callable[..
     assert made.begun == ["code server"]
 
 
-def test_fault_a_port_that_a_stranger_took_in_the_last_moment_is_tried_again(part: Callable[..., FakePart]) -> None:
+def test_fault_a_port_that_another_program_took_in_the_last_moment_is_tried_again(
+    part: Callable[..., FakePart],
+) -> None:
     code = part("code server", deaths=["exit code 1"], strangers=1)
     Supervisor([code], print, UP).until_ready()
     assert code.begun == 2
 
 
 @pytest.mark.usefixtures("fast_clock")
-def test_fault_a_port_that_a_stranger_keeps_is_given_up(part: Callable[..., FakePart]) -> None:
+def test_fault_a_port_that_another_program_keeps_is_given_up(part: Callable[..., FakePart]) -> None:
     code = part("code server", deaths=["exit code 1"] * 9, strangers=9)
     with pytest.raises(ServerError, match="given up after"):
         Supervisor([code], print, UP).until_ready()
@@ -194,7 +196,7 @@ BINDS = (
 )
 
 
-def test_fault_a_process_that_cannot_bind_since_a_stranger_was_faster_is_begun_again(tmp_path: Path) -> None:
+def test_fault_a_process_whose_port_another_program_took_is_started_again(tmp_path: Path) -> None:
     """Another program takes the port after it was found free and before the process binds it. Later this program ends."""
     port, log, bound = free_port(), tmp_path / "log", tmp_path / "bound"
     strangers: list[socket.socket] = []

@@ -11,7 +11,7 @@ import pytest
 UNIT = Path(__file__).parents[3] / "docs" / "sluice.service"
 
 
-def test_the_unit_starts_the_foreground_and_is_told_when_it_is_ready() -> None:
+def test_the_unit_starts_the_foreground_and_is_notified_when_it_is_ready() -> None:
     lines = UNIT.read_text().splitlines()
     assert "ExecStart=/opt/sluice/sluice up --foreground" in lines
     assert {"Type=notify", "KillMode=mixed", "Restart=on-failure"} <= set(lines)

@@ -211,7 +211,7 @@ def test_foreground_is_alone_and_known_to_others(up: Up) -> None:
     up.program = first
 
 
-def test_systemd_is_told_what_it_wants_to_know(up: Up, tmp_path: Path) -> None:
+def test_systemd_gets_the_notifications_that_it_expects(up: Up, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.settimeout(60)

@@ -159,7 +159,7 @@ def test_text_and_labels_of_every_charset_oracle(server: DatabaseServer, tmp_pat
     assert all(len(ours[f"c{index}"]) >= len("Aé") for index in range(len(names)))
 
 
-def test_generated_and_invisible_columns_are_in_their_places_oracle(server: DatabaseServer, tmp_path: Path) -> None:
+def test_generated_and_invisible_columns_have_their_indices_oracle(server: DatabaseServer, tmp_path: Path) -> None:
     create = (
         "CREATE TABLE t (id int PRIMARY KEY, a int, v int GENERATED ALWAYS AS (a * 2) VIRTUAL, s varchar(20) GENERATED ALWAYS AS "
         "(concat('s', a)) STORED, b varchar(9), KEY (v)) CHARACTER SET utf8mb4"

@@ -129,7 +129,9 @@ def test_a_transaction_without_gtid_has_one_order_key_identity(
     assert_one_key_a_transaction(fresh_server(version, off), tmp_path)
 
 
-def test_a_million_rows_in_one_xa_transaction_have_its_place_identity(mysql80: DatabaseServer, tmp_path: Path) -> None:
+def test_a_million_rows_in_one_xa_transaction_have_its_position_identity(
+    mysql80: DatabaseServer, tmp_path: Path
+) -> None:
     """The XA COMMIT of the transaction has only about 40 bytes in the file."""
     pipeline = pipeline_with(mysql80, tmp_path, "million", "CREATE TABLE many (n INT PRIMARY KEY) ENGINE=InnoDB", LOG)
     xa(mysql80, "million", "vast", f"INSERT INTO many {numbers(6)}")

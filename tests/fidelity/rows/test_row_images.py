@@ -164,7 +164,7 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.servers
 @pytest.mark.parametrize("server", SERVERS)
-def test_staged_images_of_every_kind_tell_the_rows_fidelity(server: str, captured: Captures) -> None:
+def test_staged_images_of_every_kind_give_the_rows_fidelity(server: str, captured: Captures) -> None:
     capture = captured[server]
     assert not capture.staged.stopped
     for table, rows in capture.selected.items():
@@ -207,7 +207,7 @@ MARIADB_STOPS = (
 
 @pytest.mark.servers
 @pytest.mark.parametrize("server", SERVERS)
-def test_what_minimal_images_cannot_tell_stops_its_table_and_no_other_fidelity(
+def test_values_that_minimal_images_lack_stop_only_their_table_fidelity(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     source: DatabaseServer = request.getfixturevalue(server)

@@ -357,7 +357,7 @@ CUTS: tuple[tuple[tuple[str, ...], ...], ...] = (((), MERGED, ("p",)), (("c", "e
 
 @pytest.mark.servers
 @pytest.mark.spark
-def test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_next(
+def test_fault_a_run_killed_between_the_tables_that_cascades_change_is_finished_by_the_next(
     mysql80: DatabaseServer,
     spark_server: SparkConnectServer,
     tmp_path: Path,

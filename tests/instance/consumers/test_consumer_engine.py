@@ -37,7 +37,7 @@ def captured(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
     return made
 
 
-def test_consumers_beside_the_lake_go_on_when_it_has_no_room_and_over_a_restart(captured: Captured) -> None:
+def test_consumers_continue_when_the_lake_has_no_space_and_after_a_restart(captured: Captured) -> None:
     engine = Engine(captured.config, "shop")
     engine.start()
     try:
@@ -66,7 +66,7 @@ def test_consumers_beside_the_lake_go_on_when_it_has_no_room_and_over_a_restart(
     _goes_on_after_a_restart(captured)
 
 
-def test_a_consumer_that_is_ahead_of_a_lake_without_room_knows_what_is_in_between(captured: Captured) -> None:
+def test_a_consumer_ahead_of_a_lake_without_space_knows_the_changes_in_between(captured: Captured) -> None:
     """The live stream has not reached the consumer's position. A stream that begins after a statement, or between XA PREPARE and XA COMMIT,
     must learn what lies in between.
     """

@@ -24,7 +24,7 @@ def executed(position: Position, gtid_set: str) -> Position:
     return dataclasses.replace(position, gtid_set=gtid_set)
 
 
-def test_of_one_server_it_is_the_earlier_place() -> None:
+def test_of_two_positions_of_one_server_the_earlier_one_is_chosen() -> None:
     later = dataclasses.replace(HERE, file="b.000003", offset=4)
     assert known_position(HERE, later) == known_position(later, HERE) == HERE
 
@@ -64,5 +64,5 @@ def test_a_set_that_cannot_be_read_says_so(begin: Position, live: Position) -> N
     ],
     ids=["there", "before", "by-what-it-has", "lacks-one", "another-numbering"],
 )
-def test_statements_are_told_up_to_a_place_and_not_after_it(position: Position, *, expected: bool) -> None:
+def test_statements_are_listed_up_to_a_position_and_not_after_it(position: Position, *, expected: bool) -> None:
     assert has_come_to(HERE, position) == expected

@@ -39,7 +39,7 @@ def test_failover_an_own_stream_takes_the_epoch_of_the_live_one(live: int, expec
     assert (start.position.epoch, start.position.file) == (expected, "other.000001")
 
 
-def test_failover_an_own_stream_without_a_place_says_why() -> None:
+def test_failover_an_own_stream_without_a_position_says_why() -> None:
     lost = Lost(reason="it lacks changes that the engine has read")
     assert in_live_epoch(lambda *_: lost, lambda: 3, CURSOR, FACTS, Epochs()) is lost
 

@@ -28,7 +28,7 @@ def reached(port: int) -> bool:
     return True
 
 
-def test_a_canal_port_that_a_stranger_has_is_said_and_taken_once_it_is_free() -> None:
+def test_a_canal_port_of_another_program_is_reported_and_opened_once_it_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
         serving = Serving(CanalServerConfig(port=port), "shop", nobody)

@@ -55,7 +55,7 @@ def read_all(stream: OwnStream, position: WindowPosition, events: int) -> list[l
 
 @pytest.mark.parametrize("events", [1, 2, 3, 1000])
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
-def test_all_that_follows_any_place_comes_once_and_in_order(tmp_path: Path, events: int, segment_bytes: int) -> None:
+def test_all_events_after_any_position_come_once_and_in_order(tmp_path: Path, events: int, segment_bytes: int) -> None:
     log, source = log_in(tmp_path, segment_bytes), Source()
     log.begin(START)
     log.append(source.block([2, 1], open_events=2))
@@ -76,7 +76,7 @@ def test_all_that_follows_any_place_comes_once_and_in_order(tmp_path: Path, even
     assert isinstance(streams.open(READER, position), TheSource)
 
 
-def test_a_place_that_the_files_do_not_have_is_read_from_the_source(tmp_path: Path) -> None:
+def test_a_position_that_the_files_do_not_have_is_read_from_the_source(tmp_path: Path) -> None:
     log, source = log_in(tmp_path, 1), Source()
     source.block([1])
     log.begin(START)
@@ -105,7 +105,7 @@ def test_files_of_a_stream_that_left_out_other_transactions_are_not_read(tmp_pat
         assert isinstance(streams.open(READER, WindowPosition(position)), TheSource)
 
 
-def test_a_place_after_transactions_without_rows_is_found_though_the_files_have_not_all_of_those(
+def test_a_position_after_transactions_without_rows_is_found_although_the_files_lack_some_of_them(
     tmp_path: Path,
 ) -> None:
     store, window = make_store("file", tmp_path, start=START), Window(START, bytes_max=1 << 20)
@@ -125,7 +125,7 @@ def test_a_place_after_transactions_without_rows_is_found_though_the_files_have_
 
 
 @pytest.mark.usefixtures("parts_at_once")
-def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
+def test_an_open_transaction_at_the_end_of_the_files_is_not_requested_again_and_again(tmp_path: Path) -> None:
     log, source = log_in(tmp_path), Source()
     log.begin(START)
     log.append(source.block([], open_events=2))

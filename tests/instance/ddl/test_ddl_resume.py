@@ -85,7 +85,7 @@ def test_ddl_of_several_the_first_stop_counts_and_those_behind_it_are_met_again(
     assert source.states == {"old": "DDL_HELD"}
 
 
-def test_ddl_what_the_stream_does_not_show_again_waits_until_it_is_asked_for(source: Source) -> None:
+def test_ddl_a_table_that_the_stream_does_not_show_again_waits_for_a_request(source: Source) -> None:
     for state in (TableState.NEWLY_INCLUDED, TableState.SNAPSHOT_CANCELED):
         stop = dataclasses.replace(stopped(str(state), at(600)), state=state)
         source.meta.update(functools.partial(Ledger.stop_table, stopped=stop))

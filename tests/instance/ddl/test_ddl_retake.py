@@ -57,7 +57,7 @@ def stopped(state: TableState = TableState.DDL_UNSUPPORTED, table: str = "t") ->
 # ── rules ──
 
 
-def test_ddl_rows_heal_what_only_they_can_tell_and_nothing_that_an_operator_decided(tmp_path: Path) -> None:
+def test_ddl_a_re_snapshot_resolves_stops_that_need_rows_and_no_decision_of_an_operator(tmp_path: Path) -> None:
     captured = Captured.__new__(Captured)
     captured.conf = tmp_path / "conf"
     config = conf_of(tmp_path, "{}")
@@ -84,7 +84,7 @@ def test_ddl_rows_heal_what_only_they_can_tell_and_nothing_that_an_operator_deci
         ("when_needed", "{}", ["t", "u"]),
     ],
 )
-def test_ddl_conf_says_which_tables_are_taken_anew(tmp_path: Path, word: str, own: str, due: list[str]) -> None:
+def test_ddl_conf_says_which_tables_are_re_snapshotted(tmp_path: Path, word: str, own: str, due: list[str]) -> None:
     config = conf_of(tmp_path, own, word)
     found = Resnapshots(config, SnapshotRecords(tmp_path)).due([stopped(), stopped(table="u")])
     assert [each.table for each in found] == due
@@ -171,7 +171,7 @@ def test_fault_ddl_a_crash_between_the_steps_leaves_a_stopped_table_and_the_next
     assert steps.record().since == stop.position
 
 
-def test_ddl_a_table_that_stops_while_its_rows_are_read_is_read_anew(tmp_path: Path) -> None:
+def test_ddl_a_table_that_stops_during_its_snapshot_is_read_again(tmp_path: Path) -> None:
     steps, stop = Steps(tmp_path, stopped()), stopped()
     resnapshot(stop, T, CURSOR, steps.dependencies())
     steps.records.update("shop.t", lambda now: now.failed("the table stopped during the snapshot"))
@@ -276,7 +276,7 @@ def test_ddl_the_stop_of_a_table_ends_after_the_table_was_dropped(captured: Capt
 
 
 @pytest.mark.servers
-def test_fault_ddl_an_engine_that_dies_while_it_takes_a_table_anew_goes_on_with_it(
+def test_fault_ddl_an_engine_that_dies_during_a_re_snapshot_continues_it(
     captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured.run(f"CREATE TABLE {captured.database}.calm (n INT PRIMARY KEY, filler LONGTEXT)")
@@ -423,7 +423,7 @@ RETAKEN = {
 
 @pytest.mark.servers
 @pytest.mark.spark
-def test_ddl_tables_whose_values_only_their_rows_tell_are_taken_anew_by_themselves_and_equal_select(lake: Lake) -> None:
+def test_ddl_tables_whose_values_need_their_rows_are_re_snapshotted_and_equal_select(lake: Lake) -> None:
     run, database = lake.captured.run, lake.captured.database
     names = {name: f"{database}.{name}" for name in RETAKEN}
     for name, (columns, _, _) in RETAKEN.items():

@@ -44,7 +44,7 @@ def watch_of(root: Path, monkeypatch: pytest.MonkeyPatch, *sources: str) -> Fail
     return Failover(config.destinations["shop"], dependencies)
 
 
-def test_failover_a_secret_that_cannot_be_read_is_told_and_never_counts_as_a_failure_of_the_source(
+def test_failover_a_secret_that_cannot_be_read_is_reported_and_never_counts_as_a_failure_of_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = watch_of(tmp_path, monkeypatch, BY_FILE, BY_TLS)

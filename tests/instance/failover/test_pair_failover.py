@@ -28,7 +28,7 @@ def pair(request: pytest.FixtureRequest, fresh_server: ServerFactory, tmp_path: 
     made.slot.stop()
 
 
-def test_failover_to_the_standby_and_back_loses_nothing_and_brings_nothing_twice(pair: Pair) -> None:
+def test_failover_to_the_standby_and_back_loses_nothing_and_merges_nothing_twice(pair: Pair) -> None:
     first, second = pair.first, pair.second
     wait_for("the engine runs", lambda: (engine := pair.engine()) is not None and engine.status().state == "RUNNING")
     pair.write(first)

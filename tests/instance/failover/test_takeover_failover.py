@@ -242,7 +242,7 @@ def test_failover_an_error_of_one_that_stands_by_hides_no_other(
     assert address_in_use(directory(config)) == THREE
 
 
-def test_failover_leaves_what_was_chosen_while_the_others_were_asked(
+def test_failover_keeps_the_source_that_was_chosen_while_the_others_were_queried(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def query(source: Source, file: str) -> TakeoverAnswer:

@@ -107,7 +107,7 @@ def test_a_disk_that_fills_up_while_staging_is_a_state_that_ends_with_it(
     assert engine.status().state == "RUNNING"
 
 
-def test_a_disk_without_room_for_the_ledger_is_a_state_that_ends_with_it(
+def test_a_full_disk_under_the_ledger_is_a_state_that_ends_with_it(
     captured: Captured, engine: Engine, disk: SmallDisk
 ) -> None:
     captured.insert(range(2))
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_while_a_huge_transaction_spills_is_a_state_that_en
     assert engine.status().state == "RUNNING"
 
 
-def test_fault_a_disk_without_room_for_history_and_status_is_a_state_that_ends_with_it(
+def test_fault_a_full_disk_under_history_and_status_is_a_state_that_ends_with_it(
     captured: Captured, engine: Engine, disk: SmallDisk
 ) -> None:
     captured.insert([0])
@@ -162,7 +162,7 @@ def test_fault_a_disk_without_room_for_history_and_status_is_a_state_that_ends_w
     wait_for("it is written again", lambda: _written_state(captured) == "RUNNING")
 
 
-def test_fault_a_disk_without_room_for_a_prepared_transaction_is_a_state_that_ends_with_it(
+def test_fault_a_full_disk_under_a_prepared_transaction_is_a_state_that_ends_with_it(
     captured: Captured, engine: Engine, disk: SmallDisk
 ) -> None:
     captured.insert([0])
@@ -185,7 +185,7 @@ def _written_state(captured: Captured) -> str:
     return str(json.loads((captured.directory / "status.json").read_text())["state"])
 
 
-def test_a_batch_whose_files_are_damaged_is_refused_and_staged_anew(captured: Captured) -> None:
+def test_a_batch_whose_files_are_damaged_is_refused_and_staged_again(captured: Captured) -> None:
     engine = Engine(captured.config, "shop")
     engine.start()
     try:
@@ -201,7 +201,7 @@ def test_a_batch_whose_files_are_damaged_is_refused_and_staged_anew(captured: Ca
         engine.stop()
 
 
-def test_a_batch_whose_manifest_is_gone_is_staged_anew_after_a_restart(captured: Captured) -> None:
+def test_a_batch_whose_manifest_is_gone_is_staged_again_after_a_restart(captured: Captured) -> None:
     def started() -> Engine:
         engine = Engine(captured.config, "shop")
         engine.start()

@@ -23,7 +23,9 @@ def handed_out(engine: Engine) -> OutstandingBatch:
     return wait_for("a batch is handed out", lambda: engine.hand_out(1.0))
 
 
-def test_identity_an_engine_whose_ledger_is_gone_does_not_begin_anew(mysql80: DatabaseServer, tmp_path: Path) -> None:
+def test_identity_an_engine_whose_ledger_is_gone_does_not_start_from_the_beginning(
+    mysql80: DatabaseServer, tmp_path: Path
+) -> None:
     captured = Captured(tmp_path, mysql80)
     with running(captured) as engine:
         captured.insert(range(3))

@@ -106,7 +106,7 @@ def test_fault_two_destinations_read_one_source_and_neither_throws_the_other_off
             engine.stop()
 
 
-def test_fault_a_host_that_was_stopped_for_long_goes_on_and_nobody_took_its_place(shop: Captured) -> None:
+def test_fault_a_host_that_was_stopped_for_long_continues_and_no_other_host_took_over(shop: Captured) -> None:
     """During SIGSTOP the server ends the host's dump, and another host waits for the lease. After SIGCONT the host continues at its
     position.
     """

@@ -82,7 +82,7 @@ class SilentParser:
         self.reconnected.append(reason)
 
 
-def test_fault_a_source_that_cannot_be_asked_is_said_after_some_looks() -> None:
+def test_fault_a_source_that_cannot_be_queried_is_reported_after_some_checks() -> None:
     now = [0.0]
 
     def refused(*_: str) -> ServerFacts:
@@ -98,7 +98,7 @@ def test_fault_a_source_that_cannot_be_asked_is_said_after_some_looks() -> None:
 
 
 @pytest.mark.parametrize("gtid_enabled", [False, True])
-def test_fault_a_source_that_may_no_longer_say_its_end_is_one_that_cannot_be_asked(*, gtid_enabled: bool) -> None:
+def test_fault_a_source_whose_account_may_not_read_the_end_counts_as_not_queried(*, gtid_enabled: bool) -> None:
     """REPLICATION CLIENT was revoked. The stream continues, and nobody knows whether all of it is read."""
     now, parser = [0.0], SilentParser()
     silent = ServerFacts(version="8.0.31", mariadb=False, server_uuid="u", gtid_enabled=gtid_enabled)
@@ -124,7 +124,7 @@ def test_fault_a_look_that_breaks_is_not_the_last_one() -> None:
     assert len(asked) == 2
 
 
-def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
+def test_failover_the_watch_reports_how_long_the_saved_position_is_kept() -> None:
     """At its second look, the watch reads the creation times of the oldest binlog file and of the file after the saved position's file."""
     asked: list[tuple[str, ...]] = []
     created = int(time.time()) - 20 * 3600
@@ -181,7 +181,7 @@ def test_fault_the_lag_grows_while_the_source_is_ahead_of_a_silent_stream() -> N
 
 @pytest.mark.managed
 @pytest.mark.servers
-def test_fault_the_status_tells_what_amazon_promises_and_what_was_observed(
+def test_fault_the_status_shows_the_retention_of_amazon_and_the_observed_one(
     fresh_server: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`binlog_expire_logs_seconds` is 30 days on this server. Then the retention is set, and the server purges nevertheless."""

@@ -127,7 +127,7 @@ def test_fault_a_kill_while_a_table_is_resumed_from_a_file_store_loses_and_doubl
         assert shop.take(engine, 1) == [7]
 
 
-def test_fault_a_kill_while_a_table_is_taken_anew_from_a_file_store_loses_and_doubles_nothing(shop: Captured) -> None:
+def test_fault_a_kill_during_a_re_snapshot_from_a_file_store_loses_and_doubles_nothing(shop: Captured) -> None:
     name = f"{shop.database}.late"
     snapshot.start(shop.directory, [name])
     killed_at(shop, "files removed")

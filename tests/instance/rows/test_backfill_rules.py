@@ -38,7 +38,7 @@ def position(file: int, offset: int, server: str = "one") -> Position:
         ({"raised": "KeyError: 'a'"}, ("could not be read (KeyError: 'a')", "snapshot start")),
     ],
 )
-def test_a_table_that_cannot_be_read_anew_is_refused_with_what_to_do_backfill(
+def test_a_table_that_cannot_be_read_again_is_refused_with_what_to_do_backfill(
     facts: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     said = rules.refusal(dataclasses.replace(READY, **facts))
@@ -72,7 +72,7 @@ def test_an_interval_holds_something_and_began_backfill() -> None:
         rules.check_request(RequestedInterval(from_us=8), now_us=7)
 
 
-def test_the_tables_are_those_that_were_asked_for_or_all_backfill() -> None:
+def test_the_tables_are_the_requested_ones_or_all_backfill() -> None:
     assert rules.chosen(RequestedInterval(from_us=0), ("a.b", "a.c")) == ("a.b", "a.c")
     assert rules.chosen(RequestedInterval(from_us=0, tables=("a.c",)), ("a.b", "a.c")) == ("a.c",)
     with pytest.raises(ConfigurationError, match=r"the tables a\.d are not captured; captured tables: a\.b"):
@@ -95,7 +95,7 @@ def test_the_binlog_is_the_one_that_the_cursor_is_of_backfill() -> None:
         (position(3, 500), position(3, 500), ["b.000003"], 0),
     ],
 )
-def test_what_is_to_be_read_lies_between_two_places_backfill(
+def test_the_interval_to_read_is_between_two_positions_backfill(
     begin: Position, end: Position, files: list[str], size_bytes: int
 ) -> None:
     assert rules.files_between(LOGS, begin, end) == (files, size_bytes)

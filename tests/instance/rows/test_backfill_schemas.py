@@ -61,7 +61,7 @@ def test_rows_are_read_by_the_schema_that_holds_where_the_lake_is_backfill() -> 
     }
 
 
-def test_what_the_history_still_knows_is_told_backfill() -> None:
+def test_the_positions_that_the_history_still_knows_are_shown_backfill() -> None:
     assert known_at(HISTORY, at(5)) == frozenset()
     assert known_at(HISTORY, at(25)) == {"shop.orders"}
     assert known_at(HISTORY, at(35)) == {"shop.orders", "shop.items"}
@@ -107,7 +107,7 @@ def test_a_statement_that_may_change_rows_or_columns_is_written_down_backfill(st
         assert told == [f"{statement} at b.000001:700"]
 
 
-def test_what_a_dump_does_not_tell_of_its_server_refuses_too_many_tables(tmp_path: Path) -> None:
+def test_an_unknown_setting_of_the_dumps_server_refuses_more_tables(tmp_path: Path) -> None:
     """The dump may be from a server that folds names, or from one in MIXED format. Then no row from before an ALTER is decoded, and no row
     of a table that a trigger may write.
     """
@@ -125,7 +125,7 @@ def test_what_a_dump_does_not_tell_of_its_server_refuses_too_many_tables(tmp_pat
     assert found("INSERT INTO elsewhere.view_of_orders VALUES (1)", "elsewhere") == {"shop.orders", "shop.items"}
 
 
-def test_a_long_statement_is_cut_where_it_is_shown_backfill() -> None:
+def test_a_long_statement_is_shortened_in_the_message_backfill() -> None:
     ((told, *_),) = touched(f"ALTER TABLE orders ADD COLUMN x{'y' * 300} INT").values()
     assert len(told) < 120
     assert "… at b.000001:700" in told

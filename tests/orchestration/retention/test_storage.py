@@ -180,7 +180,7 @@ def test_the_files_of_old_runs_are_closed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("action", ["removed", "replaced"])
-def test_a_file_that_was_removed_or_replaced_is_opened_anew(action: str, tmp_path: Path) -> None:
+def test_a_file_that_was_removed_or_replaced_is_opened_again(action: str, tmp_path: Path) -> None:
     file, other = tmp_path / "a.db", tmp_path / "b.db"
     for each in (file, other):
         database = sqlite3.connect(each)

@@ -72,7 +72,7 @@ def test_ha_every_promise_of_an_engine_can_be_called_from_elsewhere() -> None:
     )
 
 
-def test_ha_what_is_told_arrives_as_it_was(remote: EngineAndCaller) -> None:
+def test_ha_reports_arrive_unchanged(remote: EngineAndCaller) -> None:
     remote.engine.capture(7)
     batch = remote.handle().hand_out(0.0)
     assert batch is not None
@@ -250,7 +250,7 @@ def test_ha_what_many_tables_have_to_say_arrives_too(remote: EngineAndCaller) ->
     assert len(remote.handle().status().troubles) == len(reasons)
 
 
-def test_ha_another_conf_on_the_engine_host_is_told_once_it_lasts(tmp_path: Path) -> None:
+def test_ha_another_conf_on_the_engine_host_is_reported_once_it_lasts(tmp_path: Path) -> None:
     made_with = {"shop": "a"}
     server = server_of(FakeHost(FakeEngine(tmp_path)), config_at(tmp_path, 1), conf=made_with.__getitem__)
     host = RemoteHost(config_at(tmp_path, server.port))
@@ -269,7 +269,7 @@ def test_ha_another_conf_on_the_engine_host_is_told_once_it_lasts(tmp_path: Path
     server.close()
 
 
-def test_ha_the_host_that_had_the_destination_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ha_the_host_that_had_the_destination_is_called_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engines = [FakeHost(FakeEngine(tmp_path)) for _ in range(2)]
     servers = [server_of(each, config_at(tmp_path, 1)) for each in engines]
     host = RemoteHost(config_at(tmp_path, *(each.port for each in servers)))

@@ -62,7 +62,7 @@ def test_an_endpoint_file_that_is_missing_or_unreadable_counts_as_away(
         code_server.caller.hand_out(0.0)
 
 
-def test_a_run_on_another_host_is_told_which_setting_it_needs(code_server: CodeServer, tmp_path: Path) -> None:
+def test_a_run_on_another_host_names_the_setting_that_it_needs(code_server: CodeServer, tmp_path: Path) -> None:
     """The run does not connect even if the hosts share the folder: another program may use the port here, and must not get the token."""
     reference = BatchReference(destination="shop", ledger=LEDGER_ID, batch=1, first_end=9, delivery=1)
     rewrite(code_server, host="the-code-server", address="127.0.0.1:1")

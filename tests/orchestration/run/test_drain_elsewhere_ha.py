@@ -90,7 +90,7 @@ def test_ha_a_run_that_no_host_answers_ends_well_and_leaves_its_batch_to_the_tic
     assert "the next tick settles what the run merged" in said(shop, result)
 
 
-def test_ha_a_run_is_told_to_leave_by_the_host_that_is_to_end(shop: Shop, hosts: EngineHosts) -> None:
+def test_ha_a_host_that_ends_requests_that_its_run_ends(shop: Shop, hosts: EngineHosts) -> None:
     def end() -> None:
         hosts.closing = True
         shop.engine.capture(5)

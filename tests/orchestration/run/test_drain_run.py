@@ -76,7 +76,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         yield Shop(tmp_path, instance)
 
 
-def test_batch_after_batch_is_merged_told_and_settled_on_its_own(shop: Shop) -> None:
+def test_each_batch_is_merged_reported_and_settled_on_its_own(shop: Shop) -> None:
     shop.capture_before("ack 1", "ack 2")
     result = shop.run()
     assert result.success
@@ -101,7 +101,7 @@ def test_the_check_of_a_table_counts_for_all_that_a_run_merges_into_it(shop: Sho
     assert [(each.run_id, each.status.value) for each in flowing] == [(result.run_id, "SUCCEEDED")]
 
 
-def test_a_batch_is_settled_before_it_is_told_and_told_before_the_next_is_requested(shop: Shop) -> None:
+def test_a_batch_is_settled_then_reported_then_the_next_is_requested(shop: Shop) -> None:
     """If there are many tables, the report takes seconds, and the ack does not wait for it."""
     told = []
     shop.feed.before = lambda name: told.append(
@@ -260,7 +260,7 @@ def test_a_batch_that_an_unanswered_request_handed_out_is_the_next_runs(
     assert shop.tag(result).endswith(":1")
 
 
-def test_an_answer_that_was_lost_is_asked_for_again(shop: Shop) -> None:
+def test_a_lost_answer_is_requested_again(shop: Shop) -> None:
     lost = iter([True])
 
     def lose(name: str) -> None:
@@ -300,14 +300,14 @@ def test_a_run_that_dagster_gave_up_takes_no_further_batch(shop: Shop) -> None:
     assert shop.tag(result).endswith(":1")
 
 
-def test_a_run_beside_one_that_drains_merges_its_batch_and_asks_for_no_other(shop: Shop) -> None:
+def test_a_run_during_a_draining_run_merges_its_batch_and_requests_no_other(shop: Shop) -> None:
     shop.fakes.files.drained_by = 4242
     assert shop.run().success
     assert shop.feed.calls == ["take 1"]
     assert len(shop.fakes.merge.orders) == 1
 
 
-def test_a_run_beside_one_that_drains_leaves_what_that_run_has_to_report(shop: Shop) -> None:
+def test_a_run_during_a_draining_run_leaves_the_reports_of_that_run(shop: Shop) -> None:
     shop.instance.daemon_cursor_storage.set_cursor_values({"sluice/unreported/shop": "of the other run"})
     shop.fakes.files.drained_by = 4242
     assert shop.run().success

@@ -144,9 +144,7 @@ def test_a_table_that_waits_in_vain_for_the_lock_holds_up_no_other(
     assert looked.done == (MADE,)
 
 
-def test_no_second_run_is_asked_for_beside_one_that_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_second_run_is_requested_during_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = definitions(tmp_path)
     schedule, job = made.resolve_schedule_def("vacuum_shop_schedule"), made.resolve_job_def("maintain_shop_job")
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:

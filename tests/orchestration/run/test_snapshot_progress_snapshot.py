@@ -57,7 +57,7 @@ def told_amid(
     return found
 
 
-def test_rows_percent_rate_and_end_are_told_while_rows_are_read(
+def test_rows_percent_rate_and_end_are_reported_while_rows_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = list[float]()
@@ -79,7 +79,7 @@ def test_rows_percent_rate_and_end_are_told_while_rows_are_read(
     )
 
 
-def test_a_table_is_told_of_every_few_seconds_and_not_of_each_chunk(
+def test_a_table_is_reported_every_few_seconds_and_not_with_each_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(hands: SnapshotDependencies) -> None:

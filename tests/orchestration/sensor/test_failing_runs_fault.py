@@ -97,7 +97,7 @@ REPAIR = {"operation": "repair"}
         ("prune_dagster", {}),
     ],
 )
-def test_fault_every_kind_of_run_that_fails_twice_in_a_row_is_told_until_one_succeeds(
+def test_fault_every_kind_of_run_that_fails_twice_in_a_row_is_reported_until_one_succeeds(
     shop: Shop, job: str, config: dict[str, Any]
 ) -> None:
     """Defect 8: failures in a row of all runs but merges were reported nowhere."""

@@ -20,7 +20,7 @@ def test_fault_a_table_stops_when_it_failed_in_enough_runs_in_a_row() -> None:
 
 
 @pytest.mark.parametrize("gap", range(1, TRIES_MAX))
-def test_fault_a_run_that_failed_for_another_reason_begins_the_count_anew(gap: int) -> None:
+def test_fault_a_run_that_failed_for_another_reason_starts_the_count_again(gap: int) -> None:
     runs = [{"shop.a": FAILED}] * gap + [{}] + [{"shop.a": FAILED}] * TRIES_MAX
     assert tables_to_stop(runs) == {}
 
@@ -30,5 +30,5 @@ def test_fault_only_what_the_newest_run_says_counts() -> None:
     assert tables_to_stop([{}] + [{"shop.a": FAILED}] * TRIES_MAX) == {}
 
 
-def test_fault_what_no_try_mends_stops_at_once_and_alone() -> None:
+def test_fault_a_table_that_no_attempt_can_merge_stops_at_once_and_alone() -> None:
     assert tables_to_stop([{"shop.a": FAILED, "shop.b": OWNED}]) == {"shop.b": ("TABLE_OWNED", "it belongs to another")}

@@ -24,7 +24,7 @@ def test_one_instance_serves_the_ticks_of_one_dagster(tmp_path: Path) -> None:
         assert kept.of(tick).get_ref() == second.get_ref()
 
 
-def test_a_tick_without_a_dagster_of_its_own_brings_its_instance() -> None:
+def test_a_tick_without_a_dagster_of_its_own_passes_its_instance() -> None:
     instance = dg.DagsterInstance.ephemeral()
     with dg.build_sensor_context(instance=instance) as tick:
         assert KeptInstance().of(tick) is instance

@@ -63,7 +63,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_fault_ticks_alone_tell_the_engine_that_a_table_was_restored(tmp_path: Path) -> None:
+def test_fault_ticks_alone_report_to_the_engine_that_a_table_was_restored(tmp_path: Path) -> None:
     path = Watched(tmp_path).left("shop.orders")
     deltalake.DeltaTable(path).restore(0)
     with dg.DagsterInstance.ephemeral() as instance:
@@ -147,7 +147,7 @@ def test_fault_a_look_that_breaks_says_so_and_the_next_one_looks(
     assert watch.troubles() == ()
 
 
-def test_fault_a_look_that_breaks_at_one_table_tells_what_it_found_of_the_others(
+def test_fault_an_inspection_that_fails_at_one_table_reports_its_findings_about_the_others(
     shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shop.directory / "tables.json").unlink()
@@ -170,7 +170,9 @@ def test_fault_a_look_that_breaks_at_one_table_tells_what_it_found_of_the_others
     )
 
 
-def test_fault_a_slow_lake_is_asked_less_often(shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_a_slow_lake_is_inspected_less_often(
+    shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = 0
 
     def slow(*_: object) -> list[str]:

@@ -72,7 +72,7 @@ def test_fault_the_check_fails_once_when_no_daemon_ticks_and_passes_when_one_is_
     assert not host.passes(1)
 
 
-def test_fault_an_engine_that_was_never_asked_since_its_start_is_told_too(host: Host) -> None:
+def test_fault_an_engine_without_a_tick_since_its_start_is_reported_too(host: Host) -> None:
     host.ticked = 0.0
     assert not host.passes(60)
     assert host.passes(60, NO_TICK)
@@ -113,7 +113,7 @@ def test_fault_a_check_is_cleared_once_the_storage_answers_again(host: Host, mon
     assert host.newest() == (True, "")
 
 
-def test_fault_an_engine_that_cannot_start_is_its_sensors_to_tell_while_ticks_come(
+def test_fault_an_engine_that_cannot_start_is_reported_by_its_sensor_while_ticks_come(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.ticked = 0.0

@@ -112,7 +112,7 @@ def test_a_run_reports_every_table_of_its_batch_also_one_without_an_asset(shop: 
     assert shop.fakes.engine.head is not None, "the run does not ack"
 
 
-def test_s3_a_run_is_told_the_url_of_its_batch_and_refused_where_it_does_not_see_the_engines_folder(
+def test_s3_a_run_gets_the_url_of_its_batch_and_is_refused_if_it_does_not_see_the_engines_folder(
     tmp_path: Path,
 ) -> None:
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
@@ -166,7 +166,7 @@ def test_another_delivery_written_by_hand_is_refused(shop: Shop) -> None:
     assert shop.fakes.merge.orders == []
 
 
-def test_a_run_beside_another_process_that_merges_is_refused(shop: Shop) -> None:
+def test_a_run_during_another_process_that_merges_is_refused(shop: Shop) -> None:
     _, reference = shop.hand_out()
     shop.fakes.files.held_by = 99
     result = shop.run(reference)

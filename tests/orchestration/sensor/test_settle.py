@@ -71,7 +71,7 @@ def test_every_status_that_dagster_knows_has_a_rule() -> None:
     assert set(RULES) == set(S)
 
 
-def test_without_a_run_the_batch_is_asked_for_again() -> None:
+def test_without_a_run_the_batch_is_requested_again() -> None:
     assert decide([]) == Reissue()
 
 

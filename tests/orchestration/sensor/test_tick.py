@@ -157,7 +157,7 @@ def test_a_run_at_work_is_waited_for(shop: Shop, status: S) -> None:
     assert shop.head().delivery == 1
 
 
-def test_what_was_acked_makes_room_for_the_next_in_the_same_tick(shop: Shop) -> None:
+def test_after_an_ack_the_next_batch_is_handed_out_in_the_same_tick(shop: Shop) -> None:
     shop.engine.capture(15)
     shop.run(shop.request(), S.SUCCESS)
     assert shop.request().run_key == f"shop:{LEDGER_ID}:2:{position(19).order_key}:2"
@@ -346,7 +346,7 @@ def test_fault_a_tick_that_breaks_is_no_sign_of_life(shop: Shop, monkeypatch: py
 
 
 @pytest.mark.found
-def test_the_engine_is_told_why_a_tick_failed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_why_a_tick_failed_is_reported_to_the_engine(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect 29: if ticks failed, the status said that Dagster's daemon does not run."""
 
     def away(*_: object) -> None:
@@ -433,7 +433,7 @@ def test_the_instance_has_the_workers_that_ticks_count_on() -> None:
     assert settings["sensors"] == {"use_threads": True, "num_workers": SENSOR_WORKERS}
 
 
-def test_a_tick_beside_a_slow_one_leaves_everything_to_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_during_a_slow_one_does_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def slow(timeout_seconds: float, *, appendable: bool) -> None:

@@ -43,7 +43,7 @@ def take(shop: Shop, run: dg.DagsterRun) -> None:
     assert claim_of(shop.instance, run.run_id)(BatchReference.of("shop", shop.head())) == ""
 
 
-def test_a_run_of_a_draining_destination_says_so_and_finds_a_door(shop: Shop) -> None:
+def test_a_run_of_a_draining_destination_says_so_and_finds_an_rpc_endpoint(shop: Shop) -> None:
     assert shop.request().tags[RUNS_TAG] == DRAIN
     path = shop.engine.directory / run_endpoint.RUN_ENDPOINT_FILE
     assert set(json.loads(path.read_text())) == {"address", "token", "host"}

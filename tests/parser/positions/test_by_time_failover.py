@@ -91,7 +91,7 @@ def test_failover_by_time_goes_back_as_far_as_conf_says(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("image", ["MINIMAL", "noblob", "FULL_NODUP"])
-def test_failover_by_time_is_not_for_rows_that_are_not_told_whole(image: str) -> None:
+def test_failover_by_time_is_not_for_rows_that_are_not_logged_whole(image: str) -> None:
     facts = dataclasses.replace(FACTS, variables={"binlog_row_image": image})
     lost = start_by_time(SERVER, lambda _statement, _mariadb: "", CURSOR, facts, NO_EPOCHS, back_seconds=60)
     assert isinstance(lost, Lost)

@@ -21,7 +21,7 @@ def found(clock: Clocked, wanted: RequestedPosition) -> StartChoice:
     return exact_position(source_of(clock.server), clock.facts(), wanted)
 
 
-def test_failover_a_place_inside_a_transaction_is_its_begin(shop: DatabaseServer) -> None:
+def test_failover_a_position_inside_a_transaction_is_its_begin(shop: DatabaseServer) -> None:
     clock = Clocked(shop)
     clock.file(0)
     first, second = clock.row(0, 10), clock.row(1, 20)

@@ -28,7 +28,7 @@ def facts(*numbers: int, uuid: str = "a", **created_hours: float) -> ServerFacts
     )
 
 
-def test_the_creation_of_a_file_is_asked_once() -> None:
+def test_the_creation_of_a_file_is_queried_once() -> None:
     oldest = OldestFile().seen(facts(3, 4))
     assert oldest.unknown(facts(3, 4)) == ("binlog.000003",)
     assert oldest.age_seconds(NOW) is None

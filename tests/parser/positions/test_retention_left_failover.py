@@ -72,7 +72,7 @@ def test_failover_what_is_purged_is_gone_where_a_restart_would_be_lost(
     assert is_gone(dataclasses.replace(saved, **changes), there, archived=archived) is gone
 
 
-def test_failover_the_file_after_another_tells_its_end() -> None:
+def test_failover_the_file_after_another_has_its_end() -> None:
     assert next_file("binlog.000003", FACTS) == "binlog.000004"
     assert next_file("binlog.000005", FACTS) == ""
     assert next_file("binlog.000001", FACTS) == ""

@@ -67,7 +67,7 @@ class Clocked:
             cursor.execute(statement)
 
 
-def test_the_place_of_a_time_is_before_the_first_transaction_of_then_or_later_backfill(shop: DatabaseServer) -> None:
+def test_the_position_of_a_time_is_before_the_first_transaction_of_then_or_later_backfill(shop: DatabaseServer) -> None:
     clock = Clocked(shop)
     clock.file(0)
     zero, one = clock.row(0, 10), clock.row(1, 20)
@@ -92,7 +92,7 @@ def test_the_place_of_a_time_is_before_the_first_transaction_of_then_or_later_ba
         assert before is None or position.executed == before.executed, seconds
 
 
-def test_a_stream_from_the_place_of_a_time_has_what_committed_then_or_later_backfill(shop: DatabaseServer) -> None:
+def test_a_stream_from_the_position_of_a_time_has_what_committed_then_or_later_backfill(shop: DatabaseServer) -> None:
     clock = Clocked(shop)
     clock.file(0)
     for number, seconds in enumerate((10, 20, 30)):

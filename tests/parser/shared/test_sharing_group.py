@@ -21,7 +21,7 @@ from sluice.cdc_engine.position import Position
         ("", 4, False),  # On another server, no transaction has arrived yet.
     ],
 )
-def test_what_was_executed_before_it_connected_lies_before_the_place_where_it_goes_over(
+def test_what_was_executed_before_it_connected_is_before_the_position_where_it_changes_over(
     file: str, offset: int, caught_up: bool
 ) -> None:
     facts = ServerFacts(

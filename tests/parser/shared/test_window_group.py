@@ -119,7 +119,7 @@ def told(log: Log, reader: Reader, begin: int) -> None:
     st.integers(1, 2000),
     st.sampled_from([LOG, AMID]),
 )
-def test_every_line_has_all_that_follows_its_place_or_is_told_that_it_fell_behind(
+def test_every_reader_gets_all_that_follows_its_position_or_an_error_that_it_fell_behind(
     steps: list[tuple[str, int]], buffers: int, boundary_bytes: int, log: Log
 ) -> None:
     """The steps repeat, with a piece of the dump after each round, until the whole dump was read."""
@@ -224,7 +224,7 @@ def test_events_of_many_packets_go_through(large_bytes: int) -> None:
         assert reader.rows == log.rows[begin + 1 :]
 
 
-def test_what_ended_the_dump_is_told_once_all_before_it_was_read() -> None:
+def test_the_error_that_ended_the_dump_is_raised_after_all_earlier_events() -> None:
     window = DumpWindow(100)
     for _ in pumped(LOG, feed_of(window), iter(lambda: 300, 0)):
         pass

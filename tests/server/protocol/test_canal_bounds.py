@@ -66,7 +66,7 @@ def fetched(units: int, *, counts_entries: bool) -> tuple[list[int], int]:
 
 
 @pytest.mark.parametrize(("units", "bytes_max"), [(1 << 20, FETCH_BYTES_MAX), (3, 3 * 1024), (0, 1024), (-5, 1024)])
-def test_a_fetch_is_bounded_whatever_a_client_asks_for(units: int, bytes_max: int) -> None:
+def test_a_fetch_is_bounded_whatever_a_client_requests(units: int, bytes_max: int) -> None:
     assert fetched(units, counts_entries=False) == ([bytes_max], BATCH_EVENTS_MAX)
 
 

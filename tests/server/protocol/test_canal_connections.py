@@ -66,7 +66,7 @@ def packet_of(client: socket.socket) -> Packet:
 
 
 @pytest.mark.found
-def test_a_client_above_the_limit_is_told_so_by_the_answer_to_its_authentication(
+def test_a_client_above_the_limit_gets_the_reason_in_the_answer_to_its_authentication(
     stack: contextlib.ExitStack,
 ) -> None:
     """Defect 21: a connection above the limit of 64 was closed without a reason that Canal's clients show."""
@@ -98,7 +98,7 @@ def _admitted_again(stack: contextlib.ExitStack, listener: CanalListener) -> boo
 
 
 @pytest.mark.found
-def test_connections_that_do_not_authenticate_take_no_place_of_a_client(stack: contextlib.ExitStack) -> None:
+def test_connections_that_do_not_authenticate_do_not_count_as_clients(stack: contextlib.ExitStack) -> None:
     """Defect 21: connections that never authenticated used all slots of a port."""
     listener = listening(stack, Address(connections_max=1, unauthenticated_max=2))
     silent = [connected(stack, listener) for _ in range(2)]

@@ -102,7 +102,7 @@ def test_a_token_proves_the_password_and_nothing_else_does() -> None:
     assert knows_password(b"", SEED, "")
 
 
-def test_a_stranger_is_refused_and_gone() -> None:
+def test_an_unauthenticated_client_is_refused_and_disconnected() -> None:
     session = ClientSession(
         Access(user="canal", password_hash=SecretLocation(command=("echo", HASH)).reference), lambda _name: Example()
     )
@@ -188,7 +188,7 @@ def test_a_lying_length_is_refused_before_it_costs_anything(listener: CanalListe
     assert b"Traceback" not in frames
 
 
-def test_random_bytes_from_strangers_end_their_connections_and_nothing_else_canal(listener: CanalListener) -> None:
+def test_random_bytes_of_unknown_clients_end_their_connections_and_nothing_else_canal(listener: CanalListener) -> None:
     chance = random.Random(13)  # noqa: S311  no secret
     for turn in range(60):
         with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as client:

@@ -233,7 +233,7 @@ def test_a_table_that_fails_neither_fails_nor_delays_the_others_of_its_group(tab
     assert {name: len(made) for name, made in tables.lake.items()} == dict.fromkeys(NAMES, 1)
 
 
-def test_sizes_that_the_source_does_not_tell_are_noted_for_each_table_of_the_snapshot(tables: Tables) -> None:
+def test_sizes_that_the_source_does_not_report_are_noted_for_each_table_of_the_snapshot(tables: Tables) -> None:
     def sizes(_: object) -> Any:
         raise SourceConnectionError("the source does not answer")
 

@@ -83,7 +83,7 @@ def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: Besi
 
 
 @pytest.mark.spark
-def test_a_stretch_without_changes_is_the_version_itself_backfill(lake: Beside) -> None:
+def test_an_interval_without_changes_is_the_version_itself_backfill(lake: Beside) -> None:
     lake.merge(lake.stage(changes([insert(1, 16, "a")])))
     version = deltalake.DeltaTable(lake.target.path).version()
     lake.merge(lake.stage(changes([update(1, 32, "A")])))
@@ -135,7 +135,7 @@ def test_a_quiet_table_is_read_from_the_cursor_where_its_newest_version_ends_in_
         (("shop.orders",), "shop.orders__history", "change log or history"),
     ],
 )
-def test_a_place_that_is_none_is_refused_backfill(
+def test_an_invalid_position_is_refused_backfill(
     tmp_path: Path, tables: tuple[str, ...], into: str, sentence: str
 ) -> None:
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_a_place_that_is_none_is_refused_backfill(
 
 @pytest.mark.servers
 @pytest.mark.spark
-def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
+def test_a_past_state_is_built_from_the_binlog_while_the_table_continues_backfill(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(tmp_path, mysql80, spark_server)

@@ -62,7 +62,7 @@ DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX 
         (dataclasses.replace(DEEP, bytes=CLUSTER_BYTES_MAX + 1), MaintenanceAct.NOTHING),
     ],
 )
-def test_files_are_written_anew_where_it_pays(facts: FileFacts, act: MaintenanceAct) -> None:
+def test_files_are_rewritten_where_it_pays(facts: FileFacts, act: MaintenanceAct) -> None:
     assert due(facts)[0] is act
     assert due(facts)[1]
 
@@ -110,7 +110,7 @@ def test_the_newest_consistent_snapshot_can_always_be_read() -> None:
     assert hours_kept(0.0, None) == MARGIN_HOURS, "a commit that is under way has files too"
 
 
-def test_the_log_tells_of_files_for_as_long_as_they_stay() -> None:
+def test_the_log_names_files_for_as_long_as_they_stay() -> None:
     assert log_hours(30, 168.0) == 720
     assert log_hours(30, 8760.0) == 8784
 

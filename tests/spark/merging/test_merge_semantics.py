@@ -173,7 +173,7 @@ def story(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFac
     return Story(Lake(tmp_path_factory.mktemp("story"), SparkSettings(remote=spark_server.url), way))
 
 
-def test_each_table_is_merged_the_way_it_was_asked_for(story: Story) -> None:
+def test_each_table_is_merged_the_requested_way(story: Story) -> None:
     altered = {
         "shop.soft_truncated",
         "shop.truncated",

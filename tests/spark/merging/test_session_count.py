@@ -51,7 +51,7 @@ def test_as_many_sessions_are_opened_as_conf_or_the_task_slots_allow(
     assert _allowed(PlanOfRange(slots), wanted, SparkSettings(sessions=setting)) == opened
 
 
-def test_spark_is_asked_for_its_slots_only_if_more_than_two_tables_need_it() -> None:
+def test_the_slots_of_spark_are_queried_only_if_more_than_two_tables_need_it() -> None:
     spark = PlanOfRange(12)
     assert [_allowed(spark, wanted, SparkSettings()) for wanted in (1, 2)] == [1, 2]
     assert spark.requests == 0
@@ -76,7 +76,7 @@ def test_a_batch_wants_a_session_for_each_large_table_and_two_for_small_ones(
 
 
 @pytest.mark.spark
-def test_the_plan_of_a_range_tells_the_task_slots_of_a_real_spark(spark_server: SparkConnectServer) -> None:
+def test_the_plan_of_a_range_shows_the_task_slots_of_a_real_spark(spark_server: SparkConnectServer) -> None:
     settings = SparkSettings(remote=spark_server.url)
     with open_sessions(settings, 1) as (session,):
         slots = task_slots(session.spark)

@@ -107,7 +107,7 @@ def test_rows_that_are_marked_as_deleted_stay_marked_backfill(
         assert counts(pipeline.backfill(-5)) == [(0, 0, 0)]
 
 
-def test_tables_that_cannot_be_read_anew_are_refused_by_name_backfill(
+def test_tables_that_cannot_be_read_again_are_refused_by_name_backfill(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
     pipeline = Pipeline(tmp_path, mysql80, spark_server)
@@ -129,7 +129,7 @@ def test_tables_that_cannot_be_read_anew_are_refused_by_name_backfill(
             pipeline.backfill(-5, tables=(pipeline.name,))
 
 
-def test_the_command_does_it_and_tells_a_program_backfill(
+def test_the_command_does_it_and_prints_json_for_programs_backfill(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(tmp_path, mysql80, spark_server)

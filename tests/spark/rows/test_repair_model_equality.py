@@ -170,7 +170,7 @@ def test_chosen_keys_become_right_and_stay_so_repair(
     assert {key: found[0].value for key, found in end.items()} == source(images, 99)
 
 
-def test_rows_beyond_the_place_of_the_lake_are_left_alone_repair(tmp_path: Path) -> None:
+def test_rows_after_the_position_of_the_lake_are_left_alone_repair(tmp_path: Path) -> None:
     given_ = read(tmp_path, [(1, 3)], [1, 2], [True, False], [False, False])
     made = repaired(given_, [], tmp_path / "made.parquet", 5).segment
     newer: Lake = {1: (Row(7, 7),), 2: (Row(6, 6),)}

@@ -89,7 +89,7 @@ def around_reading(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None], 
 
 
 @pytest.mark.parametrize("kind", ["mysql80", "mariadb114"])
-def test_what_differs_is_taken_anew_while_the_stream_goes_on_repair_equality(
+def test_rows_that_differ_are_read_again_while_the_stream_continues_repair_equality(
     kind: str,
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -243,7 +243,7 @@ def test_a_column_that_one_shard_drops_stays_with_the_other(by_spark: Shards) ->
     assert by_spark.after["back in one"] == {("1", 1, "new", None), ("1", 5, "e6", None), *of_two}
 
 
-def test_a_snapshot_takes_the_place_of_the_rows_of_its_shard(by_spark: Shards) -> None:
+def test_a_snapshot_replaces_the_rows_of_its_shard(by_spark: Shards) -> None:
     """The snapshot is the last step. The other shard, whose record is older, continues after it."""
     before = {row for row in by_spark.rows() if row[0] == "2"}
     by_spark.publish(ONE, [{"id": 9, "name": "read", "shard": "1"}], 80)
@@ -307,7 +307,7 @@ def test_changes_without_the_name_of_their_shard_are_refused_in_a_group(by_eithe
     assert by_either.rows() == before
 
 
-def test_other_words_of_conf_are_refused_before_anything_is_written(by_spark: Shards) -> None:
+def test_other_settings_of_conf_are_refused_before_anything_is_written(by_spark: Shards) -> None:
     """conf/ has another name of the shard, another column, the same name for another table, or a table that is not a shard."""
     directory = by_spark.lake.stage({ONE: [changes(image("1", INSERT, 95, 7, "x"))]})
     other = by_spark.lake.stage({"shop_3.orders": [changes(image("1", INSERT, 95, 7, "x"))]})

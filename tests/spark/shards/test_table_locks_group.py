@@ -77,7 +77,7 @@ def lost_amid(destinations: Destinations) -> None:
             file.unlink()
 
 
-def test_a_turn_waits_for_the_other_and_then_says_who_it_is_in_a_group(destinations: Destinations) -> None:
+def test_a_table_lock_waits_for_the_other_and_then_names_its_holder_in_a_group(destinations: Destinations) -> None:
     with destinations.held():
         assert not take(destinations, wait_seconds=0.0)
         with pytest.raises(
@@ -107,7 +107,7 @@ def test_who_waits_gets_the_table_before_who_comes_back_in_a_group(destinations:
     assert got.is_set()
 
 
-def test_a_table_of_one_source_has_no_turns(destinations: Destinations) -> None:
+def test_a_table_of_one_source_has_no_table_lock(destinations: Destinations) -> None:
     with destinations.held(), destinations.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=False) as ours:
         assert ours
 
@@ -122,7 +122,7 @@ def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(des
 
 
 @pytest.mark.parametrize("location", ["left", "writes", "back"])
-def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_group(
+def test_a_run_that_is_killed_with_a_table_lock_leaves_what_the_next_one_needs_in_a_group(
     destinations: Destinations, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the run has recorded what it writes with, it can leave nothing. From then on, its sessions are known until it removes the
@@ -176,7 +176,7 @@ def test_a_spark_that_this_host_does_not_reach_is_waited_for_in_a_group(
     assert destinations.ended == [("sc://spark:15002", "s1")]
 
 
-def test_a_turn_that_was_lost_meanwhile_fails_the_table_in_a_group(destinations: Destinations) -> None:
+def test_a_table_lock_that_was_lost_meanwhile_fails_the_table_in_a_group(destinations: Destinations) -> None:
     with pytest.raises(TableError, match="was lost while the table was written") as caught:
         lost_amid(destinations)
     assert not caught.value.own

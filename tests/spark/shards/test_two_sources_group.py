@@ -139,7 +139,9 @@ def test_runs_of_two_destinations_merge_into_one_table_at_once_in_a_group(sides:
 
 
 @pytest.mark.parametrize("location", ["before it is taken", "taken", "written down", "merged", "taken back"])
-def test_a_run_that_is_killed_at_its_turn_holds_up_no_other_in_a_group(sides: tuple[Side, Side], location: str) -> None:
+def test_a_run_that_is_killed_with_a_table_lock_delays_no_other_in_a_group(
+    sides: tuple[Side, Side], location: str
+) -> None:
     east, west = sides
 
     class Dying(StoredTableLock):
@@ -197,7 +199,9 @@ def test_what_a_dead_run_left_running_in_spark_is_ended_in_a_group(sides: tuple[
     assert west.rows()[13] == "after it"
 
 
-def test_who_takes_turns_elsewhere_or_has_the_name_of_another_is_refused_in_a_group(sides: tuple[Side, Side]) -> None:
+def test_a_destination_with_other_table_locks_or_the_name_of_another_is_refused_in_a_group(
+    sides: tuple[Side, Side],
+) -> None:
     east, west = sides
     version, north = east.lake.log("orders").version(), Side(east.lake, "north", "spark")
     elsewhere = dataclasses.replace(west, locks="another place")

@@ -49,7 +49,7 @@ def alone(tmp_path: Path) -> Alone:
     return Alone(tmp_path)
 
 
-def test_without_a_mirror_each_batch_is_in_log_and_history_once_history(alone: Alone) -> None:
+def test_without_a_current_state_table_each_batch_is_in_log_and_history_once_history(alone: Alone) -> None:
     first = alone.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")]))
     report = alone.bring(first)
     assert (report.path, report.delta_version_before, report.source_inserts) == (alone.target.history, -1, 2)
@@ -66,7 +66,7 @@ def test_without_a_mirror_each_batch_is_in_log_and_history_once_history(alone: A
     assert kept == {kind: deltalake.DeltaTable(path).version() for kind, path in alone.paths.items()}
 
 
-def test_a_table_without_a_key_or_a_mirror_has_its_log_history(alone: Alone) -> None:
+def test_a_table_without_a_key_and_a_current_state_table_has_its_log_history(alone: Alone) -> None:
     schema = Schema({"id": "bigint", "note": "string"}, ())
     images = [insert(1, 16), insert(1, 16)]
     report = alone.bring(alone.stage(Changes(schema, images, log=images)), history="")
@@ -74,7 +74,7 @@ def test_a_table_without_a_key_or_a_mirror_has_its_log_history(alone: Alone) -> 
     assert alone.rows(alone.target.change_log, 'operation, "row"', '"row"') == [("insert", 1), ("insert", 2)]
 
 
-def test_a_history_without_a_mirror_that_is_gone_is_not_begun_anew_unseen_history(alone: Alone) -> None:
+def test_a_lost_history_without_a_current_state_table_is_not_started_again_silently_history(alone: Alone) -> None:
     alone.bring(alone.stage(changes([insert(1, 16)])))
     shutil.move(alone.target.history, f"{alone.folder}/away")
     with pytest.raises(TableError, match=r"is missing.*sluice lake accept shop shop\.orders") as refused:
@@ -82,7 +82,7 @@ def test_a_history_without_a_mirror_that_is_gone_is_not_begun_anew_unseen_histor
     assert (refused.value.state, refused.value.for_good) == ("TABLE_MISSING", True)
 
 
-def test_a_log_without_a_mirror_that_was_restored_is_refused_by_name_history(alone: Alone) -> None:
+def test_a_restored_log_without_a_current_state_table_is_refused_by_name_history(alone: Alone) -> None:
     for number in (1, 2):
         alone.bring(alone.stage(changes([insert(number, 16 * number)])), history="")
     deltalake.DeltaTable(alone.target.change_log).restore(1)
@@ -91,7 +91,7 @@ def test_a_log_without_a_mirror_that_was_restored_is_refused_by_name_history(alo
     assert refused.value.state == "TABLE_RESTORED"
 
 
-def test_a_history_that_takes_the_place_of_a_mirror_begins_with_its_rows_once_history(alone: Alone) -> None:
+def test_a_history_that_replaces_a_current_state_table_begins_with_its_rows_once_history(alone: Alone) -> None:
     alone.merge(alone.stage(changes([insert(1, 16, "a"), insert(2, 32, "b")])))
     current_state = deltalake.DeltaTable(alone.target.path)
     alone.records.keep(NAME, TableRecord(table_id=str(current_state.metadata().id), version=current_state.version()))
@@ -100,7 +100,7 @@ def test_a_history_that_takes_the_place_of_a_mirror_begins_with_its_rows_once_hi
     assert alone.records.get(NAME) is None
 
 
-def test_a_mirror_that_was_left_long_ago_tells_a_new_history_nothing_history(alone: Alone) -> None:
+def test_a_current_state_table_that_was_left_long_ago_gives_a_new_history_no_rows_history(alone: Alone) -> None:
     alone.merge(alone.stage(changes([insert(1, 16, "a")])))
     alone.bring(alone.stage(changes([insert(2, 32, "b")])), history="")
     alone.bring(alone.stage(changes([insert(3, 48, "c")])))
@@ -109,7 +109,7 @@ def test_a_mirror_that_was_left_long_ago_tells_a_new_history_nothing_history(alo
     assert log == [("insert", 32), ("insert", 48)]
 
 
-def test_rows_of_another_name_are_asked_for_and_the_old_name_is_left_history(alone: Alone) -> None:
+def test_rows_of_a_renamed_table_are_requested_and_the_old_name_stays_history(alone: Alone) -> None:
     former = Alone(alone.folder, name="shop.before", deliveries=alone.deliveries)
     former.bring(former.stage(changes([insert(1, 16, "a")])), history=f"{alone.folder}/before__history", change_log="")
     with pytest.raises(TableError, match="snapshot start") as refused:

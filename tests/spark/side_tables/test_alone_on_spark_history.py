@@ -72,7 +72,7 @@ def refused(act: Callable[[], object], *words: str) -> None:
     assert all(word in str(error.value) for word in words), error.value
 
 
-def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
+def test_a_table_without_a_current_state_table_is_compared_re_snapshotted_and_queried_history(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
     pipeline = Alone(tmp_path, mysql80, spark_server, current_state=False, history=True, change_log=True)

@@ -95,7 +95,9 @@ def test_what_is_open_in_a_history_is_read_as_the_rows_of_the_table_equality(alo
     assert side.spelled("NOTE") == "note__int"
 
 
-def test_a_cut_names_logs_and_histories_and_no_mirror_that_is_not_wanted_cut(alone: Alone) -> None:
+def test_a_consistent_snapshot_names_logs_and_histories_and_no_current_state_table_that_conf_lacks(
+    alone: Alone,
+) -> None:
     conf = alone.folder / "conf"
     (conf / "destinations").mkdir(parents=True)
     (conf / "sluice.yaml").write_text(f"data_dir: {alone.folder}/data\nlake: {alone.folder}/lake\n")

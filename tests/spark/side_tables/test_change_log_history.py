@@ -44,7 +44,7 @@ def test_the_log_of_a_batch_has_each_change_with_before_and_after_history(beside
     ]
 
 
-def test_a_batch_that_comes_again_or_is_cut_anew_doubles_nothing_history(beside: Beside) -> None:
+def test_a_batch_that_comes_again_with_the_same_or_another_end_doubles_nothing_history(beside: Beside) -> None:
     first = beside.stage(changes([insert(1, 16), insert(2, 32)]))
     beside.write(first)
     beside.write(first)
@@ -53,7 +53,7 @@ def test_a_batch_that_comes_again_or_is_cut_anew_doubles_nothing_history(beside:
     assert deltalake.DeltaTable(beside.target.change_log).version() == 2
 
 
-def test_what_was_left_between_the_mirrors_commit_and_the_logs_is_finished_history(beside: Beside) -> None:
+def test_a_batch_killed_between_the_commits_of_table_and_log_is_finished_history(beside: Beside) -> None:
     directory = beside.stage(changes([insert(1, 16)]))
     beside.merge(directory)  # Then the run dies.
     beside.merge(directory)

@@ -103,7 +103,7 @@ def test_columns_that_swap_their_names_swap_once_history(beside: Beside) -> None
     assert found(beside, "note, other") == [("b", "a", 16, None)]
 
 
-def test_a_column_that_begins_anew_has_nothing_of_the_one_before_history(beside: Beside) -> None:
+def test_a_column_that_is_added_again_has_no_values_of_the_one_before_history(beside: Beside) -> None:
     priced = Schema({**ORDERS.columns, "price": "int"}, ("id",))
     beside.write(beside.stage(images(priced, (1, 16, {"id": 1, "note": "a", "price": 7}))))
     dropped = SchemaChange(32, ORDERS, alterations=altered("drop", "price"))
@@ -114,7 +114,7 @@ def test_a_column_that_begins_anew_has_nothing_of_the_one_before_history(beside:
     assert found(beside, "price, price__bigint") == [(7, None, 16, None)]
 
 
-def test_a_key_whose_values_cannot_be_told_in_the_new_type_stops_by_name_history(beside: Beside) -> None:
+def test_a_key_whose_values_do_not_fit_the_new_type_stops_by_name_history(beside: Beside) -> None:
     beside.write(beside.stage(changes([insert(1, 16, "a")])))
     change = SchemaChange(32, TEXT, alterations=altered("convert", "id"))
     with pytest.raises(TableError, match="begins with the current rows") as refused:

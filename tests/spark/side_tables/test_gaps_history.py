@@ -62,7 +62,7 @@ def test_a_run_that_dies_before_the_rows_of_a_beginning_history_leaves_nothing_o
     assert beside.history() == [(1, "a", 16, 48, False), (1, "A", 48, None, True), (2, "b", 32, None, True)]
 
 
-def test_words_that_were_out_of_conf_for_a_while_leave_a_gap_that_is_told_history(beside: Beside) -> None:
+def test_settings_that_were_out_of_conf_for_a_while_leave_a_gap_row_history(beside: Beside) -> None:
     both(beside, beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
     both(
         beside,
@@ -107,7 +107,7 @@ def test_where_nothing_is_left_out_there_is_no_gap_history(beside: Beside) -> No
     assert deltalake.DeltaTable(beside.target.history).version() == 2
 
 
-def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_history(beside: Beside) -> None:
+def test_a_re_snapshot_has_one_row_in_the_log_of_its_table_and_no_gap_history(beside: Beside) -> None:
     both(beside, beside.stage(changes([insert(1, 16)])))
     both(beside, beside.stage(changes([insert(2, 64)])), change_log="")  # This has the effect of a publication at 64.
     given = Publication(
@@ -133,7 +133,7 @@ def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_h
     assert log(beside) == [("insert", 16), ("read", 64), ("insert", 80)]
 
 
-def test_a_table_beside_a_mirror_that_another_ledger_took_over_goes_on_with_its_rows_history(beside: Beside) -> None:
+def test_a_log_of_a_table_that_another_ledger_took_over_continues_with_its_rows_history(beside: Beside) -> None:
     """`position set` and `lake accept` leave both tables like this: with another owner, and at no position of this owner."""
     both(beside, beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
     beside.merge(beside.stage(changes([update(1, 32, "A")])))
@@ -164,7 +164,7 @@ def taking(beside: Beside) -> tuple[History, DeltaTable]:
     return History(table=table, folder=beside.folder), current_state
 
 
-def test_a_publication_at_the_place_that_a_history_has_is_not_another_ones_history(beside: Beside) -> None:
+def test_a_publication_at_the_position_of_a_history_is_not_that_of_another_ledger_history(beside: Beside) -> None:
     beside.write(beside.stage(changes([insert(1, 96, "a")])))
     for note in ("b", "c"):
         beside.merge(beside.stage(changes([insert(1, 96 if note == "b" else 112, note)])))
@@ -174,7 +174,7 @@ def test_a_publication_at_the_place_that_a_history_has_is_not_another_ones_histo
     assert found == [(1, "a", 96, 96, False), (1, "b", 96, 112, False), (1, "c", 112, None, True)]
 
 
-def test_a_mirror_that_deltalake_cannot_read_is_refused_without_spark_history(
+def test_a_current_state_table_that_deltalake_cannot_read_is_refused_without_spark_history(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside.merge(beside.stage(changes([insert(1, 16)])))
@@ -211,7 +211,7 @@ def test_only_what_the_lake_says_of_itself_holds_up_all_tables_history(
     assert (refused.value.own, refused.value.for_good) == (own, for_good)
 
 
-def test_no_state_that_rows_heal_is_told_of_what_is_beside_history() -> None:
+def test_no_state_that_a_re_snapshot_resolves_names_log_or_history_history() -> None:
     """Otherwise such a table would be re-snapshotted forever."""
     texts = [inspect.getsource(each) for each in (change_log, columns, history, side_table, write)]
     words = {node.value for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}

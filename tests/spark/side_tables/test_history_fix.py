@@ -67,7 +67,7 @@ def test_what_a_repair_changed_is_a_version_of_its_history(beside: Beside) -> No
 
 
 @pytest.mark.parametrize("moment", ["before the current_state", "before the history", "before it is settled"])
-def test_a_repair_that_dies_leaves_what_the_next_batch_mends_history(
+def test_a_repair_that_dies_leaves_a_history_that_the_next_batch_corrects_history(
     beside: Beside, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     with monkeypatch.context() as patch:

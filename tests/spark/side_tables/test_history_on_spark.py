@@ -75,7 +75,7 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
     assert not [row for row in beside.history() if row[4]]
 
 
-def test_a_merge_brings_mirror_log_and_history_history(beside: Beside, lake: Lake) -> None:
+def test_a_merge_writes_current_state_table_log_and_history_history(beside: Beside, lake: Lake) -> None:
     images = [insert(1, 16, "a"), update(1, 32, "b")]
     directory = beside.stage(changes(images, [images[0], before(1, 32, "a"), images[1]]))
     for _ in range(2):

@@ -59,7 +59,7 @@ def test_a_truncate_closes_all_and_what_comes_after_opens_history(beside: Beside
     assert deltalake.DeltaTable(beside.target.history).version() == 3
 
 
-def test_a_batch_that_comes_again_or_is_cut_anew_changes_nothing_history(beside: Beside) -> None:
+def test_a_batch_that_comes_again_with_the_same_or_another_end_changes_nothing_history(beside: Beside) -> None:
     images = [insert(1, 16), update(1, 32), delete(1, 48), insert(1, 64)]
     beside.write(beside.stage(changes(images[:2])))
     beside.write(beside.stage(changes(images)))
@@ -86,7 +86,7 @@ def test_a_column_that_comes_without_a_value_is_no_new_version_history(beside: B
     assert found == [(1, None, 16), (1, 3, 48)]
 
 
-def test_a_history_that_begins_beside_rows_begins_with_them_history(beside: Beside) -> None:
+def test_a_history_that_is_added_to_a_table_with_rows_begins_with_them_history(beside: Beside) -> None:
     beside.merge(beside.stage(changes([insert(1, 16, "a"), insert(2, 32, "b")])))
     directory = beside.stage(changes([update(1, 48, "A"), update(1, 64, "AA")]))
     beside.merge(directory)

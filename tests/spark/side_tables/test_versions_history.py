@@ -110,7 +110,7 @@ def histories(draw: st.DrawFn) -> list[tuple[int, list[tuple[int, int, str]]]]:
 
 @given(stream=histories(), cuts=st.sets(st.integers(1, 6)))
 @settings(max_examples=400, deadline=None)
-def test_any_cut_into_batches_gives_the_versions_of_the_model_history(
+def test_any_division_into_batches_gives_the_versions_of_the_model_history(
     stream: list[tuple[int, list[tuple[int, int, str]]]], cuts: set[int]
 ) -> None:
     model, table, begin = Model(), Table(), 0

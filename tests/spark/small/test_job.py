@@ -213,7 +213,7 @@ def test_small_tables_of_executors_with_another_deltalake_are_merged_in_the_run(
 
 
 @pytest.mark.parametrize("text", ["key se/cret+key", "https://x/?sig=se%2Fcret%2Bkey&r=eu"])
-def test_an_error_of_a_store_does_not_tell_its_secrets(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_an_error_of_a_store_does_not_show_its_secrets(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     def fails(*_: Any) -> None:
         raise OSError(text)
 

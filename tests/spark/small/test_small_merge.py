@@ -248,7 +248,7 @@ def test_identity_an_older_image_never_overwrites_a_newer_row(table: Table) -> N
     assert table.log.transaction_version(another) == 7
 
 
-def test_what_the_table_has_of_a_batch_that_was_cut_anew_is_left_out(table: Table) -> None:
+def test_changes_that_the_table_has_of_a_batch_with_another_end_are_left_out(table: Table) -> None:
     log = Schema(ORDERS.columns)
     table.make().merge(*ABC, schema=log)
     table.merge(*ABC, image(INSERT, 4, 1, "a"), image(DELETE, 5, 1, "a"), schema=log)
@@ -299,7 +299,7 @@ def test_values_of_every_type_and_keys_of_any(table: Table, kind: str) -> None:
     assert table.rows("k") == []
 
 
-def test_keys_of_two_columns_and_long_text_that_statistics_cut(table: Table) -> None:
+def test_keys_of_two_columns_and_long_text_that_statistics_truncate(table: Table) -> None:
     schema = Schema({"a": "string", "b": "int", "n": "string"}, key=("a", "b"))
     table.make(schema)
     for number, mail in enumerate(("\U0010ffff", "ÿ", "a")):
@@ -319,7 +319,7 @@ def test_keys_of_two_columns_and_long_text_that_statistics_cut(table: Table) -> 
 
 @pytest.mark.found
 @pytest.mark.parametrize("key", [9, 2], ids=["append", "merge"])
-def test_a_late_task_brings_no_row_back_that_a_newer_batch_inserted_and_deleted(table: Table, key: int) -> None:
+def test_a_late_task_restores_no_row_that_a_newer_batch_inserted_and_deleted(table: Table, key: int) -> None:
     """Defect 5: a merge that found nothing to change left no transaction in the log. A host stalled with a task for the same changes up to
     an earlier position. The task then inserted a row that was deleted in the meantime.
     """

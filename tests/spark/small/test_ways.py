@@ -82,7 +82,9 @@ def test_what_is_small_and_plain_goes_to_the_job(facts: MergeFacts) -> None:
         ("is a double", {"segments": (keyed(LakeColumn(name="id", type="double", nullable=False)),)}),
     ],
 )
-def test_what_deltalake_is_not_for_goes_to_spark_whatever_was_asked_for(reason: str, changed: dict[str, Any]) -> None:
+def test_tables_that_deltalake_cannot_merge_go_to_spark_whatever_was_requested(
+    reason: str, changed: dict[str, Any]
+) -> None:
     facts = dataclasses.replace(FACTS, **changed)
     for choice in (choose("auto", facts), choose("small", facts)):
         assert choice.way == "spark"
@@ -90,7 +92,7 @@ def test_what_deltalake_is_not_for_goes_to_spark_whatever_was_asked_for(reason: 
 
 
 @pytest.mark.parametrize("changed", [{"rows": ROWS_MAX + 1}, {"bytes": BYTES_MAX + 1}])
-def test_what_is_large_goes_to_spark_unless_the_job_was_asked_for(changed: dict[str, Any]) -> None:
+def test_large_tables_go_to_spark_unless_the_job_was_requested(changed: dict[str, Any]) -> None:
     facts = dataclasses.replace(FACTS, **changed)
     assert choose("auto", facts).way == "spark"
     assert choose("small", facts) == MergeChoice(way="small", reason=CONFIGURED)

@@ -38,7 +38,9 @@ def asked(path: str, columns: str, order: str) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_history_and_log_without_a_mirror_have_what_a_snapshot_read(alone: tuple[Reading, dict[str, Any]]) -> None:
+def test_history_and_log_without_a_current_state_table_have_the_rows_of_a_snapshot(
+    alone: tuple[Reading, dict[str, Any]],
+) -> None:
     reading, wanted = alone
     take(reading, 1, wanted, image(INSERT, 100, 1, "a"), image(INSERT, 100, 9, "gone unseen"))
     reading.holds.begin(NAME, 100)

@@ -99,7 +99,7 @@ def _take(reading: Reading, images: list[Image], number: int, deletes: str) -> N
     reading.take(Changes(ORDERS, images, partial=lacking), number, deletes=deletes)
 
 
-def test_rows_that_came_without_all_columns_have_a_snapshot_read_anew_fidelity(reading: Reading) -> None:
+def test_rows_without_all_columns_make_a_snapshot_read_again_fidelity(reading: Reading) -> None:
     reading.chunk(1, [{"id": 1, "a": "an earlier row", "b": 1, "c": "of that key"}])
     images = [Image(DELETE, 100, {"id": 1}), Image(INSERT, 101, {"id": 1, "a": "x"})]
     reading.take(Changes(ORDERS, images, partial=True), 1)
@@ -110,7 +110,7 @@ def test_rows_that_came_without_all_columns_have_a_snapshot_read_anew_fidelity(r
         reading.publish(102)
 
 
-def test_rows_that_change_keys_without_all_columns_have_a_snapshot_read_anew_and_fail_it_in_the_end_fidelity(
+def test_key_changes_without_all_columns_make_a_snapshot_read_again_and_fail_in_the_end_fidelity(
     reading: Reading,
 ) -> None:
     for number in range(1, RESTARTS_MAX + 1):

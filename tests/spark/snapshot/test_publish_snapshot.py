@@ -223,7 +223,7 @@ def test_a_row_that_was_deleted_while_a_snapshot_read_does_not_come_back(reading
     assert (published.table_rows, bool(published.table_bytes)) == (1, True)
 
 
-def test_a_snapshot_gives_a_table_the_layout_that_conf_asks_for(reading: Reading) -> None:
+def test_a_snapshot_gives_a_table_the_layout_of_conf(reading: Reading) -> None:
     partitioned, clustered = Layout(partition_by=("value",)), Layout(cluster_by=("value",))
     reading.chunk(1, [{"id": 1, "value": "a"}, {"id": 2, "value": "b"}])
     partitions = []
@@ -244,7 +244,7 @@ def test_no_half_table_is_seen_while_a_snapshot_reads(reading: Reading) -> None:
     assert reading.lake.rows("shop.orders", "id", "value") == [(1, "new")]
 
 
-def test_a_snapshot_takes_the_place_of_what_the_table_had_and_the_stream_goes_on(reading: Reading) -> None:
+def test_a_snapshot_replaces_the_rows_of_the_table_and_the_stream_continues(reading: Reading) -> None:
     reading.holds.open.clear()
     reading.merge([image(INSERT, 100, 1, "old"), image(INSERT, 101, 9, "wrong")], 1)
     reading.holds.begin("shop.orders")
@@ -258,7 +258,7 @@ def test_a_snapshot_takes_the_place_of_what_the_table_had_and_the_stream_goes_on
     assert reading.lake.rows("shop.orders", "id", "value") == [(1, "held"), (2, "after")]
 
 
-def test_a_second_snapshot_at_the_same_place_is_published_too(reading: Reading) -> None:
+def test_a_second_snapshot_at_the_same_position_is_published_too(reading: Reading) -> None:
     reading.chunk(1, [{"id": 1, "value": "first"}])
     reading.publish(100)
     reading.snapshot_id = "ba9876543210"
@@ -279,7 +279,7 @@ def _is_told(reading: Reading) -> None:
 
 
 @pytest.mark.parametrize("segment", [Truncate(200), SchemaChange(200, ORDERS)], ids=["truncated", "altered"])
-def test_a_table_that_is_changed_as_a_whole_is_read_anew_by_its_snapshot(reading: Reading, segment: Any) -> None:
+def test_a_table_that_is_changed_as_a_whole_is_read_again_by_its_snapshot(reading: Reading, segment: Any) -> None:
     changes = [
         Changes(ORDERS, [image(INSERT, 100, 1, "before")]),
         segment,
@@ -295,7 +295,7 @@ def test_a_table_that_is_changed_as_a_whole_is_read_anew_by_its_snapshot(reading
     assert reading.lake.rows("shop.orders", "id", "value") == [(2, "after")]
 
 
-def test_images_that_come_again_in_another_cut_are_held_once(reading: Reading) -> None:
+def test_images_that_come_again_in_another_batch_are_buffered_once(reading: Reading) -> None:
     keyless = dataclasses.replace(reading, schema=dataclasses.replace(ORDERS, key=()))
     first, second, third = (image(INSERT, key, key, "same") for key in (100, 200, 300))
     keyless.merge([first, second], 1)
@@ -307,7 +307,7 @@ def test_images_that_come_again_in_another_cut_are_held_once(reading: Reading) -
     assert found == [(1, 100, "insert"), (1, 100, "insert"), (200, 200, "insert"), (300, 300, "insert")]
 
 
-def test_rows_of_other_columns_than_were_held_are_read_anew_by_the_snapshot(reading: Reading) -> None:
+def test_rows_of_other_columns_than_were_buffered_are_read_again_by_the_snapshot(reading: Reading) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}])
     wider = Schema({**ORDERS.columns, "more": "int"}, key=("id",))
     dataclasses.replace(reading, schema=wider).merge([image(INSERT, 100, 2)], 1)

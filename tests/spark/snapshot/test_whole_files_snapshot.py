@@ -121,7 +121,7 @@ def _state(model: Model, transactions: Sequence[Sequence[Image]]) -> list[dict[s
     return list(rows.values())
 
 
-def test_only_the_chunk_of_a_snapshot_that_has_changed_rows_is_written_anew(reading: Reading) -> None:
+def test_only_the_chunk_of_a_snapshot_that_has_changed_rows_is_rewritten(reading: Reading) -> None:
     for number, first in enumerate((0, 10, 20)):
         reading.chunk(number, [{"id": first + each, "value": "read"} for each in range(5)])
     reading.chunk(3, [])
@@ -231,7 +231,7 @@ def test_a_new_table_of_a_snapshot_is_on_disk_and_nothing_is_synced_twice(
     ]
 
 
-def test_a_snapshot_asks_for_no_date_that_python_does_not_have(reading: Reading) -> None:
+def test_a_snapshot_queries_no_date_that_python_does_not_have(reading: Reading) -> None:
     """MySQL accepts a year 0, also in a key."""
     days = Reading(reading.lake, "shop.days", Schema({"day": "date"}, key=("day",)), reading.holds, marks=MARKS)
     days.holds.begin(days.name)
@@ -265,7 +265,7 @@ def test_a_key_of_a_snapshot_is_found_by_its_very_value(tmp_path: Path, more: tu
             assert keys.among(rows).tolist() == [each == index for each in range(len(column))], kind
 
 
-def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(reading: Reading) -> None:
+def test_identity_a_path_of_a_new_table_that_has_files_is_left_to_spark(reading: Reading) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}])
     place = Path(reading.lake.path(NAME))
     place.mkdir(parents=True)
@@ -298,7 +298,7 @@ def test_a_snapshot_that_cannot_be_made_of_files_says_why(
     assert told in whole_files.why_not(publication, NO_TABLE, tuple)
 
 
-def test_a_snapshot_leaves_many_held_changes_to_spark(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_leaves_many_buffered_changes_to_spark(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}])
     hold(reading, [image(INSERT, 100, 7), image(INSERT, 100, 8)], 1)
     given = reading.publication(100, SINCE)
@@ -309,7 +309,7 @@ def test_a_snapshot_leaves_many_held_changes_to_spark(reading: Reading, monkeypa
     assert "may be NULL" in whole_files.why_not(nullable, NO_TABLE, tuple)
 
 
-def test_fault_files_of_a_snapshot_that_are_gone_after_the_commit_are_told(
+def test_fault_files_of_a_snapshot_that_are_gone_after_the_commit_are_reported(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}])

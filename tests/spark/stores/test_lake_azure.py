@@ -148,7 +148,7 @@ def test_azure_check_reports_what_is_missing_without_secrets(
     assert "LAKE_KEY" in problem
 
 
-def test_azure_a_lake_is_asked_by_names(
+def test_azure_a_lake_is_queried_by_names(
     azurite: AzuriteServer, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))

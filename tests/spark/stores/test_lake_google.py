@@ -81,7 +81,7 @@ def google_config(prefix: str, tmp_path: Path) -> SluiceConfig:
 
 
 @pytest.mark.spark
-def test_google_both_ways_merge_one_table_in_turn(google_lake: Lake) -> None:
+def test_google_both_ways_merge_one_table_alternately(google_lake: Lake) -> None:
     require_both_ways(google_lake)
 
 
@@ -226,7 +226,7 @@ def test_google_check_reports_what_is_missing(
     assert "sluice setup --with google" in warning
 
 
-def test_google_a_lake_is_asked_by_names(
+def test_google_a_lake_is_queried_by_names(
     fake_gcs: FakeGcsServer, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
@@ -247,7 +247,7 @@ def test_google_a_lake_is_asked_by_names(
     assert "shop.unmerged cannot be read" in str(missing.exception)
 
 
-def test_google_a_file_is_read_in_ranges_and_a_missing_one_is_told(fake_gcs: FakeGcsServer, prefix: str) -> None:
+def test_google_a_file_is_read_in_ranges_and_a_missing_one_is_an_error(fake_gcs: FakeGcsServer, prefix: str) -> None:
     folder = StoreFolder(prefix, fake_gcs.options)
     folder.write("a/file", b"0123456789")
     with opened(f"{prefix}/a/file", fake_gcs.options) as file:

@@ -79,7 +79,7 @@ def s3_config(s3_store: S3Server, prefix: str, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.servers
 @pytest.mark.spark
-def test_s3_both_ways_merge_one_table_in_turn(s3_lake: Lake) -> None:
+def test_s3_both_ways_merge_one_table_alternately(s3_lake: Lake) -> None:
     require_both_ways(s3_lake)
 
 
@@ -197,7 +197,7 @@ def test_s3_files_with_rounded_bounds_are_rewritten(s3_lake: Lake) -> None:
 
 
 @pytest.mark.servers
-def test_s3_check_asks_the_store_and_says_what_lacks(
+def test_s3_check_tests_the_store_and_says_what_is_missing(
     s3_config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert store_findings(s3_config, starts_spark=True) == ([], [])
@@ -215,7 +215,7 @@ def test_s3_check_asks_the_store_and_says_what_lacks(
 
 @pytest.mark.servers
 @pytest.mark.spark
-def test_s3_a_merge_with_wrong_credentials_is_told_without_them(
+def test_s3_a_merge_with_wrong_credentials_fails_without_showing_them(
     s3_config: SluiceConfig, spark_server: SparkConnectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKE_SECRET", "another-secret")

@@ -41,7 +41,7 @@ def test_s3_a_path_is_said_as_spark_calls_it(path: str, of_spark: str) -> None:
         ),
     ],
 )
-def test_s3_the_place_of_a_store_becomes_settings(options: dict[str, str], settings: dict[str, str]) -> None:
+def test_s3_the_location_of_a_store_becomes_settings(options: dict[str, str], settings: dict[str, str]) -> None:
     secrets = {"aws_access_key_id": "AKIA-one", "secret_access_key": "secret-one", "AWS_SESSION_TOKEN": "token-one"}
     assert spark_settings("s3", {**options, **secrets}) == {PREFIX + name: value for name, value in settings.items()}
 
@@ -56,7 +56,7 @@ def test_s3_credentials_become_environment_and_nothing_else_does() -> None:
     assert spark_environment("s3", {"region": "eu"}) == {}
 
 
-def test_s3_an_error_shows_the_place_and_no_secret_also_of_an_option_that_is_not_known() -> None:
+def test_s3_an_error_shows_the_location_and_no_secret_also_for_an_unknown_option() -> None:
     options = {"endpoint": "http://minio:9000", "secret_access_key": "se/cret+key", "azure_anything": "as-secret"}
     text = "Generic S3 error\n   \x1b[31m↳\x1b[0m GET http://minio:9000/?sig=se%2Fcret%2Bkey of se/cret+key, as-secret"
     assert without_secrets(text, options) == "Generic S3 error GET http://minio:9000/?sig=*** of ***, ***"

@@ -253,7 +253,7 @@ def test_store_identity_a_table_that_another_program_makes_meanwhile_stays(
     assert reading.data_files == []
 
 
-def test_store_identity_what_lies_where_the_table_goes_is_left_to_spark(reading: StoreReading) -> None:
+def test_store_identity_a_path_of_a_new_table_that_has_files_is_left_to_spark(reading: StoreReading) -> None:
     reading.reading.chunk(1, [{"id": 1, "value": "read"}])
     reading.table.write("notes.txt", b"of somebody")
     with pytest.raises(AttributeError):  # There is no such Spark.

@@ -181,7 +181,7 @@ def test_s3_fault_a_run_whose_store_refuses_it_says_so_without_credentials(
     assert "another-secret" not in str(raised.value)
 
 
-def test_s3_rows_that_were_read_and_changes_that_were_held_are_lent_to_spark(
+def test_s3_rows_that_were_read_and_buffered_changes_are_uploaded_for_spark(
     lake: Lake, s3_store: S3Server, prefix: str
 ) -> None:
     lending = UploadSettings(url=f"{prefix}/_sluice_uploaded/shop", storage_options=s3_store.options)

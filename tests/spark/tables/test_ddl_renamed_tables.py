@@ -154,7 +154,7 @@ def _merged(
 
 
 @pytest.mark.spark
-def test_ddl_a_plain_rename_brings_the_rows_along(lake: Lake) -> None:
+def test_ddl_a_plain_rename_moves_the_rows(lake: Lake) -> None:
     """The new name is missing in the lake, exists from before, or belongs to a table of which the lake has nothing."""
     lake.merge(BEFORE)
     first: dict[str, list[Segment]] = {"s.c": [named(20, "s.a", A)], "s.a": [Truncate(20)]}
@@ -236,7 +236,7 @@ def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_
     assert lake.rows("s.b", "word") == [("one",), ("two",)]
 
 
-def test_ddl_a_batch_with_rows_beside_a_rename_is_refused(tmp_path: Path) -> None:
+def test_ddl_a_batch_with_rows_and_a_rename_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path, None)  # type: ignore[arg-type]  # nothing is merged
     directory = lake.stage({"s.a": [named(20, "s.b", B)], "s.c": [rows(LOG, 21, INSERT, ("x",))]})
     with pytest.raises(StagedBatchError, match="has rows from before or after the rename"):

@@ -65,7 +65,7 @@ def test_fault_a_restored_table_is_named_until_all_is_back(table: Path) -> None:
     assert look.trouble(OWNER, str(table), left) == ""
 
 
-def test_fault_a_table_written_anew_is_named(table: Path) -> None:
+def test_fault_a_rewritten_table_is_named(table: Path) -> None:
     left = record(table)
     deltalake.write_deltalake(str(table), pa.table({"id": [1]}), mode="overwrite")
     assert "TABLE_RESTORED" in trouble(table, left)
@@ -80,7 +80,7 @@ def test_fault_a_folder_that_is_gone_is_named_until_it_is_back(table: Path) -> N
     assert look.trouble(OWNER, str(table), left) == ""
 
 
-def test_fault_another_table_in_its_place_is_named_at_the_same_version_too(table: Path) -> None:
+def test_fault_another_table_at_its_path_is_named_at_the_same_version_too(table: Path) -> None:
     left, look = record(table), LakeLook({})
     assert look.trouble(OWNER, str(table), left) == ""
     shutil.rmtree(table)
@@ -90,7 +90,7 @@ def test_fault_another_table_in_its_place_is_named_at_the_same_version_too(table
     assert "TABLE_REPLACED" in look.trouble(OWNER, str(table), left)
 
 
-def test_fault_an_older_copy_in_its_place_is_named(table: Path) -> None:
+def test_fault_an_older_copy_at_its_path_is_named(table: Path) -> None:
     left = record(table)
     (table / "_delta_log" / f"{left.version:020d}.json").unlink()
     assert "TABLE_RESTORED" in trouble(table, left)
@@ -132,7 +132,7 @@ def test_fault_a_table_with_many_commits_since_its_id_is_opened(table: Path, mon
         trouble(table, left)
 
 
-def test_fault_another_table_in_its_place_that_runs_seem_to_have_changed_is_named(table: Path) -> None:
+def test_fault_another_table_at_its_path_that_runs_seem_to_have_changed_is_named(table: Path) -> None:
     look, left = LakeLook({}), record(table)
     assert look.trouble(OWNER, str(table), left) == ""
     shutil.rmtree(table)

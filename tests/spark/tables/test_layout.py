@@ -55,7 +55,7 @@ def test_a_new_table_is_partitioned_and_its_rows_move_between_partitions(lake: L
     assert lake.rows(TABLE, "id", "country", "name") == ROWS
 
 
-def test_a_table_is_clustered_when_made_told_otherwise_and_no_longer(lake: Lake, session: SparkSession) -> None:
+def test_a_table_is_clustered_when_created_then_changed_then_no_longer(lake: Lake, session: SparkSession) -> None:
     merged(lake, FIRST, Layout(cluster_by=("country",)))
     assert detail(session, lake)["clusteringColumns"] == ["country"]
     merged(lake, SECOND, Layout(cluster_by=("country", "id")))
@@ -68,7 +68,7 @@ def test_a_table_is_clustered_when_made_told_otherwise_and_no_longer(lake: Lake,
     assert lake.rows(TABLE, "id", "country", "name") == ROWS
 
 
-def test_a_table_that_is_there_is_clustered_and_gets_a_feed(lake: Lake, session: SparkSession) -> None:
+def test_an_existing_table_is_clustered_and_gets_a_change_data_feed(lake: Lake, session: SparkSession) -> None:
     lake.way = "auto"
     assert merged(lake, FIRST, Layout()) == "small"
     since = lake.log(TABLE).version() + 1

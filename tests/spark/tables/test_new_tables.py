@@ -70,7 +70,7 @@ def test_tables_are_made_with_their_first_rows_and_spark_goes_on_with_them(lake:
 
 
 @pytest.mark.spark
-def test_spark_makes_the_tables_where_it_has_been_told_more_about_them(lake: Lake) -> None:
+def test_spark_creates_the_tables_that_have_more_settings(lake: Lake) -> None:
     lake.spark = lake.spark.__class__(
         remote=lake.spark.remote, options={"spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true"}
     )
@@ -100,7 +100,7 @@ def test_fault_a_table_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
     assert [each.name for each in place.parent.iterdir()] == ["orders"]
 
 
-def test_identity_a_table_is_not_made_over_what_lies_there(tmp_path: Path) -> None:
+def test_identity_a_table_is_not_created_over_existing_files(tmp_path: Path) -> None:
     place = tmp_path / "orders"
     place.mkdir()
     (place / "notes.txt").write_text("of somebody")

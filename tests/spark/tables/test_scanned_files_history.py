@@ -11,7 +11,7 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.side_tables.fix_beside import Beside, changes, insert, update
 
 
-def test_a_merge_tells_what_it_changed_and_what_it_wrote_anew_history(tmp_path: Path) -> None:
+def test_a_merge_reports_what_it_changed_and_what_it_rewrote_history(tmp_path: Path) -> None:
     lake = Beside(tmp_path)
     first = lake.merge(lake.stage(changes([insert(key, 16) for key in range(10)])))
     assert (first.rows_inserted, first.rows_copied, first.files_scanned, first.files_pruned) == (10, 0, 0, 0)
@@ -21,7 +21,7 @@ def test_a_merge_tells_what_it_changed_and_what_it_wrote_anew_history(tmp_path: 
     assert (merged.files_scanned, merged.files_pruned) == (1, 1)
 
 
-def test_files_of_a_table_that_is_not_seen_are_asked_for_in_vain_and_say_so(tmp_path: Path) -> None:
+def test_files_of_a_table_that_is_not_captured_are_refused_with_the_reason(tmp_path: Path) -> None:
     table = DeltaTable("shop.orders", str(tmp_path / "orders"), "app", {})
     table.refresh()
     with pytest.raises(TableError, match=r"shop\.orders: no Delta table exists at .*orders"):

@@ -159,7 +159,7 @@ def test_identity_owners_are_read_back() -> None:
     assert Owner.from_text(OURS.to_text()) == OURS
 
 
-def test_identity_runs_and_engine_cut_the_epoch_out_of_an_order_key_alike() -> None:
+def test_identity_runs_and_engine_read_the_epoch_of_an_order_key_alike() -> None:
     assert staged_batch.EPOCH_BITS == EPOCH_BITS
     for epoch in (0, 1, (1 << EPOCH_BITS) - 1):
         assert staged_batch.epoch_of(order_key(epoch, 3, 4711)) == epoch

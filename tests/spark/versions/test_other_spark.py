@@ -24,7 +24,7 @@ story = semantics.story
 history = test_features_history.history
 reading = publishing.reading
 test_a_row_that_was_deleted_meanwhile = publishing.test_a_row_that_was_deleted_while_a_snapshot_read_does_not_come_back
-test_layouts_of_a_publication = publishing.test_a_snapshot_gives_a_table_the_layout_that_conf_asks_for
+test_layouts_of_a_publication = publishing.test_a_snapshot_gives_a_table_the_layout_of_conf
 test_a_repeated_publication = publishing.test_a_publication_that_is_repeated_or_late_is_dropped_by_its_transaction
 globals().update(
     {name: each for name, each in vars(semantics).items() if name.startswith("test_") and name not in NOT_HERE}

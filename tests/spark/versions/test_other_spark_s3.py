@@ -14,7 +14,7 @@ from tests.spark.stores import test_lake_s3 as in_s3
 pytestmark = [pytest.mark.spark, pytest.mark.spark_version, pytest.mark.servers, pytest.mark.store]
 
 prefix, s3_lake = in_s3.prefix, in_s3.s3_lake
-test_both_ways_of_a_merge = in_s3.test_s3_both_ways_merge_one_table_in_turn
+test_both_ways_of_a_merge = in_s3.test_s3_both_ways_merge_one_table_alternately
 test_a_commit_that_was_written_over = in_s3.test_s3_a_commit_that_was_written_over_is_no_success
 
 

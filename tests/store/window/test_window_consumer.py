@@ -31,7 +31,7 @@ def drained(window: Window, position: WindowPosition, bytes_max: int = 1 << 20) 
 
 
 @pytest.mark.usefixtures("parts_at_once")
-def test_readers_at_places_of_their_own_read_all_of_it() -> None:
+def test_readers_at_different_positions_read_all_of_it() -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()
     window.put(source.block([2, 3], 2))
     first, middle = drained(window, WindowPosition(START))
@@ -71,7 +71,7 @@ def test_a_reading_ends_before_a_table_that_comes_under_another_name_and_not_bef
     assert found == [[0, 1], [2, 3, 4, 5]]
 
 
-def test_what_is_above_the_bounds_goes_and_whoever_needs_it_is_told() -> None:
+def test_blocks_above_the_bounds_are_removed_and_their_readers_get_an_error() -> None:
     window, source = Window(START, bytes_max=64), Source()
     for _ in range(4):
         window.put(source.block([2], size=16))
@@ -79,7 +79,7 @@ def test_what_is_above_the_bounds_goes_and_whoever_needs_it_is_told() -> None:
     assert drained(window, WindowPosition(window.begin))[0] == [*range(4, 8)]
 
 
-def test_a_place_at_the_same_offset_with_another_executed_set_is_another_place() -> None:
+def test_a_position_at_the_same_offset_with_another_executed_set_is_another_position() -> None:
     """Streams that were requested by GTID set begin at one offset, and each left out what its reader had."""
     window, source = Window(START, bytes_max=64), Source(transaction=6)
     window.put(source.block([1, 1, 1], size=16))
@@ -261,7 +261,7 @@ Cuts = st.lists(Cut, min_size=1, max_size=12)
 
 
 @given(cuts=Cuts, sizes=st.lists(st.integers(1, 200), min_size=1, max_size=8), drops=st.sets(st.integers(0, 11)))
-def test_any_cut_of_a_stream_read_in_any_steps_is_the_stream_consumer(
+def test_any_division_of_a_stream_read_in_any_steps_is_the_stream_consumer(
     cuts: list[tuple[list[int], int]], sizes: list[int], drops: set[int]
 ) -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()

@@ -90,7 +90,7 @@ def test_ddl_a_bare_timestamp_is_null_where_the_session_says_so() -> None:
     assert added("timestamp").unknown == ""
 
 
-def test_ddl_a_session_has_of_the_server_what_its_event_does_not_tell() -> None:
+def test_ddl_a_session_has_the_servers_values_that_its_event_lacks() -> None:
     server = DdlServerFacts(flavour="mysql", charset="", explicit_timestamps=True, system_time_zone="UTC")
     known = server.known(StatementSession(time_zone="SYSTEM", started_us=1))
     assert known == StatementSession(time_zone="UTC", started_us=1, explicit_timestamps=True, flavour="mysql")
@@ -144,7 +144,7 @@ def session_of(status: bytes) -> StatementSession:
     return parse_query(EventFactory(checksum=False).query("ALTER TABLE t ADD c int", status=status), 0).session
 
 
-def test_ddl_an_event_tells_its_session() -> None:
+def test_ddl_an_event_has_the_variables_of_its_session() -> None:
     assert session_of(STATUS) == StatementSession(
         sql_mode=0x01400020,
         started_us=TIME * 1_000_000 + 123_456,
@@ -181,7 +181,7 @@ def test_ddl_mariadb_says_in_its_flags_whether_a_bare_timestamp_is_null(version:
 
 
 @given(st.integers(0, len(STATUS)), st.binary(max_size=12))
-def test_ddl_what_is_cut_off_or_not_known_ends_what_an_event_tells(cut: int, garbage: bytes) -> None:
+def test_ddl_a_truncated_or_unknown_variable_ends_the_variables_of_an_event(cut: int, garbage: bytes) -> None:
     told = session_of(STATUS[:cut])
     assert told.time_zone in ("", "+03:30")
     assert told.sql_mode in (0, 0x01400020)

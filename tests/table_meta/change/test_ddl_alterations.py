@@ -103,7 +103,7 @@ def test_two_columns_that_swap_their_names_are_two_renames() -> None:
     assert [column.type for column in done.schema.columns][1:3] == ["varchar(20)", "decimal(10,2)"]
 
 
-def test_converting_the_character_set_makes_room_for_as_many_characters() -> None:
+def test_converting_the_character_set_keeps_the_number_of_characters() -> None:
     done = alter("CONVERT TO CHARACTER SET utf8mb4")
     assert [column.type for column in done.schema.columns] == [
         *("int", "varchar(20)", "decimal(10,2)", "enum('a','b')", "mediumtext"),

@@ -99,7 +99,7 @@ def test_ddl_each_choice_that_is_offered_ends_the_wait(wanted: list[Item], polic
     assert all(decide(wanted, policy, word).verdict is PolicyAnswer.FOLLOW for word in offered)
 
 
-def test_ddl_the_configuration_knows_the_words_and_defaults_of_the_policy() -> None:
+def test_ddl_the_configuration_has_the_plans_and_defaults_of_the_policy() -> None:
     assert SchemaChangesConfig().model_dump() == DEFAULTS
     for kind, field in SchemaChangesConfig.model_fields.items():
         words = set(get_args(field.annotation))
@@ -177,14 +177,14 @@ def told(changes: tuple[TableChange, ...]) -> list[tuple[str, str, str]]:
         ("DROP PARTITION p0", {"drop_partition": "ignore"}, None),
     ],
 )
-def test_ddl_the_lake_is_told_what_the_policy_says(
+def test_ddl_the_lake_gets_the_plans_of_the_policy(
     reviewed: Reviewed, actions: str, words: dict[str, str], expected: list[tuple[str, str, str]] | None
 ) -> None:
     changes = reviewed.apply(f"ALTER TABLE t {actions}", **words)
     assert (told(changes) if expected is not None else list(changes)) == (expected or [])
 
 
-def test_ddl_a_held_change_names_its_statement_both_plans_and_the_command(reviewed: Reviewed) -> None:
+def test_ddl_a_pending_change_names_its_statement_both_plans_and_the_command(reviewed: Reviewed) -> None:
     (change,) = reviewed.apply("ALTER TABLE t RENAME COLUMN name TO title, MODIFY amount tinyint")
     assert (change.kind, change.state, change.order_key) == (TableChangeKind.STOPPED, "DDL_HELD", at(200).order_key)
     for words in (
@@ -210,7 +210,7 @@ def test_ddl_an_approval_lets_just_that_statement_pass(reviewed: Reviewed) -> No
     assert again.state == "DDL_HELD"
 
 
-def test_ddl_the_history_follows_a_held_table_and_keeps_its_first_reason(reviewed: Reviewed) -> None:
+def test_ddl_the_history_follows_a_table_with_a_pending_change_and_keeps_its_first_reason(reviewed: Reviewed) -> None:
     history = reviewed.history()
     history.apply("ALTER TABLE t RENAME COLUMN name TO title", "shop", at(200))
     assert history.apply("ALTER TABLE t DROP amount", "shop", at(300)) == ()
@@ -241,7 +241,7 @@ def test_ddl_rows_that_go_without_row_events_go_by_policy(
     assert [change.state or change.kind.value for change in changes] == expected
 
 
-def test_ddl_a_table_that_is_made_anew_loses_the_rows_of_the_one_before(reviewed: Reviewed) -> None:
+def test_ddl_a_table_that_is_created_again_loses_the_rows_of_the_one_before(reviewed: Reviewed) -> None:
     history = reviewed.history()
     assert history.apply("DROP TABLE t", "shop", at(200)) == ()
     gone, made = history.apply("CREATE TABLE t (id int primary key, amount varchar(9))", "shop", at(300))
@@ -262,7 +262,7 @@ def test_ddl_an_approval_that_cannot_be_read_is_no_approval_and_no_refusal(revie
 
 
 @pytest.mark.parametrize("name", ["plain", "a.b", "*[x]?", "/../..", "we ird", "a`b", "it's", 64 * "你"])
-def test_ddl_a_table_of_any_name_is_held_and_approved(reviewed: Reviewed, name: str) -> None:
+def test_ddl_a_pending_change_of_a_table_of_any_name_is_approved(reviewed: Reviewed, name: str) -> None:
     item = Item(kind="rename", what="rename a to b")
     held = PendingChange(
         destination="d",

@@ -50,7 +50,7 @@ def test_ddl_names_are_folded_as_the_server_folds_them(server: str, request: pyt
             assert [lowered(mail) for mail in chunk] == wanted
 
 
-def test_ddl_a_name_is_folded_letter_by_letter() -> None:
+def test_ddl_a_name_is_folded_character_by_character() -> None:
     assert lowered("ΟΔΟΣ") == "οδοσ"
     assert lowered("İẞ") == "iẞ"
 

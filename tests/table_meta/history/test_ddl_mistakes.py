@@ -134,7 +134,7 @@ def test_ddl_a_mistake_about_a_database_stops_what_is_in_it(
     assert isinstance(state, Stopped), "the charset of its database is not known any more"
 
 
-def test_ddl_what_the_rooms_say_themselves_is_not_taken_for_a_mistake(
+def test_ddl_errors_that_packages_raise_themselves_are_not_taken_for_a_mistake(
     known: TableHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "effects_of", failing(MetaError))

@@ -74,7 +74,7 @@ def swapped(history: TableHistory, name: str, copy: str, old: str) -> tuple[Tabl
         ("orders", f"_{UUID_APART}_20260101120000_vrepl", f"_vt_HOLD_{UUID}_20260102120000"),
     ],
 )
-def test_ddl_the_copy_of_a_tool_brings_its_rows_or_the_table_is_read_again(
+def test_ddl_the_rows_of_a_tools_copy_are_moved_or_the_table_is_read_again(
     history: TableHistory, name: str, copy: str, old: str
 ) -> None:
     """Defect 26: after the rename, the lake still had the rows of the old table, whatever rows the copy had."""
@@ -103,7 +103,7 @@ def captures_all(history: TableHistory) -> bool:
 @pytest.mark.parametrize(
     "swap", ["RENAME TABLE orders TO _orders_del, _orders_gho TO orders", "ALTER TABLE _orders_gho RENAME orders"]
 )
-def test_ddl_a_copy_that_was_there_before_the_stream_brings_no_rows(tmp_path: Path, swap: str) -> None:
+def test_ddl_the_rows_of_a_copy_that_existed_before_the_stream_are_not_moved(tmp_path: Path, swap: str) -> None:
     """Test for defect 26: the lake has only those rows of such a copy that arrived since the stream began. It proves nothing that the copy
     is captured now.
     """
@@ -119,7 +119,7 @@ def test_ddl_a_copy_that_was_there_before_the_stream_brings_no_rows(tmp_path: Pa
 
 
 @pytest.mark.found
-def test_ddl_a_copy_that_was_created_while_it_was_excluded_brings_no_rows(tmp_path: Path) -> None:
+def test_ddl_the_rows_of_a_copy_that_was_created_while_excluded_are_not_moved(tmp_path: Path) -> None:
     """Defect 26: the copy is captured only when it is swapped in, and its first rows were missing from the lake."""
     path, facts = tmp_path / "schema.jsonl", DdlServerFacts(flavour="mysql", charset="utf8mb4")
     before = TableHistory(path, lambda _, name: name == "orders", DEFAULT)
@@ -164,7 +164,7 @@ def test_ddl_chains_and_cycles_of_captured_tables_take_their_rows_along(tmp_path
     assert history.apply("RENAME TABLE a TO t, t TO a", "shop", at(400)) == (), "nothing has another name"
 
 
-def test_ddl_a_plain_rename_brings_the_rows_under_the_new_name(tmp_path: Path) -> None:
+def test_ddl_a_plain_rename_moves_the_rows_to_the_new_name(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
     assert told(history.apply("ALTER TABLE a RENAME TO b", "shop", at(200))) == {"b": ("schema", "shop.a")}
@@ -206,7 +206,7 @@ def test_ddl_a_table_that_has_stopped_takes_its_stop_along(tmp_path: Path) -> No
     assert (later.table, later.kind) == ("c", TableChangeKind.STOPPED)
 
 
-def test_ddl_a_captured_table_that_leaves_the_filter_is_no_longer_fed(tmp_path: Path) -> None:
+def test_ddl_a_captured_table_that_leaves_the_filter_gets_no_more_changes(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name == "a", DEFAULT)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
     assert history.apply("RENAME TABLE a TO outside", "shop", at(200)) == ()
@@ -234,7 +234,7 @@ def test_ddl_a_copy_that_replaces_nothing_is_no_swap(history: TableHistory) -> N
     assert orders == stopped, "it waits for a decision on its end; consumers look at the rules of both names"
 
 
-def test_ddl_the_schema_of_a_table_outside_the_filter_is_known_when_a_rename_brings_it_in(tmp_path: Path) -> None:
+def test_ddl_the_schema_of_a_table_outside_the_filter_is_known_when_a_rename_captures_it(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name == "orders")
     history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("outside"),)), at(100))
     assert history.apply("ALTER TABLE outside ADD added int FIRST, DROP v", "shop", at(200)) == ()

@@ -183,7 +183,7 @@ def shop_directory(tmp_path: Path) -> Path:
     return directory
 
 
-def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Path) -> None:
+def test_ddl_resolve_stores_the_answer_and_requests_that_the_engine_continues(tmp_path: Path) -> None:
     directory = shop_directory(tmp_path)
     meta = FileLedger(directory)
     for table, state in (("orders", "SCHEMA_UNKNOWN"), ("items", "DDL_HELD")):
@@ -249,7 +249,7 @@ def test_resume_says_that_a_snapshot_is_still_being_canceled(tmp_path: Path) -> 
     assert resume(directory, "shop.orders") == stop
 
 
-def test_ddl_the_rules_ask_for_what_they_need_to_know_and_look_nowhere_themselves() -> None:
+def test_ddl_the_rules_return_questions_and_query_nothing_themselves() -> None:
     known = KnownSchemas()
     known.remember(
         HistoryRecord(
@@ -273,7 +273,7 @@ def test_ddl_the_rules_ask_for_what_they_need_to_know_and_look_nowhere_themselve
 
 
 @pytest.mark.parametrize("given", [None, ORDERS])
-def test_ddl_each_question_is_asked_once_and_an_answer_that_fails_is_no_answer(
+def test_ddl_each_question_is_put_once_and_an_answer_that_fails_is_no_answer(
     tmp_path: Path, given: TableSchema | None
 ) -> None:
     asked: list[tuple[str, str]] = []

@@ -271,7 +271,7 @@ def test_tables_that_keep_no_rows_of_their_own_when_the_stream_begins_stop_ddl(t
     assert stopped(made.apply("ALTER TABLE hole2 ENGINE=BLACKHOLE", "shop", at(600))) == {"hole2": ELSEWHERE}
 
 
-def test_truncate_is_told_and_changes_no_schema(history: TableHistory) -> None:
+def test_truncate_is_reported_and_changes_no_schema(history: TableHistory) -> None:
     (change,) = history.apply("TRUNCATE TABLE `orders`", "shop", at(200))
     assert (change.kind, change.table) == (TableChangeKind.TRUNCATE, "orders")
     assert history.apply("TRUNCATE skip_me", "shop", at(300)) == ()
@@ -306,7 +306,7 @@ def test_names_are_folded_where_the_server_folds_them(tmp_path: Path) -> None:
     assert (change.schema.database, change.schema.table) == ("shop", "orders")
 
 
-def test_a_default_charset_comes_from_table_database_and_server_in_turn(history: TableHistory) -> None:
+def test_a_default_charset_comes_from_table_then_database_then_server(history: TableHistory) -> None:
     statements = (
         ("CREATE DATABASE fresh", ""),
         ("CREATE DATABASE greek CHARACTER SET greek", ""),

@@ -95,7 +95,7 @@ def test_columns_that_an_outer_join_lets_be_null_are_those_of_the_history_fideli
     assert [column.nullable for column in version.columns] == [False, True, True, True, False, True]
 
 
-def test_a_charset_of_the_same_width_is_compared_where_it_is_told() -> None:
+def test_a_charset_of_the_same_width_is_compared_if_the_metadata_has_it() -> None:
     schema = TableSchema(
         database="d",
         table="t",
@@ -128,7 +128,7 @@ def test_full_metadata_shows_names_labels_and_key_that_differ() -> None:
         assert fit(table_map_of(SCHEMA, FULL), schema)[1] is not None
 
 
-def test_a_unique_key_told_as_the_primary_key_is_none() -> None:
+def test_a_unique_key_reported_as_the_primary_key_is_none() -> None:
     """If there is no primary key, a server reports the first unique NOT NULL key as one. The history knows that there is none."""
     keyless = dataclasses.replace(SCHEMA, key=())
     assert fit(table_map_of(SCHEMA, FULL), keyless) == (keyless.version(), None)
@@ -146,7 +146,7 @@ def test_a_table_that_is_not_in_the_history_needs_full_metadata() -> None:
     assert version.key == ("id",)
 
 
-def test_an_unknown_type_stops_only_who_asks_for_the_table() -> None:
+def test_an_unknown_type_stops_only_destinations_that_capture_the_table() -> None:
     table_map = parse_table_map(table_map_body("shop", "orders", [ColumnBytes(20)]))
     with pytest.raises(TableStoppedError, match="type code 20") as stopped:
         fit(table_map, SCHEMA)

@@ -106,7 +106,7 @@ def _assert_all(played: Scene, folder: Path, alters: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
-def test_full_metadata_alone_tells_what_the_history_would(
+def test_full_metadata_alone_gives_what_the_history_would(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """The history has no schema. Only types that a table map cannot distinguish differ (`tinyint(1)`, kinds of geometry, float(7,3))."""

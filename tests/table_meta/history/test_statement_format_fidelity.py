@@ -159,7 +159,7 @@ def test_an_odbc_join_fidelity(statement: str, names: list[str]) -> None:
         ("UPDATE a.t, b.u FOR SYSTEM_TIME FROM now() TO now() SET t.a = 1", ["a.t", "b.u"]),
     ],
 )
-def test_a_table_next_to_a_word_that_is_no_keyword_there_fidelity(statement: str, names: list[str]) -> None:
+def test_a_table_next_to_a_name_that_is_no_keyword_there_fidelity(statement: str, names: list[str]) -> None:
     """Before, some words hid tables that the statement writes, so these continued: a column or table named `from`, `set` or `using`,
     MariaDB's FOR PORTION OF … FROM, and a parenthesis after USING.
     """

@@ -81,7 +81,7 @@ def known(*times: int, clock: int = 0, begun: bool = False, absent: bool = False
     return Known(np.array(times, np.int64), clock, begun, absent)
 
 
-def test_group_it_waits_for_who_may_bring_what_is_older_and_at_equal_times_goes_by_name() -> None:
+def test_group_waits_for_members_that_may_have_older_changes_and_orders_equal_times_by_name() -> None:
     assert decide({"east": known(5, 6, 9), "west": known(clock=7)}) == NextTransactions("east", 2)
     assert decide({"east": known(9), "west": known(clock=7)}) == BarrierWait("west")
     assert decide({"east": known(7), "west": known(clock=7)}) == NextTransactions("east", 1)

@@ -49,7 +49,7 @@ def test_group_broker_and_consumer_get_each_member_s_rows_as_it_shows_them() -> 
     assert GroupEntries(Display()).messages(runs) == b"".join(entries)
 
 
-def test_group_makers_of_a_broker_are_made_anew_where_a_member_shows_its_rows_otherwise() -> None:
+def test_group_message_makers_of_a_broker_are_created_again_if_a_member_changes_its_rules() -> None:
     makers = ByMember(lambda _: object())
     forms = Forms()
     first = makers.of(Run("east", (), forms))
@@ -58,7 +58,7 @@ def test_group_makers_of_a_broker_are_made_anew_where_a_member_shows_its_rows_ot
     assert makers.of(Run("east", (), Forms())) is not first
 
 
-def test_group_broker_rules_that_are_none_are_told_at_the_start() -> None:
+def test_group_invalid_rules_of_a_broker_are_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError):
         GroupMessages(broker(dynamic_topic="("))
 

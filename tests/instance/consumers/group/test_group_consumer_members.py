@@ -29,7 +29,7 @@ def group_of(*names: str, wait_seconds: float | None = None) -> Group:
     return made
 
 
-def test_group_a_consumer_that_begins_has_the_oldest_change_at_hand_of_each_member() -> None:
+def test_group_a_new_consumer_begins_with_the_oldest_change_in_the_window_of_each_member() -> None:
     group = Group(Fake("east"), Fake("west"))
     group.fakes["east"].write(1, now_us=5)
     group.fakes["west"].write(1, now_us=4)
@@ -131,7 +131,7 @@ def test_group_a_table_of_a_member_that_cannot_be_read_stops_the_consumer_once_a
     assert other.get(1 << 20)[0] == -1
 
 
-def test_group_a_member_whose_place_is_lost_stops_the_consumer_and_is_named() -> None:
+def test_group_a_member_whose_position_is_lost_stops_the_consumer_and_is_named() -> None:
     group = group_of("east", "west")
     group.fakes["east"].write(1, now_us=3)
     group.fakes["west"].trouble = PositionLostError("its binlog is purged")
@@ -154,7 +154,7 @@ def test_group_consumers_have_filters_and_paces_of_their_own() -> None:
     assert group.got() == [("east", 0), ("east", 1), ("west", 0), ("west", 1)]
 
 
-def test_group_a_member_that_leaves_keeps_its_place_and_one_that_joins_begins_with_what_is_at_hand() -> None:
+def test_group_a_member_that_leaves_keeps_its_position_and_a_new_member_begins_with_its_window() -> None:
     group = group_of("east", "west")
     group.fakes["west"].write(1, now_us=2)
     group.fakes["east"].now_us = 3
@@ -268,7 +268,7 @@ def test_group_no_transaction_is_parted_for_a_consumer_by_one_that_comes_late() 
     assert part() + part() + part() == [("west", 1), ("west", 2), ("east", 0)]
 
 
-def test_group_a_consumer_whose_place_is_behind_a_member_s_window_waits_for_what_it_reads_alone() -> None:
+def test_group_a_consumer_whose_position_is_before_a_member_s_window_waits_for_its_own_stream() -> None:
     """The live stream has read up to the source's end. The consumer's own reader, which is behind, has not."""
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]
@@ -284,7 +284,7 @@ def test_group_a_consumer_whose_place_is_behind_a_member_s_window_waits_for_what
     assert group.got() == [("west", 0)]
 
 
-def test_group_what_is_ahead_of_a_consumer_is_cut_where_transactions_end_also_amid_blocks() -> None:
+def test_group_changes_ahead_of_a_consumer_end_at_transactions_also_within_blocks() -> None:
     source, window = Source(), Window(START, bytes_max=1 << 20)
     for number, sizes in enumerate(([1, 2], [1], [0, 3])):
         source.time_us = number

@@ -123,7 +123,7 @@ def test_a_compaction_that_fails_is_tried_again_later(
     assert running.states(since) == uncompacted.states(since)
 
 
-def test_the_fence_is_asked_before_a_compaction(tmp_path: Path) -> None:
+def test_the_fence_is_checked_before_a_compaction(tmp_path: Path) -> None:
     lost: list[bool] = []
 
     def fence() -> None:

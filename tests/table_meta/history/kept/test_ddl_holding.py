@@ -51,7 +51,7 @@ def test_ddl_a_statement_holds_for_who_has_executed_it(position: Position, *, ho
 
 
 @pytest.mark.parametrize("kind", [RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT])
-def test_ddl_a_snapshot_holds_from_its_place_on(kind: RecordKind) -> None:
+def test_ddl_a_schema_snapshot_is_valid_from_its_position_on(kind: RecordKind) -> None:
     taken = record(kind, at(900, 5))
     assert [holds_at(taken, at(100, executed, epoch=2)) for executed in (4, 5, 6)] == [False, True, True]
 

@@ -88,7 +88,7 @@ def test_a_record_of_another_shape_is_refused_when_the_history_loads(tmp_path: P
         TableHistory(path, lambda *_: True)
 
 
-def test_a_write_that_the_disk_cuts_short_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_write_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "schema.jsonl"
     SchemaRepository(path).append([record(1)])
     real_write = os.write

@@ -88,7 +88,7 @@ def test_ha_what_nobody_answered_about_did_not_happen_for_who_wrote_it(kept: boo
     assert read_again(documents) == [record(1), record(3)]
 
 
-def test_ha_a_reader_beside_a_writer_sees_one_history_or_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ha_a_reader_during_a_write_sees_one_history_or_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction removes the texts that the reader was about to read."""
     documents = MemoryRecordStore()
     writer = SharedRepository(documents, token=1)
