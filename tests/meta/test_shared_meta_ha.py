@@ -22,7 +22,7 @@ from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, 
 from sluice.cdc_engine.records.location import record_store
 from tests.fix_ledgers import at, full_ledger
 from tests.parser.proxy import Proxy
-from tests.records.fix_places import SHARED, place_of
+from tests.records.fix_locations import SHARED, place_of
 from tests.waiting import wait_for
 
 

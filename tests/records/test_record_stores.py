@@ -24,7 +24,7 @@ from sluice.cdc_engine.records import files
 from sluice.cdc_engine.records.contract import RecordStore, StoredRecord
 from sluice.cdc_engine.records.files import LOCK_FILE, FileRecordStore
 from sluice.cdc_engine.records.location import record_store
-from tests.records.fix_places import KINDS, SHARED, place_of
+from tests.records.fix_locations import KINDS, SHARED, place_of
 
 
 @pytest.fixture

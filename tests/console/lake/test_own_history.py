@@ -15,7 +15,7 @@ from sluice.console.lake.tables import DestinationLake
 from sluice.console.toolchain.errors import SetupError
 from sluice.spark_jobs.side_tables.side_table import side_app_id_of
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
-from tests.spark.side_tables.fix_beside import NAME, Beside, changes, insert
+from tests.spark.side_tables.fix_side_tables import NAME, Beside, changes, insert
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sluice.cdc_engine.instance.consumers.consumer_stream import DestinationStre
 from sluice.cdc_engine.store.window.positions import WindowPosition
 from sluice.cdc_engine.store.window.window import BLOCKS_MAX, Window
 from tests.fix_blocks import Source
-from tests.instance.consumers.test_feed_consumer import none_needed, selection_of
+from tests.instance.consumers.test_stream_input_consumer import none_needed, selection_of
 from tests.store.fix_stores import START
 from tests.waiting import wait_for
 

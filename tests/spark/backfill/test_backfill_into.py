@@ -29,7 +29,7 @@ from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline, by_hand
-from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, Beside, before, changes, delete, insert, update
 
 
 @pytest.fixture

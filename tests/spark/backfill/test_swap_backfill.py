@@ -27,7 +27,7 @@ from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 from tests.fix_ledgers import FileLedger
-from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID
 
 PAST = "past.orders"

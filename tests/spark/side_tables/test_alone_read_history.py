@@ -26,7 +26,7 @@ from sluice.spark_jobs.snapshot.publish import publish
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.table_owner import Owner
 from tests.fix_ledgers import FileLedger, full_ledger
-from tests.spark.side_tables.fix_beside import NAME, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, changes, delete, insert, update
 from tests.spark.side_tables.test_alone_history import Alone
 from tests.spark.staged import LEDGER_ID, TIME_US, UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 

@@ -18,7 +18,7 @@ from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
-from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, Beside, before, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, Truncate
 
 COLUMNS = 'operation, order_key, "row", before, after'

@@ -24,7 +24,7 @@ from sluice.spark_jobs.snapshot.publication import Publication
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID, TIME_US, SchemaChange, Segment, Truncate
 
 

@@ -14,7 +14,7 @@ from sluice.spark_jobs.side_tables.history import History
 from sluice.spark_jobs.side_tables.history_fix import HistoryFix, is_due
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from sluice.spark_jobs.table_owner import Owner
-from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID, TIME_US, Records, Segment
 
 OWNER = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)

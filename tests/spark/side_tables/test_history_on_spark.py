@@ -18,7 +18,7 @@ from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.conftest import Lake
-from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, Beside, before, changes, delete, insert, update
 from tests.spark.staged import DELETE, Changes, Image, Schema, SchemaChange, Truncate
 
 pytestmark = pytest.mark.spark

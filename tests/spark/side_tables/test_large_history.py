@@ -22,7 +22,7 @@ from sluice.spark_jobs.side_tables import history
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
-from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, Beside, before, changes, delete, insert, update
 from tests.spark.snapshot.test_publish_snapshot import Holding
 from tests.spark.staged import UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 

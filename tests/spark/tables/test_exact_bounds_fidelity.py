@@ -30,7 +30,7 @@ from sluice.spark_jobs.tables import exact_bounds
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 from tests.spark.conftest import Lake
-from tests.spark.side_tables.fix_beside import Beside
+from tests.spark.side_tables.fix_side_tables import Beside
 from tests.spark.staged import (
     DELETE,
     INSERT,

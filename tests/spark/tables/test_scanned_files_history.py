@@ -8,7 +8,7 @@ import pytest
 
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from tests.spark.side_tables.fix_beside import Beside, changes, insert, update
+from tests.spark.side_tables.fix_side_tables import Beside, changes, insert, update
 
 
 def test_a_merge_reports_what_it_changed_and_what_it_rewrote_history(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from sluice.cdc_engine.table_meta.table_list.reading import (
 )
 from sluice.cdc_engine.table_meta.table_list.record import FOLDER, record_of, table_to_json
 from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter, write_tables
-from tests.records.fix_places import KINDS, SERVERS, place_of
+from tests.records.fix_locations import KINDS, SERVERS, place_of
 
 ORDERS = TableVersion(
     database="shop",

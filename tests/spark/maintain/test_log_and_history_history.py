@@ -12,7 +12,7 @@ from sluice.spark_jobs.maintain.rule import SMALL_FILES_MAX
 from sluice.spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum
 from sluice.spark_jobs.maintain.tables import MaintainedTable
 from sluice.spark_jobs.table_owner import Owner
-from tests.spark.side_tables.fix_beside import NAME, Beside, changes, insert
+from tests.spark.side_tables.fix_side_tables import NAME, Beside, changes, insert
 from tests.spark.staged import LEDGER_ID
 
 
