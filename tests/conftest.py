@@ -62,7 +62,7 @@ USES_SPARK = re.compile(
     r"|\bgetfixturevalue\(\"spark_server\"\)"
 )
 # In these folders, Spark has the product's settings, as in all tests outside of tests/spark.
-SPARK_BESIDE = ("tests/spark/merging/", "tests/spark/tables/")
+SHARED_SPARK = ("tests/spark/merging/", "tests/spark/tables/")
 # The tests of this folder start a Spark of another version.
 OWN_SPARK = "tests/spark/versions/"
 # A broker of tests/brokers/conftest.py.
@@ -110,7 +110,7 @@ def group_of(file: str) -> str:
         return PACKAGE
     text = (ROOT / file).read_text()
     if USES_SPARK.search(text) and not file.startswith(OWN_SPARK):
-        alone = file.startswith("tests/spark/") and not file.startswith(SPARK_BESIDE)
+        alone = file.startswith("tests/spark/") and not file.startswith(SHARED_SPARK)
         return "spark" if alone else "spark and servers"
     if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
         return "stacks"

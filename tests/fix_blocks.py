@@ -57,10 +57,10 @@ class Source:
         ends = np.cumsum(np.asarray(transactions, np.int64), dtype=np.int64)
         before = self.transaction
         # For each event, the index of its transaction in the block
-        turn = np.searchsorted(ends, np.arange(count), "right")
-        position = self.offset + offsets + END * turn
-        first = np.searchsorted(turn, turn)
-        place = position[first] if self.begun is None else np.where(turn == 0, self.begun, position[first])
+        transaction = np.searchsorted(ends, np.arange(count), "right")
+        position = self.offset + offsets + END * transaction
+        first = np.searchsorted(transaction, transaction)
+        begins = position[first] if self.begun is None else np.where(transaction == 0, self.begun, position[first])
         block = Block(
             epoch=self.epoch,
             file=self.file,
@@ -74,7 +74,7 @@ class Source:
             event_table=np.broadcast_to(np.asarray(table, np.int32), count).copy(),
             event_position=position,
             event_time_us=np.full(count, self.time_us, np.int64),
-            event_transaction_offset=place,
+            event_transaction_offset=begins,
             transaction_events=ends,
             transaction_end=self.offset + ends * (GAP + size) + END * (1 + np.arange(len(ends))),
             transaction_time_us=np.full(len(ends), self.time_us, np.int64),
@@ -85,7 +85,7 @@ class Source:
             changes=changes,
             transaction_frame=np.zeros(len(ends), FRAME),
         )
-        self.begun = int(place[-1]) if open_events else self.begun if not len(ends) else None
+        self.begun = int(begins[-1]) if open_events else self.begun if not len(ends) else None
         self.number += count
         self.transaction += len(ends)
         self.offset += count * (GAP + size) + END * len(ends)

@@ -121,42 +121,42 @@ def fresh_mysql80(fresh_server: ServerFactory) -> ServerFactory:
 
 
 @pytest.fixture(scope="session")
-def s3_place(tmp_path_factory: pytest.TempPathFactory) -> S3Server:
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> S3Server:
     """Returns an S3 server that is not started. Spark gets its address when Spark starts. The server starts when a test uses it."""
     return S3Server(tmp_path_factory.mktemp("s3"), free_port())
 
 
 @pytest.fixture(scope="session")
-def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
+def s3_store(s3_server: S3Server) -> Iterator[S3Server]:
     """Starts an S3 server for the whole run. A test uses its own prefix in it."""
     try:
-        yield s3_place.start()
+        yield s3_server.start()
     finally:
-        s3_place.kill()
+        s3_server.kill()
 
 
 @pytest.fixture(scope="session")
-def azure_place(tmp_path_factory: pytest.TempPathFactory) -> AzuriteServer:
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> AzuriteServer:
     """Returns an Azure Blob Storage that is not started. Spark gets its address when Spark starts."""
     return AzuriteServer(tmp_path_factory.mktemp("azurite"))
 
 
 @pytest.fixture(scope="session")
-def azurite(azure_place: AzuriteServer) -> Iterator[AzuriteServer]:
+def azurite(azure_server: AzuriteServer) -> Iterator[AzuriteServer]:
     """Starts an Azure Blob Storage for the whole run. A test uses its own prefix in it. If npm cannot install it, skips the test."""
-    yield from _started(azure_place)
+    yield from _started(azure_server)
 
 
 @pytest.fixture(scope="session")
-def gcs_place(tmp_path_factory: pytest.TempPathFactory) -> FakeGcsServer:
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> FakeGcsServer:
     """Returns a Google Cloud Storage that is not started. Spark gets its address when Spark starts."""
     return FakeGcsServer(tmp_path_factory.mktemp("gcs"))
 
 
 @pytest.fixture(scope="session")
-def fake_gcs(gcs_place: FakeGcsServer) -> Iterator[FakeGcsServer]:
+def fake_gcs(gcs_server: FakeGcsServer) -> Iterator[FakeGcsServer]:
     """Starts a Google Cloud Storage for the whole run. A test uses its own prefix in it. If Go cannot install it, skips the test."""
-    yield from _started(gcs_place)
+    yield from _started(gcs_server)
 
 
 def _started(server: Store) -> Iterator[Store]:
@@ -172,9 +172,9 @@ def _started(server: Store) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def stores_of_spark(s3_place: S3Server, gcs_place: FakeGcsServer) -> Mapping[str, Mapping[str, str]]:
+def stores_of_spark(s3_server: S3Server, gcs_server: FakeGcsServer) -> Mapping[str, Mapping[str, str]]:
     """Returns the options of the object stores that the Spark servers of the tests can use, by kind of store."""
-    return {"s3": s3_place.options, "google": gcs_place.options}
+    return {"s3": s3_server.options, "google": gcs_server.options}
 
 
 @pytest.fixture(scope="session")
@@ -191,12 +191,12 @@ def product_spark_server(
 def few_rows_spark_server(
     tmp_path_factory: pytest.TempPathFactory,
     stores_of_spark: Mapping[str, Mapping[str, str]],
-    azure_place: AzuriteServer,
+    azure_server: AzuriteServer,
 ) -> Iterator[SparkConnectServer]:
     """Starts a Spark server like `product_spark_server`, but with the settings FEW_ROWS, and with a client of Azure. With FEW_ROWS,
     statements over a few rows take half of the processor time.
     """
-    settings = ServerSettings(more={**FEW_ROWS, **azure_place.spark_settings})
+    settings = ServerSettings(more={**FEW_ROWS, **azure_server.spark_settings})
     yield from _running_spark(tmp_path_factory.mktemp("spark"), settings, stores_of_spark, (*EXTRAS, "azure"))
 
 

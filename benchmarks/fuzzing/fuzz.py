@@ -83,9 +83,9 @@ def write_corpus(server: DatabaseServer, folder: Path) -> Path:
             cursor.execute(statement)
         cursor.execute("SHOW MASTER STATUS")
         first = str((cursor.fetchone() or ("",))[0])
-        for turn, setting in enumerate(("SET @plain = 1", SERVERS[server.version])):
+        for index, setting in enumerate(("SET @plain = 1", SERVERS[server.version])):
             for statement in (setting, *CHANGES):
-                cursor.execute(statement.replace("{turn}", str(turn)))
+                cursor.execute(statement.replace("{turn}", str(index)))
         cursor.execute("SET GLOBAL log_bin_compress = OFF" if "mariadb" in server.version else "SET @done = 1")
     files = sorted(path for path in server.data_folder.rglob("binlog.0?????") if path.name >= first)
     corpus = folder / f"{server.version}.events"

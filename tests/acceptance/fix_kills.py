@@ -222,9 +222,9 @@ class KillBench:
         exactly once.
         """
         config, name = self.pipeline.config, self.pipeline.destination
-        asked = ComparedDestination(config, name, source_of(config.destinations[name]), self.storage_options)
+        requested = ComparedDestination(config, name, source_of(config.destinations[name]), self.storage_options)
         tables = [f"{DATABASE}.{table}" for table in ("counters", "moving", "journal", "early")]
-        for result in compare_destination(asked, tables, Extent()):
+        for result in compare_destination(requested, tables, Extent()):
             assert result.equal, result
         log = _rows(self.table("journal"), "SELECT count(*), count(DISTINCT entry) FROM t")
         assert log[0][0] == log[0][1], "an entry of the journal was applied twice"

@@ -24,7 +24,7 @@ from tests.instance.record_rehearsal import run_all, statements
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 COMPILE_SECONDS_MAX = 500.0
-ASKED = {"NUMBA_DEBUG_CACHE": "1"}
+REQUESTED = {"NUMBA_DEBUG_CACHE": "1"}
 CODE_USED = re.compile(r"\[cache\] data (?:loaded from|saved to) '([^']+)'")
 
 
@@ -37,7 +37,7 @@ def run_module(*words: str) -> tuple[int, set[str]]:
     """Returns the output of a module's program, and the files of code that it used."""
     done = subprocess.run(
         [sys.executable, "-m", *words],
-        env={**os.environ, **ASKED, "PYTHONPATH": str(engine_process.ROOT)},
+        env={**os.environ, **REQUESTED, "PYTHONPATH": str(engine_process.ROOT)},
         check=True,
         capture_output=True,
         text=True,
@@ -52,7 +52,7 @@ def test_a_fresh_engine_compiles_nothing_after_set_up(mysql80: DatabaseServer, t
     assert len(rehearsed) > 30
     captured = Captured(tmp_path, mysql80)
     rows = staged // 2  # The process stages the same rows twice.
-    engine = engine_process.start(captured.conf, rows, ASKED)
+    engine = engine_process.start(captured.conf, rows, REQUESTED)
     captured.wait_until_running()
     run_all(mysql80, [f"DROP DATABASE {captured.database}", *statements(captured.database)])
     output = engine_process.output(engine, 60)

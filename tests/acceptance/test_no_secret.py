@@ -41,12 +41,12 @@ class SecretStack:
     def __init__(self, root: Path, server: DatabaseServer) -> None:
         self.root, self.server, self.said = root, server, root / "said"
         self.processes = ProcessFile(root / "data" / "processes.json")
-        self.places = root / "places"
-        self.places.mkdir()
+        self.secret_files = root / "places"
+        self.secret_files.mkdir()
         self.conf = root / "conf"
         (self.conf / "destinations").mkdir(parents=True)
         for name, secret in {"source": SOURCE, "ledger": LEDGER, "store": STORE, "alarm": ALARM}.items():
-            (self.places / name).write_text(secret)
+            (self.secret_files / name).write_text(secret)
         self.environment = {**os.environ, "SLUICE_CONF": str(self.conf), "SLUICE_MASK_SALT": SALT}
         self._write()
 
@@ -59,7 +59,7 @@ class SecretStack:
             "meta": {
                 "kind": "sql",
                 "url": f"mysql://ledger_user@127.0.0.1:{port}/secret_ledger",
-                "password": {"command": ["cat", str(self.places / "ledger")]},
+                "password": {"command": ["cat", str(self.secret_files / "ledger")]},
             },
             "storage_options": {"aws_secret_access_key": {"file": "places/store"}},
             "alarms": [
@@ -158,7 +158,7 @@ def test_fault_up_goes_on_when_parts_die_in_its_start_and_nothing_that_it_wrote_
     commits = len(list(lake.glob("*.json")))
     stack.run("INSERT INTO secret_shop.people VALUES (2, 'Grace')")
     wait_for("the change is in the lake", lambda: len(list(lake.glob("*.json"))) > commits, SECONDS_MAX)
-    (stack.places / "source").write_text(WRONG)
+    (stack.secret_files / "source").write_text(WRONG)
     stack.break_connections()
     wait_for("the account is refused", lambda: stack.state() == "CONFIGURATION", SECONDS_MAX)
     commands = " ".join(word for process in psutil.process_iter(["cmdline"]) for word in process.info["cmdline"] or ())
@@ -168,7 +168,7 @@ def test_fault_up_goes_on_when_parts_die_in_its_start_and_nothing_that_it_wrote_
     assert stack.processes.load() == []
     written = {"records": stack.records().encode(), "commands": commands.encode()}
     written |= {str(path): path.read_bytes() for path in stack.root.rglob("*") if path.is_file()}
-    written = {name: content for name, content in written.items() if not name.startswith(str(stack.places))}
+    written = {name: content for name, content in written.items() if not name.startswith(str(stack.secret_files))}
     assert any(name.endswith(".db") for name in written), "Dagster's runs and tags are among them"
     assert b"secret_user" in written[str(stack.said)]
     found = [

@@ -28,13 +28,13 @@ def soaked(tmp_path: Path) -> Iterator[SoakedInstallation]:
 
 @pytest.mark.timeout(600)
 def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(soaked: SoakedInstallation) -> None:
-    told: list[dict[str, object]] = []
-    record = soak(soaked, Length(seconds=0, between_seconds=0), lambda _: None, told.append)
+    reported: list[dict[str, object]] = []
+    record = soak(soaked, Length(seconds=0, between_seconds=0), lambda _: None, reported.append)
     assert holds(record), record
     assert {name: found["count"] for name, found in record["faults"].items()} == {name: 1 for name, _ in FAULTS}
     assert [each["rows"] for each in record["tables"]][1] == record["transactions"] > 0
     assert record["memory"]["code server"]["lives"] == 2
-    assert len(told) == 1 + len(FAULTS)
+    assert len(reported) == 1 + len(FAULTS)
 
 
 def test_soak_sizes_are_printed_each_ten_minutes() -> None:

@@ -66,19 +66,19 @@ def by_hand(config: SluiceConfig) -> RowsRun:
 
 def repair(bench: KillBench) -> None:
     """Raises where a side does not answer, or what was repaired is not equal afterwards."""
-    config, wish = (
+    config, act = (
         bench.pipeline.config,
         RepairRequest(destination=DATABASE, tables=TABLES, settle_seconds=SETTLE_SECONDS),
     )
-    done = run_repair(by_hand(config), wish, plan_repair(config, wish))
+    done = run_repair(by_hand(config), act, plan_repair(config, act))
     if not done.all_right:
         raise MergeFailedError(str(done))
 
 
 def backfill(bench: KillBench, since: float) -> None:
     """Applies all changes since then once more."""
-    wish = BackfillRequest(destination=DATABASE, from_us=round(since * 1e6), to_us=None, tables=TABLES)
-    run_backfill(by_hand(bench.pipeline.config), wish)
+    act = BackfillRequest(destination=DATABASE, from_us=round(since * 1e6), to_us=None, tables=TABLES)
+    run_backfill(by_hand(bench.pipeline.config), act)
 
 
 def break_lake(bench: KillBench, *names: str) -> int:
@@ -89,8 +89,8 @@ def break_lake(bench: KillBench, *names: str) -> int:
 
 def maintain(bench: KillBench) -> None:
     """Raises where a table could not be looked after."""
-    wish = MaintainRequest(destination=DATABASE, tables=TABLES, force=True, vacuum=True)
-    done = run_maintenance(PORTS, bench.pipeline.config, wish, lambda _: None)
+    act = MaintainRequest(destination=DATABASE, tables=TABLES, force=True, vacuum=True)
+    done = run_maintenance(PORTS, bench.pipeline.config, act, lambda _: None)
     if done.failed:
         raise MergeFailedError(str(done.failed))
 
@@ -101,15 +101,15 @@ def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tupl
 
     The operation has ended by then, with success or with an error.
     """
-    places = [
+    points = [
         (point, [victim for victim, _ in those]) for point, those in itertools.groupby(deaths, lambda each: each[1])
     ]
-    for point, _ in places:
+    for point, _ in points:
         bench.shut(point)
     with ThreadPoolExecutor(1) as thread:
         try:
             going = thread.submit(act, bench)
-            for point, victims in places:
+            for point, victims in points:
                 at_gate = bench.reached(point)
                 for victim in victims:
                     bench.kill(victim, at_gate)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.observing.waits import PARTS, DeliveryTimes
 
 WHOLE = DeliveryTimes(
-    cut=10.0, staged=10.25, requested=10.5, dequeued=11.0, started=11.5, taken=12.0,
+    handed_out=10.0, staged=10.25, requested=10.5, dequeued=11.0, started=11.5, taken=12.0,
     first_commit=13.0, shown=13.5, last_commit=14.0, settled=15.0,
 )  # fmt: skip
 

@@ -22,9 +22,9 @@ class Guarded:
         self._data = data
         self.shape = (len(data),)
 
-    def __getitem__(self, place: SupportsIndex) -> np.int64:
-        assert 0 <= int(place) < len(self._data), f"read of byte {int(place)} of {len(self._data)}"
-        return np.int64(self._data[int(place)])
+    def __getitem__(self, index: SupportsIndex) -> np.int64:
+        assert 0 <= int(index) < len(self._data), f"read of byte {int(index)} of {len(self._data)}"
+        return np.int64(self._data[int(index)])
 
 
 class GuardedRoom(Guarded):
@@ -34,9 +34,9 @@ class GuardedRoom(Guarded):
         self.data = bytearray(size)
         super().__init__(self.data)
 
-    def __setitem__(self, place: SupportsIndex, value: SupportsIndex) -> None:
-        assert 0 <= int(place) < len(self.data), f"write of byte {int(place)} of {len(self.data)}"
-        self.data[int(place)] = int(value)
+    def __setitem__(self, index: SupportsIndex, value: SupportsIndex) -> None:
+        assert 0 <= int(index) < len(self.data), f"write of byte {int(index)} of {len(self.data)}"
+        self.data[int(index)] = int(value)
 
 
 def plain(*kernels: types.ModuleType) -> types.ModuleType:

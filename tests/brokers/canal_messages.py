@@ -28,7 +28,7 @@ class CanalMessages:
 
     def routed(self, form: str, rules: Rules, batch_id: int, now_ms: int, entries: bytes) -> list[Message]:
         """Returns the messages by topic, in Canal's form. `entries` is the field `messages` of the Protobuf message Messages."""
-        said = self._asked(
+        said = self._requested(
             form,
             rules.topic,
             rules.dynamic_topic,
@@ -43,15 +43,15 @@ class CanalMessages:
         return [Message(topic, int(partition), bytes.fromhex(body)) for topic, partition, body in found]
 
     def whole(self, batch_id: int, entries: bytes) -> bytes:
-        (said,) = self._asked("whole", str(batch_id), entries.hex())
+        (said,) = self._requested("whole", str(batch_id), entries.hex())
         return bytes.fromhex(said)
 
     def text(self, text: str) -> bytes:
         """Returns JSON of an object whose one key and value are the text."""
-        (said,) = self._asked("text", text.encode().hex())
+        (said,) = self._requested("text", text.encode().hex())
         return bytes.fromhex(said)
 
-    def _asked(self, *words: str) -> Sequence[str]:
+    def _requested(self, *words: str) -> Sequence[str]:
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("Canal's program has no pipes")
         self._process.stdin.write("\t".join(words) + "\n")

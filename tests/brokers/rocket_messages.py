@@ -68,19 +68,19 @@ def make_topic(server: RocketServer, name: str, queues: int) -> str:
         "topicSysFlag": "0",
         "order": "false",
     }
-    code, _ = _asked(server.broker_port, request(CREATE_TOPIC, 1, wanted, key=(server.access_key, server.secret)))
+    code, _ = _requested(server.broker_port, request(CREATE_TOPIC, 1, wanted, key=(server.access_key, server.secret)))
     if code != SUCCESS:
         raise RuntimeError(f"RocketMQ did not make topic {name}: {code}")
 
     def known() -> bool:
-        code, body = _asked(server.name_port, request(GET_ROUTE, 1, {"topic": name}))
+        code, body = _requested(server.name_port, request(GET_ROUTE, 1, {"topic": name}))
         return code == SUCCESS and len(queues_of(name, body)) == queues
 
     wait_for(f"topic {name} is known", known)
     return name
 
 
-def _asked(port: int, frame: bytes) -> tuple[int, bytes]:
+def _requested(port: int, frame: bytes) -> tuple[int, bytes]:
     with socket.create_connection((LOOPBACK, port), timeout=10) as connection:
         connection.sendall(frame)
         received = b""

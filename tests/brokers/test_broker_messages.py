@@ -49,7 +49,7 @@ def made(
     return maker.messages(recorded(), BATCH)
 
 
-def by_place(messages: list[Message]) -> dict[tuple[str, int], list[bytes]]:
+def by_queue(messages: list[Message]) -> dict[tuple[str, int], list[bytes]]:
     """Groups messages by topic and partition, because only the order within a partition counts."""
     found: dict[tuple[str, int], list[bytes]] = {}
     for each in messages:
@@ -64,13 +64,13 @@ def test_broker_messages_are_those_of_canal_byte_by_byte(form: str, rules: Rules
     if form == "packets" and rules is RULES[0]:
         assert [each.body for each in made(rules, "protobuf")] == [canal.whole(BATCH, entries)]
         return
-    ours = by_place(made(rules, "flat" if form == "flat" else "protobuf"))
-    theirs = by_place(canal.routed(form, rules, BATCH, NOW_MS, entries))
+    ours = by_queue(made(rules, "flat" if form == "flat" else "protobuf"))
+    theirs = by_queue(canal.routed(form, rules, BATCH, NOW_MS, entries))
     assert len(ours) > 1 or rules is RULES[0]
     assert ours.keys() == theirs.keys()
-    for place, bodies in ours.items():
-        assert len(bodies) == len(theirs[place])
-        for our, their in zip(bodies, theirs[place], strict=True):
+    for queue, bodies in ours.items():
+        assert len(bodies) == len(theirs[queue])
+        for our, their in zip(bodies, theirs[queue], strict=True):
             assert our == (_own_changes_only(their) if form == "flat" else their)
 
 
@@ -90,18 +90,18 @@ def test_broker_gets_only_the_rows_and_values_that_conf_lets_out(form: str, cana
     masked = RowRules(condition="a > 3", masks=(ColumnMask(column="b", kind="hash", salt="salt"),))
     policies, rules = {"rehearsal.composed": ValuePolicy(rules=masked)}, RULES[2]
     entries = EntryMaker(Display(), described, policies).messages(recorded())
-    ours = by_place(made(rules, "flat" if form == "flat" else "protobuf", policies))
-    theirs = by_place(canal.routed(form, rules, BATCH, NOW_MS, entries))
-    told = b"".join(body for bodies in ours.values() for body in bodies)
+    ours = by_queue(made(rules, "flat" if form == "flat" else "protobuf", policies))
+    theirs = by_queue(canal.routed(form, rules, BATCH, NOW_MS, entries))
+    reported = b"".join(body for bodies in ours.values() for body in bodies)
     plain = b"".join(each.body for each in made(rules, "flat" if form == "flat" else "protobuf"))
     assert b"b5" in plain
-    assert b'"b5"' not in told
-    assert len(told) != len(plain)
-    assert {place: len(bodies) for place, bodies in ours.items()} == {
-        place: len(each) for place, each in theirs.items()
+    assert b'"b5"' not in reported
+    assert len(reported) != len(plain)
+    assert {queue: len(bodies) for queue, bodies in ours.items()} == {
+        queue: len(each) for queue, each in theirs.items()
     }
-    for place, bodies in ours.items():
-        assert bodies == [_own_changes_only(each) if form == "flat" else each for each in theirs[place]]
+    for queue, bodies in ours.items():
+        assert bodies == [_own_changes_only(each) if form == "flat" else each for each in theirs[queue]]
 
 
 def test_broker_texts_are_escaped_as_canal_does(canal: CanalMessages) -> None:

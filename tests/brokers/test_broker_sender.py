@@ -46,12 +46,12 @@ class Numbered:
         self.stops: Exception | None = None
 
     def take(
-        self, place: At, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool], *, entries_max: int = 0
+        self, at: At, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool], *, entries_max: int = 0
     ) -> tuple[Numbers | None, At]:
         if self.stops is not None:
             raise self.stops
-        end = min(self.count, place.count + self._at_once)
-        return tuple(range(place.count, end)) or None, At(end)
+        end = min(self.count, at.count + self._at_once)
+        return tuple(range(at.count, end)) or None, At(end)
 
     def wake(self) -> None:
         """Does nothing, because no thread waits."""
@@ -155,7 +155,7 @@ def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(mo
         may_send=lambda: next(looks, True),
     )
     assert sender.send_next() is RoundResult.AGAIN, "it stays given up"
-    assert [int(each) for place in broker.kept.values() for each in place] == [0, 1]
+    assert [int(each) for at in broker.kept.values() for each in at] == [0, 1]
     assert service.acked.position == At(0).position
 
 

@@ -86,14 +86,14 @@ def test_the_run_of_a_batch_succeeded_and_says_what_it_did(page: Page, shop: Sho
     wait_for_success(page)
     expect(said(page, "merge_shop")).to_be_visible()
     page.get_by_placeholder("Filter…").fill("type:ASSET_MATERIALIZATION")
-    for told in ("rows_inserted", "start_position", "end_gtid_set"):
-        expect(said(page, told)).to_be_visible()
+    for reported in ("rows_inserted", "start_position", "end_gtid_set"):
+        expect(said(page, reported)).to_be_visible()
 
 
 def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: ShopStack, pictures: Keep) -> None:
     page.goto("/assets/shop/orders?view=overview")
-    for told in ("orders@example.com", "sales", "Delta Lake", "merge_shop_job", "bigint unsigned", "decimal(14,2)"):
-        expect(said(page, told)).to_be_visible()
+    for reported in ("orders@example.com", "sales", "Delta Lake", "merge_shop_job", "bigint unsigned", "decimal(14,2)"):
+        expect(said(page, reported)).to_be_visible()
     expect(said(page, "Row count").locator("xpath=..")).to_contain_text(str(shop.orders))
     expect(said(page, "Storage").locator("xpath=..")).to_contain_text(re.compile(r"\d"))
     for described in ("what was bought", "what became of it (enum('new','paid','sent'))"):
@@ -101,7 +101,7 @@ def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: Sho
     expect(page.get_by_text("Never materialized")).to_have_count(0)
     pictures("table")
     page.goto("/assets/shop/orders?view=events")
-    for told in (
+    for reported in (
         "rows_inserted",
         "start_position",
         "end_position",
@@ -109,7 +109,7 @@ def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: Sho
         "server_uuid",
         "last_commit_time",
     ):
-        expect(said(page, told)).to_be_visible()
+        expect(said(page, reported)).to_be_visible()
     page.goto("/assets/shop/orders?view=lineage")
     for kind in ("MySQL", "Delta Lake"):
         expect(said(page, kind)).to_be_visible()
@@ -153,8 +153,8 @@ def test_the_graph_shows_that_checks_passed_and_the_engine_observed(page: Page, 
     expect(said(page, "Latest observation")).to_be_visible()
     for wrong in ("Never materialized", "Never observed"):
         expect(page.get_by_text(wrong)).to_have_count(0)
-    asked = page.request.post("/graphql", data={"query": COUNTED})
-    (nodes,) = asked.json()["data"].values()
+    requested = page.request.post("/graphql", data={"query": COUNTED})
+    (nodes,) = requested.json()["data"].values()
     checks = {
         "/".join(node["assetKey"]["path"]): node["assetChecksOrError"]["checks"]
         for node in nodes
@@ -172,8 +172,8 @@ def test_execute_on_the_check_of_equality_compares_and_passes(page: Page, shop: 
     page.goto("/assets/Source/shop/orders?view=checks&checkDetail=equals_lake")
     button(page, "Execute$").click()
     expect(said(page, "Passed")).to_be_visible(timeout=RUN_MS_MAX)
-    for told in ("rows_in_the_lake", "rows_different", "gtid_set", "since-last"):
-        expect(said(page, told)).to_be_visible()
+    for reported in ("rows_in_the_lake", "rows_different", "gtid_set", "since-last"):
+        expect(said(page, reported)).to_be_visible()
     pictures("checks")
 
 
@@ -206,9 +206,9 @@ def test_a_backfill_of_an_hour_from_the_page_restores_what_the_lake_lost(page: P
     assert shop.orders_in_the_lake() == shop.orders - 29
     page.goto(f"{LOCATION}/jobs/backfill_shop_by_hour/partitions")
     button(page, "Launch backfill").click()
-    asked = page.get_by_placeholder(re.compile(r"^ex: \d{4}-"))
-    asked.fill(hour)
-    asked.press("Enter")
+    requested = page.get_by_placeholder(re.compile(r"^ex: \d{4}-"))
+    requested.fill(hour)
+    requested.press("Enter")
     button(page, "Submit 1 run").click()
     expect(page.get_by_text("Created backfill")).to_be_visible()
     page.goto(f"{LOCATION}/jobs/backfill_shop_by_hour/runs")
@@ -243,14 +243,14 @@ def test_the_plan_is_shown_before_the_change_is_approved(page: Page, shop: ShopS
     expect(said(page, "No errors")).to_be_visible()
     launch(page)
     page.get_by_text("[Show Markdown]").click()
-    for told in ("Schema changes", "rename tier to level", "new_column"):
-        expect(page.get_by_text(told).first).to_be_visible()
+    for reported in ("Schema changes", "rename tier to level", "new_column"):
+        expect(page.get_by_text(reported).first).to_be_visible()
     pictures("decide")
     page.get_by_role("link", name="approve as new_column").click()
     page.wait_for_url("**/playground")
     shown = page.locator(".CodeMirror").first
-    for told in ("ALTER TABLE", "rename tier to level: new_column", "act: approve", "plan: new_column"):
-        expect(shown).to_contain_text(told)
+    for reported in ("ALTER TABLE", "rename tier to level: new_column", "act: approve", "plan: new_column"):
+        expect(shown).to_contain_text(reported)
     expect(said(page, "No errors")).to_be_visible()
     page.get_by_text("reason: ''").click()
     page.keyboard.press("End")

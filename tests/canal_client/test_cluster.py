@@ -98,6 +98,6 @@ def test_no_zookeeper_and_no_canal_server_in_it_are_said(zookeeper39: ZooKeeperS
 @pytest.mark.parametrize(("host", "found"), [("127.0.0.1", "127.0.0.1:11111"), ("0.0.0.0", ":11111")])  # noqa: S104
 def test_the_node_of_the_canal_server_that_reads_names_where_it_listens(host: str, found: str) -> None:
     settings = {"source": {"user": "u"}, "name": "shop", "canal_server": {"port": 11111, "host": host}}
-    places = {"data_dir": "/data", "lake": "/lake"}
-    config = SluiceConfig.model_validate({**places, "destinations": {"shop": settings}})
+    folders = {"data_dir": "/data", "lake": "/lake"}
+    config = SluiceConfig.model_validate({**folders, "destinations": {"shop": settings}})
     assert config.ledger_location("shop").address.endswith(found)

@@ -64,10 +64,10 @@ def test_group_is_read_together_with_the_destinations_and_is_none_of_them(tmp_pa
     ],
 )
 def test_group_mistakes_are_reported_with_their_file_and_what_to_do(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as reported:
         read(tmp_path, all=text, other=GROUP)
-    assert "destinations/all.yaml: " in str(told.value)
-    assert said in str(told.value)
+    assert "destinations/all.yaml: " in str(reported.value)
+    assert said in str(reported.value)
 
 
 def test_group_brokers_have_numbers_of_their_own(tmp_path: Path) -> None:

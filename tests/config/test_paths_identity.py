@@ -24,7 +24,7 @@ READERS = {
     "run": "from sluice.cdc_engine.config import load_config; c = load_config()",
     "console": "from sluice.cdc_engine.config import conf_dir, load_config; c = load_config(conf_dir())",
 }
-ASK = "; import json; print(json.dumps([str(c.destination_dir('shop')), *(c.table_path('shop', 'shop', t) for t in ('a', 'b'))]))"
+PRINT_PATHS = "; import json; print(json.dumps([str(c.destination_dir('shop')), *(c.table_path('shop', 'shop', t) for t in ('a', 'b'))]))"
 
 
 def write_conf(root: Path, main: str = "", tables: str = "{}") -> Path:
@@ -56,7 +56,7 @@ def test_identity_every_process_means_the_same_folders(
     for folder, variable in ((tmp_path, ""), (elsewhere, str(conf)), (elsewhere, "../../conf")):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)} | ({"SLUICE_CONF": variable} if variable else {})
         answer = subprocess.run(
-            [sys.executable, "-c", READERS[reader] + ASK],
+            [sys.executable, "-c", READERS[reader] + PRINT_PATHS],
             cwd=folder,
             env=environment,
             capture_output=True,

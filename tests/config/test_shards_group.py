@@ -130,8 +130,8 @@ def test_shards_of_two_destinations_clash_in_a_group() -> None:
     soft = {**apart, "options": {"deletes": "soft"}}
     (clash,) = path_clashes(config(destination(shards=(apart,)), destination("west", shards=(soft,))), tables)
     assert "not all of their `shards` entries have deletes: soft" in clash
-    place = {**apart, "column": "place"}
-    (clash,) = path_clashes(config(destination(shards=(apart,)), destination("west", shards=(place,))), tables)
+    renamed = {**apart, "column": "place"}
+    (clash,) = path_clashes(config(destination(shards=(apart,)), destination("west", shards=(renamed,))), tables)
     assert "set the same `column` in all `shards` entries of this path" in clash
     (clash,) = path_clashes(
         config(destination(shards=(apart,)), destination("west", shards=(), table_path="shop/{table}")), tables

@@ -74,12 +74,12 @@ def test_every_state_says_what_may_follow() -> None:
 
 
 def test_an_engine_without_its_lease_says_nothing_else() -> None:
-    assert not any(engine_follows(EngineState.LEASE_LOST, told) for told in EngineState)
+    assert not any(engine_follows(EngineState.LEASE_LOST, reported) for reported in EngineState)
 
 
 @pytest.mark.parametrize("ended", sorted(ENDED - {EngineState.LEASE_LOST}))
 def test_an_engine_that_ended_keeps_its_reason_until_it_starts_again(ended: EngineState) -> None:
-    follows = {told for told in EngineState if engine_follows(ended, told)}
+    follows = {reported for reported in EngineState if engine_follows(ended, reported)}
     assert follows == {EngineState.STARTING, EngineState.STOPPED, EngineState.LEASE_LOST}
 
 

@@ -50,7 +50,7 @@ def test_conf_takes_a_time_quoted_or_as_yaml_reads_it_and_only_one_start_backfil
     with pytest.raises(ValueError, match="zone"):
         StartConfig.model_validate(yaml.safe_load("time: 2026-03-01 12:00:00"))
     assert StartConfig(time="-10m", file="binlog.000001").file, "the time in that file"
-    for places in (
+    for starts in (
         {"time": "-10m", "file": "binlog.000001", "offset": 700},
         {"time": "-10m", "gtid_set": "0-1-2"},
         {"earliest": True, "time": "-10m"},
@@ -58,4 +58,4 @@ def test_conf_takes_a_time_quoted_or_as_yaml_reads_it_and_only_one_start_backfil
         {"offset": 700},
     ):
         with pytest.raises(ValueError, match="set only one kind of start"):
-            StartConfig.model_validate(places)
+            StartConfig.model_validate(starts)

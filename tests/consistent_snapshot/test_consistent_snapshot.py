@@ -34,7 +34,7 @@ NAMED_ALIKE = ("shop.Orders", "shop.orders", "shop.orders__2", "SHOP.items", "sh
 
 
 def batch(end: int, *, delivery: int = 1, ledger: str = "0123456789ab") -> StagedBatch:
-    place = {
+    stored_end = {
         "epoch": 1,
         "file": "b.000001",
         "offset": end,
@@ -49,7 +49,7 @@ def batch(end: int, *, delivery: int = 1, ledger: str = "0123456789ab") -> Stage
         epoch=1,
         delivery=delivery,
         start={},
-        end=place,
+        end=stored_end,
         tables=(),
     )
 
@@ -144,13 +144,13 @@ def test_consistent_snapshot_has_a_table_that_was_published_again_if_it_has_that
     consistent snapshot, it waits for the next consistent snapshot.
     """
     shop.merge("shop.items", 7)
-    anew = shop.paths["shop.items"], shop.records["shop.items"]
+    recreated = shop.paths["shop.items"], shop.records["shop.items"]
     path = consistent_snapshots_path(shop.lake, "shop")
-    assert not amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=101, newest=100)], BY_HAND), (
+    assert not amend_newest(path, [AmendedTable(tables={"shop.items": recreated}, label=101, newest=100)], BY_HAND), (
         "it has changes of a batch that is not in all tables"
     )
     assert read_consistent_snapshot(shop.lake, "shop").tables["shop.items"].version == 0
-    assert amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=100, newest=100)], BY_HAND)
+    assert amend_newest(path, [AmendedTable(tables={"shop.items": recreated}, label=100, newest=100)], BY_HAND)
     snapshot = read_consistent_snapshot(shop.lake, "shop")
     assert (snapshot.order_key, snapshot.tables["shop.items"].version, snapshot.tables["shop.orders"].version) == (
         100,
@@ -159,7 +159,7 @@ def test_consistent_snapshot_has_a_table_that_was_published_again_if_it_has_that
     )
     assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
     assert not amend_newest(
-        path + "-of-another", [AmendedTable(tables={"shop.items": anew}, label=0, newest=100)], BY_HAND
+        path + "-of-another", [AmendedTable(tables={"shop.items": recreated}, label=0, newest=100)], BY_HAND
     )
 
 
@@ -204,10 +204,10 @@ def test_consistent_snapshot_of_a_version_that_was_left_before_it_was_published_
     path = consistent_snapshots_path(shop.lake, "shop")
     shop.merge("shop.items", 7)  # This is version 1, which no consistent snapshot contains.
     for commit in (Path(shop.paths["shop.items"]) / "_delta_log").glob("*1.json"):
-        told = commit.read_text()
-        stamp = re.search(r'"timestamp":(\d+)', told)
+        reported = commit.read_text()
+        stamp = re.search(r'"timestamp":(\d+)', reported)
         assert stamp
-        commit.write_text(told.replace(stamp[0], f'"timestamp":{int(stamp[1]) - 5 * 3_600_000}'))
+        commit.write_text(reported.replace(stamp[0], f'"timestamp":{int(stamp[1]) - 5 * 3_600_000}'))
     assert newest_snapshot_age_hours(path) == pytest.approx(5.0, abs=0.1)
     assert newest_snapshot_age_hours(path, names=["shop.orders"]) == pytest.approx(0.0, abs=0.1)
 

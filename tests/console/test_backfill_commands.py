@@ -72,10 +72,14 @@ def test_the_plan_of_a_backfill_is_there_for_programs(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rows, "backfill_plan", lambda *_: PLAN)
     answer = CliRunner().invoke(app, ["backfill", "shop", "--from", "-10m", "--plan", "--json"])
     assert answer.exit_code == 0, answer.exception
-    told = json.loads(answer.stdout)
-    assert (told["earliest_time"], told["bytes"], told["files"]) == (PLAN.earliest_time, PLAN.bytes, list(PLAN.files))
-    assert told["tables"][0]["name"] == "shop.orders"
-    assert told["problems"] == []
+    reported = json.loads(answer.stdout)
+    assert (reported["earliest_time"], reported["bytes"], reported["files"]) == (
+        PLAN.earliest_time,
+        PLAN.bytes,
+        list(PLAN.files),
+    )
+    assert reported["tables"][0]["name"] == "shop.orders"
+    assert reported["problems"] == []
 
 
 @pytest.mark.parametrize(
@@ -137,10 +141,10 @@ def test_an_interval_is_named_by_times_or_by_a_run_or_by_gtids(words: list[str])
 
 @pytest.mark.seeds
 def test_the_plan_of_gtids_names_them_and_says_what_its_count_includes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[BackfillRequest] = []
+    requested: list[BackfillRequest] = []
 
     def plan(_: object, request: BackfillRequest) -> Plan:
-        asked.append(request)
+        requested.append(request)
         return dataclasses.replace(PLAN, gtids=request.gtids, to_time="2026-03-01T12:05:00Z")
 
     monkeypatch.setattr(rows, "backfill_plan", plan)
@@ -148,7 +152,7 @@ def test_the_plan_of_gtids_names_them_and_says_what_its_count_includes(monkeypat
     assert answer.exit_code == 0, answer.exception
     assert "shop: changes of 0-1-5,0-1-9, from 2026-03-01T12:00:00Z to 2026-03-01T12:05:00Z" in answer.stdout
     assert "including changes of other transactions between them" in answer.stdout
-    assert str(asked[0]) == "shop: changes of the transactions 0-1-5,0-1-9"
+    assert str(requested[0]) == "shop: changes of the transactions 0-1-5,0-1-9"
 
 
 @pytest.mark.seeds

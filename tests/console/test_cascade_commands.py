@@ -64,6 +64,6 @@ def test_cascade_of_children_is_named_by_check_and_status(
     assert "foreign key(s) change rows without row events" in brief
     assert "fkeys.c: c_p" not in brief
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
-    (told,) = (each for each in shop["foreign_keys"] if "c_p" in each["sentence"])
-    assert all(part in f"{told['table']}: {told['sentence']}" for part in SAID[word])
-    assert told["followed"] == (word == "apply")
+    (reported,) = (each for each in shop["foreign_keys"] if "c_p" in each["sentence"])
+    assert all(part in f"{reported['table']}: {reported['sentence']}" for part in SAID[word])
+    assert reported["followed"] == (word == "apply")

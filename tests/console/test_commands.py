@@ -154,11 +154,11 @@ def test_check_finds_every_mistake_in_conf_and_another_program_on_a_port(install
     for words in ("other.yaml: nonsense", "other.yaml: source.port", "other.yaml: source.user"):
         assert words in answer.stdout
     (installation.conf / "destinations" / "other.yaml").unlink()
-    with socket.socket() as stranger:
-        stranger.bind(
+    with socket.socket() as other:
+        other.bind(
             ("127.0.0.1", yaml.safe_load((installation.conf / "sluice.yaml").read_text())["ports"]["spark_connect"])
         )
-        stranger.listen()
+        other.listen()
         assert "another program listens" in RUNNER.invoke(app, ["check"]).stdout
 
 
@@ -238,9 +238,9 @@ def test_a_time_is_a_position_and_one_that_is_gone_names_the_earliest_backfill(
     cursor = read_ledger(directory).cursor
     assert cursor is not None
     assert json.loads(answer.stdout) == {"destination": "shop", "position": cursor.to_json()}
-    with source.connect() as connection, connection.cursor() as asking:
-        asking.execute("SHOW MASTER STATUS")
-        row = asking.fetchone()
+    with source.connect() as connection, connection.cursor() as own_cursor:
+        own_cursor.execute("SHOW MASTER STATUS")
+        row = own_cursor.fetchone()
     assert row
     assert (cursor.file, cursor.offset, cursor.gtid_set) == (row[0], row[1], row[4].replace("\n", "")), "the end"
     gone = RUNNER.invoke(app, [*far, "2001-01-01T00:00:00Z"])
@@ -354,9 +354,9 @@ def test_a_mistake_in_conf_is_one_sentence_and_exit_code_2(
 @pytest.mark.spark
 def test_a_taken_port_is_named_with_its_owner(installation: Installation, environment: dict[str, str]) -> None:
     ports = yaml.safe_load((installation.conf / "sluice.yaml").read_text())["ports"]
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", ports["webserver"]))
-        stranger.listen()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", ports["webserver"]))
+        other.listen()
         done = subprocess.run(
             [sys.executable, "-m", "sluice.console.main", "up"],
             env=environment,

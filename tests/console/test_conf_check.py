@@ -32,9 +32,11 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_variable_that_is_not_set_is_named_with_its_key(conf: Path) -> None:
-    told = {problem.removesuffix(" is not set") for problem in conf_problems(conf) if problem.endswith(" is not set")}
+    reported = {
+        problem.removesuffix(" is not set") for problem in conf_problems(conf) if problem.endswith(" is not set")
+    }
     variable = "the environment variable"
-    assert told == {
+    assert reported == {
         f"sluice.yaml: meta.url: {variable} LEDGER_PASSWORD",
         f"sluice.yaml: alarms.0.url: {variable} HOOK",
         f"sluice.yaml: alarms.0.headers.X-Token: {variable} HOOK_TOKEN",

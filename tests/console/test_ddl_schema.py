@@ -22,12 +22,12 @@ from sluice.console.main import app
 from tests.fix_ledgers import FileLedger
 
 RUNNER = CliRunner()
-PLACE = Position(epoch=1, file="mysql-bin.000001", offset=4)
+POSITION = Position(epoch=1, file="mysql-bin.000001", offset=4)
 HELD = PendingChange(
     destination="shop",
     database="shop",
     table="orders",
-    order_key=PLACE.order_key + 9,
+    order_key=POSITION.order_key + 9,
     position="mysql-bin.000001:13@1",
     statement="ALTER TABLE orders RENAME COLUMN a TO b",
     items=(Item(kind="rename", what="rename a to b"),),
@@ -52,7 +52,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_tables(directory, [TableVersion(database="shop", table="calm", columns=())])
     stops = {"orders": ("DDL_HELD", HELD.reason), "audit": ("SCHEMA_MISMATCH", "it differs")}
     for table, (state, reason) in stops.items():
-        stop = StoppedTable(database="shop", table=table, state=TableState(state), reason=reason, position=PLACE)
+        stop = StoppedTable(database="shop", table=table, state=TableState(state), reason=reason, position=POSITION)
         FileLedger(directory).update(lambda ledger, stop=stop: ledger.stop_table(stop))  # type: ignore[misc]
     ReviewFiles(directory).note(HELD)
     return directory

@@ -83,13 +83,13 @@ def test_no_part_of_a_password_is_in_an_error(password: str) -> None:
         "import-canal": lambda: rabbitmq_of("shop", amqp, ImportReport()),
     }
     for name, read in readers.items():
-        told = ""
+        reported = ""
         try:
             read()
         except ConfigurationError as error:
-            told = f"{error} {''.join(traceback.format_exception(error)).count('ValueError')}"
-        assert "secret" not in told, name
-        assert not told or told.endswith(" 0"), "the library's sentence is no cause that a log shows"
+            reported = f"{error} {''.join(traceback.format_exception(error)).count('ValueError')}"
+        assert "secret" not in reported, name
+        assert not reported or reported.endswith(" 0"), "the library's sentence is no cause that a log shows"
 
 
 @pytest.mark.servers
@@ -198,9 +198,9 @@ def test_the_commands_of_the_readme_work_in_a_clean_clone(
         cursor.execute(granted[0].replace("'sluice'", "'readme'"))
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     monkeypatch.setenv("SLUICE_SHOP_PASSWORD", SECRET)
-    told = re.search(r"^\./sluice (init .*)$", readme, re.MULTILINE)
-    assert told
-    words = shlex.split(told[1].replace("sluice@db.example.com", f"readme@127.0.0.1:{mysql80.port}"))
+    reported = re.search(r"^\./sluice (init .*)$", readme, re.MULTILINE)
+    assert reported
+    words = shlex.split(reported[1].replace("sluice@db.example.com", f"readme@127.0.0.1:{mysql80.port}"))
     answer = RUNNER.invoke(app, words)
     assert answer.exit_code == 0, answer.output
     assert list(load_config(tmp_path / "conf").destinations) == ["shop"]

@@ -111,5 +111,7 @@ def test_admin_a_stop_is_in_status(installation: Installation) -> None:
     (directory / "stopped.json").write_text(json.dumps({"by": "ada@host", "at": 0.0}))
     answer = RUNNER.invoke(app, ["status", "--json"])
     assert answer.exit_code == 1
-    told = "shop is STOPPED: ada@host stopped it at 1970-01-01 00:00:00 UTC; start it with `sluice instance start shop`"
-    assert told in json.loads(answer.output)["problems"]
+    reported = (
+        "shop is STOPPED: ada@host stopped it at 1970-01-01 00:00:00 UTC; start it with `sluice instance start shop`"
+    )
+    assert reported in json.loads(answer.output)["problems"]

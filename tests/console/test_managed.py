@@ -61,9 +61,9 @@ def test_no_retention_at_amazon_is_a_warning_until_the_printed_call_is_made(
     """`binlog_expire_logs_seconds` promises 30 days, but has no effect there."""
     account(mysql80, EVERYTHING)
     with amazon(mysql80, monkeypatch, marks):
-        told = init(mysql80.port)
-        assert "note: `binlog retention hours` is NULL" in told
-        assert most in told
+        reported = init(mysql80.port)
+        assert "note: `binlog retention hours` is NULL" in reported
+        assert most in reported
         (warning,) = check(conf).warnings
         assert "`binlog retention hours` is NULL" in warning
         call = re.search(r"CALL mysql\.rds_set_configuration\([^)]*\)", warning)
@@ -150,9 +150,9 @@ def test_a_failover_and_its_settings_are_described_in_the_terms_of_the_provider(
     for provider, (gtids, _) in PROVIDERS.items():
         with imitated(server, provider, monkeypatch) as port:
             name = provider.strip("-").replace("-", "_")
-            told = init(port, name)
+            reported = init(port, name)
             warnings = " ".join(check(conf, name).warnings)
-        for said in (told, warnings):
+        for said in (reported, warnings):
             assert "the stream ends as POSITION_LOST" in said, provider
             assert gtids in said, provider
     run(server, "SET GLOBAL binlog_format = 'STATEMENT'")

@@ -43,13 +43,13 @@ def test_admin_a_wrong_file_is_said_and_the_others_can_be_worked_on(
 ) -> None:
     ports = {name: each.source.port for name, each in config_now().destinations.items()}
     assert ports == {"crm": 3307, "shop": 3306}
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert (
         "destinations/shop.yaml in conf/ is not used, and the last valid content of this file stays in use: "
-        in told.err
+        in reported.err
     )
-    assert "source.prot" in told.err
-    assert told.out == "", "for programs that read it"
+    assert "source.prot" in reported.err
+    assert reported.out == "", "for programs that read it"
     conf.main("ports: 7\n")
     with pytest.raises(ConfigurationError):
         config_now()

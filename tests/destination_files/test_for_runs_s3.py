@@ -25,6 +25,6 @@ class Away:
 def test_s3_a_store_that_is_away_has_the_stream_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(for_runs, "as_location", lambda _: SimpleNamespace(is_apart=True))
     monkeypatch.setattr(for_runs, "_folder", lambda _: Away())
-    with pytest.raises(NotSharedError, match="nobody answers; Sluice tries again") as told:
+    with pytest.raises(NotSharedError, match="nobody answers; Sluice tries again") as reported:
         for_runs.share(tmp_path, "tables.json", b"[]")
-    assert Attempts().tried_again(told.value)
+    assert Attempts().tried_again(reported.value)

@@ -38,7 +38,7 @@ from tests.durability.disk import Disk
 from tests.fix_ledgers import FileLedger
 from tests.staging.test_staging import batch, rows_block, whole
 
-PLACE = Position(epoch=1, file="binlog.000002", offset=400)
+POSITION = Position(epoch=1, file="binlog.000002", offset=400)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_fault_a_file_that_is_kept_stays_and_so_do_the_folders_made_for_it(tmp_p
 def test_fault_the_ledger_stays(tmp_path: Path, disk: Disk) -> None:
     meta = FileLedger(tmp_path / "engine" / "shop")
     for offset in (400, 500):
-        meta.update(lambda ledger, offset=offset: ledger.set_cursor(dataclasses.replace(PLACE, offset=offset)))  # type: ignore[misc]
+        meta.update(lambda ledger, offset=offset: ledger.set_cursor(dataclasses.replace(POSITION, offset=offset)))  # type: ignore[misc]
         assert disk.loses(tmp_path / "engine" / "shop" / LEDGER_FILE) == []
 
 
@@ -103,7 +103,7 @@ def test_fault_the_schema_history_stays_record_by_record(tmp_path: Path, disk: D
     path = tmp_path / "engine" / "shop" / "schema.jsonl"
     history = SchemaRepository(path)
     for offset in (400, 500):
-        record = HistoryRecord(kind=RecordKind.REWIND, position=dataclasses.replace(PLACE, offset=offset))
+        record = HistoryRecord(kind=RecordKind.REWIND, position=dataclasses.replace(POSITION, offset=offset))
         history.append([record])
         assert disk.loses(path) == []
     history.replace([record])
@@ -112,10 +112,10 @@ def test_fault_the_schema_history_stays_record_by_record(tmp_path: Path, disk: D
 
 def test_fault_what_was_prepared_stays(tmp_path: Path, disk: Disk) -> None:
     folder = tmp_path / "engine" / "prepared"
-    records = PreparedFiles(folder, lambda: PLACE)
+    records = PreparedFiles(folder, lambda: POSITION)
     records.begin()
     records.record(b"rows")
-    records.prepare("x", PLACE.order_key)
+    records.prepare("x", POSITION.order_key)
     assert lost(disk, folder) == []
 
 
@@ -125,7 +125,7 @@ def test_fault_a_staged_batch_stays_before_the_ledger_speaks_of_it(tmp_path: Pat
     staged = stage(batch(whole(block)), "shop", 1, staging)
     assert len(list(staged.path.iterdir())) == 2
     # This writes the next record of the ledger, which is next to the folder.
-    FileLedger(tmp_path).update(lambda ledger: ledger.set_cursor(PLACE))
+    FileLedger(tmp_path).update(lambda ledger: ledger.set_cursor(POSITION))
     assert lost(disk, staging) == []
 
 
@@ -142,8 +142,8 @@ def test_fault_the_commits_of_a_local_table_stay_before_their_batch_is_acked(tmp
     deltalake.write_deltalake(str(path), rows(3), mode="append", partition_by=None)
     table = deltalake.DeltaTable(str(path))
     table.create_checkpoint()
-    for beside in (f".{1:020d}.json.crc", f"{1:020d}.crc", f".{1:020d}.crc.crc"):
-        (path / "_delta_log" / beside).write_bytes(b"of Hadoop, of Delta, of Hadoop")
+    for extra in (f".{1:020d}.json.crc", f"{1:020d}.crc", f".{1:020d}.crc.crc"):
+        (path / "_delta_log" / extra).write_bytes(b"of Hadoop, of Delta, of Hadoop")
     sync_commits(f"file://{path}", 0, 1)
     assert lost(disk, path) == []
 

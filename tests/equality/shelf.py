@@ -60,13 +60,13 @@ class Shelf:
             rows = rows.append_column("_sluice_order_key", pa.array([1] * rows.num_rows, pa.int64()))
         write_deltalake(self.path(table), rows, mode="overwrite", schema_mode="overwrite")
 
-    def asked(self, merged: Merged | None = None) -> ComparedDestination:
+    def requested(self, merged: Merged | None = None) -> ComparedDestination:
         source = Source(destination="shelf", host="127.0.0.1", port=self.server.port, user="root")
         return ComparedDestination(self.config, "shelf", source, merged=merged or NothingToWaitFor())
 
     def compare(self, *tables: str, merged: Merged | None = None, **extent: Any) -> list[TableResult]:
         names: Sequence[str] = [f"{self.database}.{table}" for table in tables]
-        return list(compare_destination(self.asked(merged), names, Extent(**extent)))
+        return list(compare_destination(self.requested(merged), names, Extent(**extent)))
 
     def one(self, table: str, merged: Merged | None = None, **extent: Any) -> TableResult:
         (found,) = self.compare(table, merged=merged, **extent)

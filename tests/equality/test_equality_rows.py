@@ -290,8 +290,8 @@ def test_equality_a_column_that_is_wrong_at_every_look_is_a_difference_in_a_row_
     shelf.make("ALTER TABLE {db}.t ADD note varchar(9) NOT NULL DEFAULT 'right'")
 
     def lake(number: int, note: str) -> pa.Table:
-        told = changed(rows, "name", 0, f"later {number}").append_column("note", pa.array([note, *["right"] * 9]))
-        return ordered(told, 200 + number)
+        reported = changed(rows, "name", 0, f"later {number}").append_column("note", pa.array([note, *["right"] * 9]))
+        return ordered(reported, 200 + number)
 
     found = shelf.one("t", hot(shelf, lambda number: lake(number, "wrong")))
     assert found.verdict is Verdict.DIFFERENT
@@ -424,7 +424,7 @@ def test_equality_a_table_that_is_not_in_the_lake_is_different_only_if_it_has_ro
     assert (found.verdict, found.difference_count) == (Verdict.DIFFERENT, 2)
     assert "no Delta table exists at" in found.reason
     with pytest.raises(ConfigurationError, match="captures no table"):
-        list(compare_destination(shelf.asked(), ["other.table"], Extent()))
+        list(compare_destination(shelf.requested(), ["other.table"], Extent()))
 
 
 def test_equality_a_row_larger_than_a_packet_is_one_row(shelf: Shelf) -> None:
@@ -466,14 +466,14 @@ def test_equality_a_table_that_cannot_be_compared_is_named_and_the_others_are_co
     real = destination._compare
 
     def odd(
-        asked: destination.ComparedDestination,
+        requested: destination.ComparedDestination,
         sides: tuple[SourceSide, SourceSide],
         schema: TableSchema,
         extent: Extent,
     ) -> destination.Differing:
         if schema.table == "odd":
             raise KeyError("_sluice_operation")
-        return real(asked, sides, schema, extent)
+        return real(requested, sides, schema, extent)
 
     monkeypatch.setattr(destination, "_compare", odd)
     found = {each.table.partition(".")[2]: each for each in shelf.compare(merged=NothingToWaitFor())}

@@ -59,8 +59,8 @@ def merged(pair: Pair, left_out: int = 0) -> None:
 
 
 def compared(pair: Pair, table: str = "numbers") -> TableResult:
-    asked = ComparedDestination(pair.config, "shop", at(pair.first), reader=at(pair.second))
-    (found,) = compare_destination(asked, [f"{DATABASE}.{table}"], Extent(mode="full", settle_seconds=5))
+    requested = ComparedDestination(pair.config, "shop", at(pair.first), reader=at(pair.second))
+    (found,) = compare_destination(requested, [f"{DATABASE}.{table}"], Extent(mode="full", settle_seconds=5))
     return found
 
 
@@ -81,8 +81,8 @@ def test_a_replica_is_compared_at_its_own_position(pair: Pair) -> None:
     merged(pair)
     run(pair.second, "SET sql_log_bin = 0", f"DELETE FROM {DATABASE}.numbers WHERE n = {pair.written[0]}")
     assert compared(pair).verdict is Verdict.DIFFERENT, "only the replica lacks a row"
-    asked = ComparedDestination(pair.config, "shop", at(pair.first), reader=at(pair.first))
-    (found,) = compare_destination(asked, [f"{DATABASE}.numbers"], Extent(mode="full", settle_seconds=5))
+    requested = ComparedDestination(pair.config, "shop", at(pair.first), reader=at(pair.first))
+    (found,) = compare_destination(requested, [f"{DATABASE}.numbers"], Extent(mode="full", settle_seconds=5))
     assert found.verdict is Verdict.EQUAL, (
         "a reader that is the source itself, as after its promotion, is read as the source"
     )

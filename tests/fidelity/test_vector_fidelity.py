@@ -74,7 +74,7 @@ def test_a_vector_column_moves_no_character_set(mysql9: DatabaseServer, tmp_path
     run(mysql9, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}", f"USE {DATABASE}", *tables)
     seeded = Pipeline.of(mysql9, DATABASE, tmp_path / "seeded")
     with mysql9.connect() as connection:
-        told = Pipeline(mysql9, DATABASE, tmp_path / "told", binlog_end(connection))
+        reported = Pipeline(mysql9, DATABASE, tmp_path / "told", binlog_end(connection))
     rows = [
         f"INSERT INTO t_{layout} VALUES (1, {', '.join(literal for _, literal, _ in columns_of(layout).values())})"
         for layout in LAYOUTS
@@ -82,7 +82,7 @@ def test_a_vector_column_moves_no_character_set(mysql9: DatabaseServer, tmp_path
     with row_metadata(mysql9, metadata):
         run(mysql9, "FLUSH TABLES", f"USE {DATABASE}", *rows)
     # With FULL metadata, a table map describes a whole schema. This schema is used if the history does not know the table.
-    for pipeline in (seeded, told) if metadata == "FULL" else (seeded,):
+    for pipeline in (seeded, reported) if metadata == "FULL" else (seeded,):
         staged = pipeline.staged()
         for layout in LAYOUTS:
             (row,) = images(staged, f"t_{layout}").to_pylist()

@@ -70,7 +70,7 @@ def step(config: SluiceConfig, lake: Path, host: str) -> str:
 
 def main(conf: Path, run_conf: Path, lake: Path) -> None:
     os.environ["SLUICE_CONF"] = str(conf)
-    config, host, told = load_config(run_conf), conf.parent.name, ""
+    config, host, reported = load_config(run_conf), conf.parent.name, ""
     with sqlite3.connect(lake, timeout=30) as connection:
         connection.executescript(SCHEMA)
     while True:
@@ -81,8 +81,8 @@ def main(conf: Path, run_conf: Path, lake: Path) -> None:
             sys.stderr.write(f"{host}: {error.code}: {error}\n")
         except SparkJobError as error:  # Another run must deliver this batch.
             sys.stderr.write(f"{host}: {error}\n")
-        if state != told:
-            told = state
+        if state != reported:
+            reported = state
             sys.stdout.write(f"{state}\n")
             sys.stdout.flush()
         threading.Event().wait(0.1)

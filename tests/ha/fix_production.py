@@ -311,15 +311,15 @@ class Production:
         finally:
             gate.unlink()
 
-    def cut_off(self, host: str) -> None:
+    def disconnect_all(self, host: str) -> None:
         """Interrupts the host's connections to all ZooKeeper nodes."""
         for line in self._lines[host]:
-            line.turn_to(free_port())
+            line.connect_to(free_port())
             line.disconnect()
 
     def connect(self, host: str) -> None:
         for line, port in zip(self._lines[host], self._nodes, strict=True):
-            line.turn_to(port)
+            line.connect_to(port)
 
     def run_of(self, pid: int) -> dg.DagsterRun:
         """Returns the run that is this process."""

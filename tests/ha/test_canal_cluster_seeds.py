@@ -102,15 +102,15 @@ class Host:
         if self.process is not None:
             self.process.kill()
 
-    def cut_off(self) -> None:
+    def disconnect_all(self) -> None:
         """Interrupts the connections to all ZooKeeper nodes."""
         for line in self.lines:
-            line.turn_to(free_port())
+            line.connect_to(free_port())
             line.disconnect()
 
     def connect(self) -> None:
         for line, port in zip(self.lines, self._nodes, strict=True):
-            line.turn_to(port)
+            line.connect_to(port)
 
 
 class Client:
@@ -241,7 +241,7 @@ def test_ha_canals_cluster_clients_follow_the_running_server(
         two.send(signal.SIGCONT)
         require_progress("a host stood still")
 
-        one.cut_off()
+        one.disconnect_all()
         require_served_by(two)
         require_progress("a host lost ZooKeeper")
         one.connect()

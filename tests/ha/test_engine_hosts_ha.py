@@ -64,7 +64,7 @@ def of_the_page(text: str, here: Mapping[str, str]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
+class SharedServers:
     """What the hosts reach. `ports`: where each host finds the server that stores the leases. `store`: where each
     host finds the S3 server.
     """
@@ -86,20 +86,20 @@ class Places:
 class Host:
     """Runs one engine host. No other host and no run sees its folder."""
 
-    def __init__(self, name: str, root: Path, captured: Captured, places: Places, number: int) -> None:
+    def __init__(self, name: str, root: Path, captured: Captured, shared: SharedServers, number: int) -> None:
         self.name, self._root = name, root
         self.data = root / name / "data"
-        self.conf = self._write(name, captured, places, number)
-        self.run_conf = self._write(f"{name}_runs", captured, places, number)
+        self.conf = self._write(name, captured, shared, number)
+        self.run_conf = self._write(f"{name}_runs", captured, shared, number)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _write(self, name: str, captured: Captured, places: Places, number: int) -> Path:
+    def _write(self, name: str, captured: Captured, shared: SharedServers, number: int) -> Path:
         conf = self._root / name / "conf"
         (conf / "destinations").mkdir(parents=True)
-        page, given = PAGES[places.kind]
-        here = {old: new.format(port=places.ports[number], seconds=SECONDS, host=name) for old, new in given.items()}
+        page, given = PAGES[shared.kind]
+        here = {old: new.format(port=shared.ports[number], seconds=SECONDS, host=name) for old, new in given.items()}
         folder = {"/srv/sluice": f"{self._root / name}/data"}
-        (conf / "sluice.yaml").write_text(of_the_page(page, {**folder, **places.of(number), **here}))
+        (conf / "sluice.yaml").write_text(of_the_page(page, {**folder, **shared.of(number), **here}))
         text = (captured.conf / "destinations" / "shop.yaml").read_text()
         (conf / "destinations" / "shop.yaml").write_text(text)
         return conf
@@ -207,8 +207,8 @@ def traffic(captured: Captured) -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
-def hosts(root: Path, captured: Captured, places: Places) -> Iterator[tuple[Host, Host]]:
-    made = tuple(Host(name, root, captured, places, number) for number, name in enumerate(("one", "two")))
+def hosts(root: Path, captured: Captured, shared: SharedServers) -> Iterator[tuple[Host, Host]]:
+    made = tuple(Host(name, root, captured, shared, number) for number, name in enumerate(("one", "two")))
     try:
         for host in made:
             host.start()
@@ -219,14 +219,14 @@ def hosts(root: Path, captured: Captured, places: Places) -> Iterator[tuple[Host
             host.kill()
 
 
-def require_each_once(lake: Lake, count: int, beside: Iterable[int] = ()) -> None:
+def require_each_once(lake: Lake, count: int, also: Iterable[int] = ()) -> None:
     """Requires that every row was written exactly once, and no position was acked twice. `beside`: rows of the other table."""
-    expected = Counter([*range(count), *beside])
+    expected = Counter([*range(count), *also])
     wait_for("all rows are in the lake", lambda: lake.count() >= expected.total(), 120)
     found = Counter(n for (n,) in lake.query("SELECT n FROM rows"))
     assert found == expected
-    acked = Counter(place for (place,) in lake.query("SELECT place FROM acked"))
-    assert not [place for place, times in acked.items() if times > 1]
+    acked = Counter(batch for (batch,) in lake.query("SELECT place FROM acked"))
+    assert not [batch for batch, times in acked.items() if times > 1]
 
 
 def active_of(pair: tuple[Host, Host], lake: Lake) -> tuple[Host, Host]:
@@ -312,10 +312,10 @@ def test_failover_ha_s3_of_two_engine_hosts_under_load(
     captured, lake = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db")
     keeper, late = ZooKeeperServer(tmp_path / "zookeeper").start(), Late(captured)
     lines, store_line = (Proxy(keeper.port), Proxy(keeper.port)), Proxy(s3_store.port)
-    places = Places("zookeeper", (lines[0].port, lines[1].port), s3_store, (store_line.port, store_line.port))
+    shared = SharedServers("zookeeper", (lines[0].port, lines[1].port), s3_store, (store_line.port, store_line.port))
     try:
         with (
-            hosts(tmp_path, captured, places) as pair,
+            hosts(tmp_path, captured, shared) as pair,
             traffic(captured) as stop_traffic,
         ):
             # The active host is determined before each step, because on a busy machine a host may be silent for a session, and the other
@@ -327,19 +327,19 @@ def test_failover_ha_s3_of_two_engine_hosts_under_load(
 
             active, standby = active_of(pair, lake)
             line = lines[pair.index(active)]
-            line.turn_to(free_port())
+            line.connect_to(free_port())
             line.disconnect()
             lake.wait_until_written_by(standby)
-            line.turn_to(keeper.port)
+            line.connect_to(keeper.port)
 
             keeper.kill()
             keeper.start()
 
             active, _ = active_of(pair, lake)
-            store_line.turn_to(free_port())
+            store_line.connect_to(free_port())
             store_line.disconnect()
             wait_for("a host misses the store", lambda: any(host.said("cannot be used now") for host in pair), 60)
-            store_line.turn_to(s3_store.port)
+            store_line.connect_to(s3_store.port)
 
             takes_over_without_the_folder(late, lake, pair)
             require_each_once(lake, stop_traffic(), late.rows)
@@ -356,19 +356,22 @@ def test_failover_ha_s3_with_the_lease_in_postgres(
     """The same without ZooKeeper: a host is suspended, Postgres is away for both, then a host is killed and loses its disk."""
     port = request.getfixturevalue("postgres16").port
     captured, lake, line = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db"), Proxy(port)
-    places, late = Places("sql", (line.port, line.port), s3_store, (s3_store.port, s3_store.port)), Late(captured)
+    shared, late = (
+        SharedServers("sql", (line.port, line.port), s3_store, (s3_store.port, s3_store.port)),
+        Late(captured),
+    )
     try:
-        with hosts(tmp_path, captured, places) as pair, traffic(captured) as stop_traffic:
+        with hosts(tmp_path, captured, shared) as pair, traffic(captured) as stop_traffic:
             active, standby = active_of(pair, lake)
             active.stand_still(lake)
             lake.wait_until_written_by(standby)
             active.process.send_signal(signal.SIGCONT)
 
-            line.turn_to(free_port())
+            line.connect_to(free_port())
             line.disconnect()
             for host in pair:
                 wait_for(f"{host.name} misses Postgres", functools.partial(host.said, "META"), 60)
-            line.turn_to(port)
+            line.connect_to(port)
 
             takes_over_without_the_folder(late, lake, pair)
             require_each_once(lake, stop_traffic(), late.rows)

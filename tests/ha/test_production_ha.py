@@ -125,7 +125,7 @@ def test_ha_each_process_of_two_hosts_is_killed_and_stopped_with_zookeeper(produ
         _run_stands_still(production)
         _spark_stands_still_while_a_run_dies(production)
         _spark_dies(production)
-        _zookeeper_is_cut_off(production)
+        _zookeeper_is_disconnected(production)
     production.wait_until_merged("everything")
     require_equal(production)
     require_apart(production, "merging delivery")
@@ -212,16 +212,16 @@ def _spark_dies(production: Production) -> None:
     production.wait_until_merged("Spark and the code server were killed")
 
 
-def _zookeeper_is_cut_off(production: Production) -> None:
+def _zookeeper_is_disconnected(production: Production) -> None:
     """The connections of the active engine host are interrupted, then those of the runs. Then the leader dies."""
     host = production.active()
-    production.cut_off(host)
+    production.disconnect_all(host)
     production.wait_for_takeover_from(host)
     production.wait_until_merged("an engine host lost ZooKeeper")
     production.connect(host)
     with production.gate(BETWEEN_TABLES) as reached:
         run = production.run_of(reached())
-        production.cut_off("runs")
+        production.disconnect_all("runs")
     assert production.wait_until_ended(run).status is S.FAILURE, "the fence refused what it had not written"
     production.connect("runs")
     assert production.reached.zookeeper is not None
@@ -270,8 +270,8 @@ def require_equal(production: Production) -> None:
     config, database = production.config("runs"), production.captured.database
     shop = config.destinations["shop"]
     options = resolved(config.storage_options)
-    asked = ComparedDestination(config, "shop", source_of(shop), storage_options=options)
-    for result in compare_destination(asked, [f"{database}.{table}" for table in TABLES], Extent()):
+    requested = ComparedDestination(config, "shop", source_of(shop), storage_options=options)
+    for result in compare_destination(requested, [f"{database}.{table}" for table in TABLES], Extent()):
         assert result.equal, result
     with production.captured.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT id, UPPER(name) FROM {database}.people")
@@ -283,10 +283,10 @@ def require_equal(production: Production) -> None:
         intervals = [each for each in history_of(production.table(table))[::-1] if each.streamed]
         assert intervals
         for before, after in itertools.pairwise(intervals):
-            assert _place(before.end) <= _place(after.start), f"{table} got changes twice: {before}, {after}"
+            assert _position(before.end) <= _position(after.start), f"{table} got changes twice: {before}, {after}"
 
 
-def _place(position: Mapping[str, Any]) -> tuple[int, int]:
+def _position(position: Mapping[str, Any]) -> tuple[int, int]:
     return file_number(position["file"]), int(position["offset"])
 
 

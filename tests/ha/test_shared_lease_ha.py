@@ -44,7 +44,7 @@ KINDS = ("file", *SHARED)
 SECONDS = 2.0  # The length of a session.
 
 
-def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
+def location_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     name = f"shop_{uuid.uuid4().hex[:8]}"
     location = LedgerLocation(
         destination=name, directory=tmp_path / name, session_seconds=SECONDS, address="host-a:4266"
@@ -62,12 +62,12 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ledge
 
 @pytest.fixture(params=KINDS)
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
-    return place_of(request.param, request, tmp_path)
+    return location_of(request.param, request, tmp_path)
 
 
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
-    return place_of(request.param, request, tmp_path)
+    return location_of(request.param, request, tmp_path)
 
 
 Opener = Callable[[LedgerLocation], Lease]
@@ -252,7 +252,7 @@ def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: LedgerLoc
 def test_ha_who_stands_still_right_after_a_statement_keeps_nobody_from_writing(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    location = place_of("postgres16", request, tmp_path)
+    location = location_of("postgres16", request, tmp_path)
     one, other = SqlRecordStore(location.url, location.destination), SqlRecordStore(location.url, location.destination)
     other._engine = create_engine(one._engine.url, isolation_level="AUTOCOMMIT")
     written: list[str] = []
@@ -276,7 +276,7 @@ def test_ha_who_stands_still_right_after_a_statement_keeps_nobody_from_writing(
 def test_ha_a_session_of_zookeeper_that_has_ended_owns_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
 ) -> None:
-    lease: Any = opened(place_of("zookeeper39", request, tmp_path))
+    lease: Any = opened(location_of("zookeeper39", request, tmp_path))
     assert lease.try_acquire()
     lock = lease._lock
     client = lock._client
@@ -346,7 +346,7 @@ def test_ha_a_killed_run_is_seen_to_be_gone(shared: LedgerLocation) -> None:
 def test_ha_the_running_node_is_what_canal_expects(
     request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
 ) -> None:
-    location = place_of("zookeeper39", request, tmp_path)
+    location = location_of("zookeeper39", request, tmp_path)
     lease = opened(location)
     assert lease.try_acquire()
     nodes = ZooKeeperRecordStore(location.zookeeper, location.destination, SECONDS)
@@ -403,10 +403,10 @@ def test_ha_a_line_that_breaks_every_two_seconds_gives_nobody_else_the_lease(
     with Proxy(_port_of(shared)) as line:
         lease, other = opened(through(shared, line)), opened(shared)
         assert lease.try_acquire()
-        end, cut_at = session.now() + 8, session.now() + 2
+        end, disconnect_at = session.now() + 8, session.now() + 2
         while session.now() < end:
-            if session.now() >= cut_at:
-                cut_at += 2
+            if session.now() >= disconnect_at:
+                disconnect_at += 2
                 line.disconnect()
             other_has_it = succeeds(other.try_acquire)
             assert not (other_has_it and holds(lease))
@@ -429,7 +429,7 @@ def succeeds(act: Callable[[], bool]) -> bool:
 def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_takes_too_long(
     request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
 ) -> None:
-    location = dataclasses.replace(place_of("postgres16", request, tmp_path), session_seconds=5.0)
+    location = dataclasses.replace(location_of("postgres16", request, tmp_path), session_seconds=5.0)
     delay = [0.4]
 
     def slow(piece: bytes) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 from sluice.cdc_engine.contracts import LedgerLocation
 from sluice.cdc_engine.destination_files import StoredTableLock, installation_id
-from tests.ha.test_shared_lease_ha import KINDS, SHARED, holding_process, place_of
+from tests.ha.test_shared_lease_ha import KINDS, SHARED, holding_process, location_of
 from tests.waiting import wait_for
 
 TABLE = "/shop/orders"
@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 @pytest.fixture(params=KINDS)
 def east(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
-    return place_of(request.param, request, tmp_path)
+    return location_of(request.param, request, tmp_path)
 
 
 def other(location: LedgerLocation) -> LedgerLocation:
@@ -93,7 +93,7 @@ def test_what_a_killed_run_left_is_known_to_who_comes_next_in_a_group(east: Ledg
 def test_ha_a_run_that_stood_still_knows_that_the_table_is_anothers_in_a_group(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    east = place_of(kind, request, tmp_path)
+    east = location_of(kind, request, tmp_path)
     with holding_process(east, RUN) as (run, said):
         assert [said(), said()] == ["True", "written"]
         run.send_signal(signal.SIGSTOP)

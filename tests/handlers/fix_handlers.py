@@ -75,12 +75,12 @@ def install(
     point of the group.
     """
     module, site = name.replace("-", "_"), folder / f"site-{name}"
-    told = site / f"{module}-1.0.dist-info"
-    told.mkdir(parents=True)
+    reported = site / f"{module}-1.0.dist-info"
+    reported.mkdir(parents=True)
     (site / f"{module}.py").write_text(source)
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (reported / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     points = "".join(f"{entry} = {module}:{location}\n" for entry, location in entries.items())
-    (told / "entry_points.txt").write_text(f"[{group}]\n{points}")
+    (reported / "entry_points.txt").write_text(f"[{group}]\n{points}")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.delitem(sys.modules, module, raising=False)
     importlib.invalidate_caches()

@@ -68,7 +68,7 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("kind", "now", "told"),
+    ("kind", "now", "reported"),
     [
         ("after", line(cursor=200), 1),
         ("after", line(batch()), 0),
@@ -77,16 +77,16 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
     ],
 )
 def test_after_a_kill_the_next_process_makes_the_call_that_the_ledger_has(
-    tmp_path: Path, kind: Kind, now: LedgerExtract, told: int
+    tmp_path: Path, kind: Kind, now: LedgerExtract, reported: int
 ) -> None:
     Calls("shop", tmp_path, [("audit", Remembering())]).will_be(kind, batch(), line(batch()), "why")
     audit = Remembering()
     calls = Calls("shop", tmp_path, [("audit", audit)])
     calls.call_due(now)
-    assert [call[:2] for call in audit.calls] == [(kind, 7)] * told
-    if told:
+    assert [call[:2] for call in audit.calls] == [(kind, 7)] * reported
+    if reported:
         assert audit.seen[0].end == batch().end
-    assert (tmp_path / FILE).exists() == (not told)
+    assert (tmp_path / FILE).exists() == (not reported)
 
 
 def test_handlers_are_not_called_for_a_batch_that_another_process_settled(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def block(language: str) -> str:
 def captured(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Captured:
     """Starts an engine with the handler of the page."""
     entries = tomllib.loads(block("toml"))["project"]["entry-points"]["sluice.handlers"]
-    places = {name: place.removeprefix("sluice_audit:") for name, place in entries.items()}
-    install(tmp_path, monkeypatch, "sluice-audit", block("python"), **places)
+    targets = {name: target.removeprefix("sluice_audit:") for name, target in entries.items()}
+    install(tmp_path, monkeypatch, "sluice-audit", block("python"), **targets)
     made = Captured(tmp_path, request.getfixturevalue("mysql80"))
     made.describe(f"handlers: [{{name: audit, options: {{file: {tmp_path}/audit/lines}}}}]")
     return made

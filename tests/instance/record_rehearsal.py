@@ -108,8 +108,8 @@ def record_result(folder: Path, write: Callable[[bytes], object]) -> None:
 
 def _sent(reader: RowReader, table: TableVersion) -> bytes:
     decoder, taken = ResultDecoder(table), bytearray()
-    asked = decoder.select_list([quoted(column.name) for column in decoder.columns])
-    with reader.selecting(rows_statement(table, asked, None, ((), ()), "")) as result:
+    requested = decoder.select_list([quoted(column.name) for column in decoder.columns])
+    with reader.selecting(rows_statement(table, requested, None, ((), ()), "")) as result:
         receive = result.receive
 
         def keeping(space: memoryview) -> int:

@@ -32,14 +32,14 @@ AT_TIME = StartChoice(file="mysql-bin.000009", offset=15000)
 def test_ha_a_destination_begins_at_or_before_canals_cursor(
     gtids: str, time_ms: int, by_gtid: bool, begin: StartChoice
 ) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def at_time(time_us: int) -> StartChoice:
-        asked.append(time_us)
+        requested.append(time_us)
         return AT_TIME
 
     assert choice_after(CURSOR % (gtids, time_ms), by_gtid=by_gtid, at_time=at_time) == begin
-    assert asked == ([time_ms * 1000] if begin == AT_TIME else [])
+    assert requested == ([time_ms * 1000] if begin == AT_TIME else [])
 
 
 def test_ha_a_cursor_that_cannot_be_read_is_refused() -> None:

@@ -404,7 +404,7 @@ def test_a_rollback_amid_a_late_request_leaves_one_batch_whatever_comes_first(sh
     shop.come(1)
     stage, late = shop.hand_out._stage, order == "staged, then rolled back"
 
-    def beside_a_tick(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
+    def during_a_tick(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         shop.hand_out.rollback(shop.first)
         return stage(batch, record, more)
 
@@ -412,7 +412,7 @@ def test_a_rollback_amid_a_late_request_leaves_one_batch_whatever_comes_first(sh
         taken = shop.hand_out.take(shop.first)
         shop.hand_out.rollback(shop.first)
     else:
-        shop.hand_out._stage = beside_a_tick
+        shop.hand_out._stage = during_a_tick
         with pytest.raises(BatchNotFoundError):
             shop.hand_out.take(shop.first)
         shop.hand_out._stage, taken = stage, shop.first
@@ -437,12 +437,12 @@ def test_a_request_that_replaces_the_files_amid_a_rollback_does_not_look_like_da
         request = requests.submit(shop.hand_out.take, shop.first)
         wait_for("the request is carried out", lambda: shop.hand_out._taking)
 
-        def beside_a_request(batches: StagedBatches, batch: OutstandingBatch) -> bool:
+        def during_a_request(batches: StagedBatches, batch: OutstandingBatch) -> bool:
             shop.may_end.set()
             request.result(60)
             return is_whole(batches, batch)
 
-        monkeypatch.setattr(StagedBatches, "is_whole", beside_a_request)
+        monkeypatch.setattr(StagedBatches, "is_whole", during_a_request)
         shop.hand_out.rollback(shop.first)
     assert (shop.head.delivery, shop.head.batch_id) == (3, 2)
     assert shop.staged[-1] == [1, 2]

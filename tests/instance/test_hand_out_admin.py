@@ -20,22 +20,22 @@ def test_admin_a_request_to_an_engine_that_ends_gets_the_reason(
     stage: Any = None
     meta: Any = SimpleNamespace(ledger=SimpleNamespace(head=None))
     limits = BatchLimits(bytes_max=1, events_max=1)
-    asked = HandOut(ClientIdentity(destination="shop"), stage, meta, stage=stage, limits=limits, directory=tmp_path)
+    requested = HandOut(ClientIdentity(destination="shop"), stage, meta, stage=stage, limits=limits, directory=tmp_path)
     gate, heard = threading.Event(), list[Exception]()
-    monkeypatch.setattr(asked, "_try_next", lambda **_: gate.wait(30) and None)
-    assert asked.next(0.01) is None
-    asked._running = None  # Another attempt waits behind the one that is running.
+    monkeypatch.setattr(requested, "_try_next", lambda **_: gate.wait(30) and None)
+    assert requested.next(0.01) is None
+    requested._running = None  # Another attempt waits behind the one that is running.
 
     def wait() -> None:
         with pytest.raises(NotStartedError) as refused:
-            asked.next(30)
+            requested.next(30)
         heard.append(refused.value)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     threading.Timer(0.2, gate.set).start()
-    asked.close()
+    requested.close()
     waiting.join(30)
     assert "the engine of shop was stopped at this moment" in str(heard[0])
     with pytest.raises(NotStartedError, match="was stopped at this moment"):
-        asked.next(0.0)
+        requested.next(0.0)

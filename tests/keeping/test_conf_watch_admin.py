@@ -174,12 +174,12 @@ def test_admin_a_change_that_cannot_be_written_down_waits_until_it_can(
     conf: Conf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = ConfWatch(conf.directory, "test")
-    with monkeypatch.context() as full, structlog.testing.capture_logs() as told:
+    with monkeypatch.context() as full, structlog.testing.capture_logs() as reported:
         full.setattr("sluice.cdc_engine.keeping.conf_watch.keep", disk_is_full)
         conf.put("shop", OTHER)
         assert not changes(watch)
         assert ports(watch)["shop"] == 3306, "an engine that is started now is not one of another conf/"
-        assert [each["event"] for each in told] == ["conf_in_use_not_written"], "once"
+        assert [each["event"] for each in reported] == ["conf_in_use_not_written"], "once"
         again = ConfWatch(conf.directory, "test")
         assert ports(again)["shop"] == 3306
     assert watch.look()

@@ -86,9 +86,9 @@ def test_an_invalid_revision_is_refused_as_a_whole_until_it_is_corrected(conf: P
     assert f"is refused, revision {good[:12]} stays in use: destinations/crm.yaml: source.prot" in problem
     status = CliRunner().invoke(app, ["status", "--verbose"], env={"COLUMNS": "400"})
     checked = CliRunner().invoke(app, ["check"], env={"COLUMNS": "400"})
-    for told in (status.output, checked.output):
-        assert f"conf/ is revision {good[:12]} of file://" in told
-        assert f"revision {wrong[:12]} of" in told
+    for reported in (status.output, checked.output):
+        assert f"conf/ is revision {good[:12]} of file://" in reported
+        assert f"revision {wrong[:12]} of" in reported
     repository.git("reset", "-q", "--hard", good)
     assert not problems(pulled(conf)), "the refused revision was taken back"
     repository.commit(shop=OTHER, crm=GOOD)

@@ -31,7 +31,7 @@ from tests.keeping.fix_remote_conf import GOOD, OTHER, TOKEN, WRONG, HttpSource,
 pytestmark = pytest.mark.seeds
 
 TWO = {"destinations/crm.yaml": GOOD, "destinations/shop.yaml": OTHER}
-CUTS = (1024, 1124, 2048)  # After the first file, in the head of the second one, and after it: the end is missing.
+SIZES = (1024, 1124, 2048)  # After the first file, in the head of the second one, and after it: the end is missing.
 DAMAGE = ["gz", "encrypted zip", "method of a zip"]
 
 
@@ -52,14 +52,14 @@ def damaged(kind: str) -> bytes:
         return packing.compress(large[:30_000]) + packing.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 100
     content, field = bytearray(zip_of(TWO)), {"encrypted zip": (6, 8, 1), "method of a zip": (8, 10, 99)}[kind]
     for head, at in ((b"PK\3\4", field[0]), (b"PK\1\2", field[1])):
-        place = content.find(head)
-        while place >= 0:
-            content[place + at] = field[2]
-            place = content.find(head, place + 1)
+        index = content.find(head)
+        while index >= 0:
+            content[index + at] = field[2]
+            index = content.find(head, index + 1)
     return bytes(content)
 
 
-@pytest.mark.parametrize("sent", CUTS)
+@pytest.mark.parametrize("sent", SIZES)
 def test_a_connection_that_ends_early_leaves_the_last_good_revision(conf: Path, source: HttpSource, sent: int) -> None:
     source.put(tar_of({**TWO, "sluice.yaml": ""}, "w:"), '"1"')
     pulled(conf)
@@ -72,7 +72,7 @@ def test_a_connection_that_ends_early_leaves_the_last_good_revision(conf: Path, 
     assert source.answers == [200, 200, 200]
 
 
-@pytest.mark.parametrize("written", CUTS)
+@pytest.mark.parametrize("written", SIZES)
 def test_a_tar_file_that_is_being_written_is_refused_until_it_is_whole(conf: Path, written: int) -> None:
     file, whole = conf.parent / "conf.tar", tar_of(TWO, "w:")
     describe(conf, kind="archive", url=file.as_uri())
@@ -209,7 +209,7 @@ def test_a_git_server_that_does_not_answer_leaves_no_process(conf: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("asked", "sent"),
+    ("requested", "sent"),
     [
         ("https://git.example.com:8443/other.git", True),
         ("https://git.example.com/conf.git", False),
@@ -217,11 +217,11 @@ def test_a_git_server_that_does_not_answer_leaves_no_process(conf: Path, monkeyp
         ("https://example.com:8443/conf.git", False),
     ],
 )
-def test_git_sends_the_login_to_its_server_only(tmp_path: Path, asked: str, sent: bool) -> None:
+def test_git_sends_the_login_to_its_server_only(tmp_path: Path, requested: str, sent: bool) -> None:
     settings = settings_of("https://sluice@git.example.com:8443/conf.git", "bG9naW4=")
     words = [word for name, value in settings for word in ("-c", f"{name}={value}")]
     done = subprocess.run(
-        ["git", *words, "config", "--get-urlmatch", "http.extraHeader", asked],
+        ["git", *words, "config", "--get-urlmatch", "http.extraHeader", requested],
         cwd=tmp_path,
         env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
         capture_output=True,

@@ -14,24 +14,28 @@ from sluice.cdc_engine.keeping import acts, orders
 @pytest.mark.found
 def test_admin_a_start_of_what_nobody_stopped_says_that_it_changes_nothing(tmp_path: Path) -> None:
     """Defect 18: `instance start` waited for 40 s and did not say that there was no stop to remove."""
-    told = acts.start("shop", tmp_path, seconds=0.0)
-    assert not told.done
-    assert told.message.startswith("nothing was changed: no operator had stopped shop, and no process runs the engine")
-    assert "tries again every few seconds. Start an engine process with `sluice up` or `sluice engine`" in told.message
+    reported = acts.start("shop", tmp_path, seconds=0.0)
+    assert not reported.done
+    assert reported.message.startswith(
+        "nothing was changed: no operator had stopped shop, and no process runs the engine"
+    )
+    assert (
+        "tries again every few seconds. Start an engine process with `sluice up` or `sluice engine`" in reported.message
+    )
     with contextlib.ExitStack() as ending:
         lease = open_lease(tmp_path)
         ending.callback(lease.release)
         assert lease.try_acquire()
-        told = acts.start("shop", tmp_path, seconds=0.0)
-        assert told.done
-        assert "no operator had stopped shop, and process" in told.message
-        assert told.message.endswith("runs its engine")
+        reported = acts.start("shop", tmp_path, seconds=0.0)
+        assert reported.done
+        assert "no operator had stopped shop, and process" in reported.message
+        assert reported.message.endswith("runs its engine")
 
 
 def test_admin_a_start_removes_an_operators_stop(tmp_path: Path) -> None:
     orders.stay_stopped(tmp_path)
-    told = acts.start("shop", tmp_path, seconds=0.0)
-    assert told.message.startswith("shop may run, and no process runs it")
+    reported = acts.start("shop", tmp_path, seconds=0.0)
+    assert reported.message.startswith("shop may run, and no process runs it")
     assert orders.stopped(tmp_path) is None
 
 
@@ -41,6 +45,6 @@ def test_admin_a_release_names_the_destination_that_no_host_has_taken(
     lease = open_lease(tmp_path)
     assert lease.try_acquire()
     monkeypatch.setattr(orders, "requested", lambda _: lease.release())
-    told = acts.release("shop", tmp_path, seconds=0.0)
-    assert told.done
-    assert told.message.endswith("; no other host has taken shop yet")
+    reported = acts.release("shop", tmp_path, seconds=0.0)
+    assert reported.done
+    assert reported.message.endswith("; no other host has taken shop yet")

@@ -22,7 +22,7 @@ from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, 
 from sluice.cdc_engine.records.location import record_store
 from tests.fix_ledgers import at, full_ledger
 from tests.parser.proxy import Proxy
-from tests.records.fix_locations import SHARED, place_of
+from tests.records.fix_locations import SHARED, location_of
 from tests.waiting import wait_for
 
 
@@ -49,7 +49,7 @@ class Held:
 
 @pytest.fixture(params=SHARED)
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
-    return place_of(request.param, request, tmp_path)
+    return location_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
 @pytest.fixture
 def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LedgerLocation, Callable[[str], Any]]]:
     """Returns a location in ZooKeeper, and what a client sees of the node of a destination."""
-    location = place_of("zookeeper39", request, tmp_path)
+    location = location_of("zookeeper39", request, tmp_path)
     client = KazooClient(hosts=location.zookeeper.hosts)
     client.start()
 
@@ -319,7 +319,7 @@ def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
     """The database may have stored the write whose answer is lost, or may never have received it. The next write continues from the real
     state.
     """
-    location = place_of("postgres16", request, tmp_path)
+    location = location_of("postgres16", request, tmp_path)
     port = request.getfixturevalue("postgres16").port
     with Proxy(port) as line:
         meta = open_meta(dataclasses.replace(location, url=location.url.replace(f":{port}/", f":{line.port}/")), Held())
@@ -328,13 +328,13 @@ def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
         def lost(piece: bytes) -> bytes:
             if b"UPDATE" not in piece:
                 return piece
-            line.tamper = line.asked = bytes
+            line.tamper = line.requested = bytes
             raise ConnectionResetError
 
         if kept:
             line.tamper = lost
         else:
-            line.asked = lost
+            line.requested = lost
         with pytest.raises(NotSharedError, match="Sluice tries again"):
             meta.update(lambda ledger: ledger.set_cursor(at(5)))
         assert meta.ledger.cursor == at(4), "its caller was told that it is not kept"

@@ -34,22 +34,22 @@ class Watched:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.told: list[Alarm] = []
-        self.watcher = AlarmWatcher(self.told.append, lambda: self.now)
+        self.reported: list[Alarm] = []
+        self.watcher = AlarmWatcher(self.reported.append, lambda: self.now)
 
     def see(self, status: EngineStatus, seconds: float = 1.0) -> list[Alarm]:
-        self.told.clear()
+        self.reported.clear()
         self.now += seconds
         self.watcher.see([*matters("shop", status)])
-        return list(self.told)
+        return list(self.reported)
 
 
 def test_an_alarm_is_sent_once_and_its_end_after_a_while_admin() -> None:
     watched = Watched()
     lost = dataclasses.replace(WELL, state="POSITION_LOST", reason="purged")
     assert watched.see(WELL) == []
-    (told,) = watched.see(lost)
-    assert (told.state, told.text, told.over) == ("POSITION_LOST", "purged", False)
+    (reported,) = watched.see(lost)
+    assert (reported.state, reported.text, reported.over) == ("POSITION_LOST", "purged", False)
     assert watched.see(lost) == []
     assert watched.see(WELL) == []
     assert watched.see(lost) == []  # The problem came and went.
@@ -78,11 +78,11 @@ def test_an_alarm_is_the_same_in_seconds_minutes_and_hours_admin() -> None:
 def test_a_start_that_fails_ends_no_alarm_of_a_table_admin() -> None:
     watched = Watched()
     watched.see(dataclasses.replace(WELL, stopped_tables=(STOP,)))
-    watched.told.clear()
+    watched.reported.clear()
     for _ in range(3):
         watched.now += QUIET_SECONDS
         watched.watcher.see_failed(failed("shop", LedgerLostError("gone")))
-    assert watched.told == [ALARM]
+    assert watched.reported == [ALARM]
     assert watched.see(WELL) == []
     assert {(each.key, each.over) for each in watched.see(WELL, QUIET_SECONDS)} == {
         ("engine", True), ("table shop.orders", True)
@@ -91,8 +91,8 @@ def test_a_start_that_fails_ends_no_alarm_of_a_table_admin() -> None:
 
 def test_tables_and_engines_that_cannot_start_are_alarms_admin() -> None:
     watched = Watched()
-    (told,) = watched.see(dataclasses.replace(WELL, stopped_tables=(STOP,)))
-    assert (told.key, told.state, told.text) == ("table shop.orders", "DDL_UNSUPPORTED", "shop.orders: why")
+    (reported,) = watched.see(dataclasses.replace(WELL, stopped_tables=(STOP,)))
+    assert (reported.key, reported.state, reported.text) == ("table shop.orders", "DDL_UNSUPPORTED", "shop.orders: why")
     assert failed("shop", LedgerLostError("gone")) == ALARM
 
 
@@ -133,18 +133,18 @@ def test_an_alarm_reaches_a_webhook_that_refused_it_first_admin(webhook: Any, mo
 
 
 def test_an_alarm_follows_no_redirect_of_a_webhook_admin() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Elsewhere(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append(f"POST {self.path}")
+            requested.append(f"POST {self.path}")
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(302)
             self.send_header("Location", "/other")
             self.end_headers()
 
         def do_GET(self) -> None:
-            asked.append(f"GET {self.path}")
+            requested.append(f"GET {self.path}")
             self.send_response(204)
             self.end_headers()
 
@@ -164,22 +164,22 @@ def test_an_alarm_follows_no_redirect_of_a_webhook_admin() -> None:
         server.shutdown()
         server.server_close()
         thread.join()
-    assert asked == ["POST /"] * TRIES
+    assert requested == ["POST /"] * TRIES
     assert "answered 302, a redirect" in lines[0]["reason"]
 
 
 def test_a_dead_handler_of_alarms_holds_up_no_other_admin() -> None:
-    answer, told = threading.Event(), threading.Event()
+    answer, reported = threading.Event(), threading.Event()
 
     def dead(_alarm: Alarm) -> None:
         answer.wait(60)
 
     def alive(_alarm: Alarm) -> None:
-        told.set()
+        reported.set()
 
     sender = AlarmSender([dead, alive])
     sender.send(ALARM)
-    assert told.wait(60)
+    assert reported.wait(60)
     assert not answer.is_set()
     answer.set()
     sender.close()
@@ -187,16 +187,16 @@ def test_a_dead_handler_of_alarms_holds_up_no_other_admin() -> None:
 
 def test_a_handler_of_alarms_that_fails_keeps_no_other_from_telling_admin() -> None:
     tries: list[Alarm] = []
-    told: list[Alarm] = []
+    reported: list[Alarm] = []
 
     def failing(alarm: Alarm) -> None:
         tries.append(alarm)
         raise ValueError
 
-    sender = AlarmSender([failing, handler_of(AlarmConfig(kind="log")), told.append], lambda _seconds: None)
+    sender = AlarmSender([failing, handler_of(AlarmConfig(kind="log")), reported.append], lambda _seconds: None)
     sender.send(ALARM)
     sender.close()
-    assert (len(tries), told) == (TRIES, [ALARM])
+    assert (len(tries), reported) == (TRIES, [ALARM])
 
 
 def test_an_alarm_webhook_wants_an_address_and_its_secrets_admin() -> None:
@@ -208,12 +208,12 @@ def test_an_alarm_webhook_wants_an_address_and_its_secrets_admin() -> None:
 
 def test_an_alarm_that_finds_its_queue_full_is_dropped_and_logged_admin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "WAITING_MAX", 2)
-    taken, may_go_on, told = threading.Event(), threading.Event(), list[Alarm]()
+    taken, may_go_on, reported = threading.Event(), threading.Event(), list[Alarm]()
 
     def slow(alarm: Alarm) -> None:
         taken.set()
         may_go_on.wait(60.0)
-        told.append(alarm)
+        reported.append(alarm)
 
     sender = AlarmSender([slow])
     sender.send(ALARM)
@@ -224,4 +224,4 @@ def test_an_alarm_that_finds_its_queue_full_is_dropped_and_logged_admin(monkeypa
     may_go_on.set()
     sender.close()
     assert [(line["event"], line["reason"]) for line in lines] == [("alarm_dropped", "too many alarms wait to be sent")]
-    assert len(told) == 3
+    assert len(reported) == 3

@@ -107,10 +107,10 @@ def test_the_endpoint_counts_the_requests_of_canal_clients(endpoint: Endpoint) -
     before = traffic_of("example").counters()
     for frame in (SUBSCRIPTION, GET, GET, number_field(3, 6) + bytes_field(5, b"")):
         session.answered(frame)
-    told = traffic_of("example").counters()
-    assert told.packets["GET"] - before.packets.get("GET", 0) == 2
-    assert told.packets["SUBSCRIPTION"] - before.packets.get("SUBSCRIPTION", 0) == 1
-    assert told.empty_batches - before.empty_batches == 1
+    reported = traffic_of("example").counters()
+    assert reported.packets["GET"] - before.packets.get("GET", 0) == 2
+    assert reported.packets["SUBSCRIPTION"] - before.packets.get("SUBSCRIPTION", 0) == 1
+    assert reported.empty_batches - before.empty_batches == 1
     session.answered(GET.replace(b"1001", b"abcd"))
     assert traffic_of("example").counters().errors[400] - before.errors.get(400, 0) == 1
     found = samples(endpoint)
@@ -138,9 +138,11 @@ def test_every_name_of_the_dashboard_and_of_the_docs_is_a_metric_admin(endpoint:
     traffic_of("shop").note("GET", 0.001, 10, error=400)
     known = {name for name, _ in samples(endpoint)}
     panels = json.loads(DASHBOARD.read_text())["panels"]
-    asked = {name for panel in panels for target in panel.get("targets", ()) for name in NAME.findall(target["expr"])}
-    assert len(asked) > 10
-    assert asked <= known
+    requested = {
+        name for panel in panels for target in panel.get("targets", ()) for name in NAME.findall(target["expr"])
+    }
+    assert len(requested) > 10
+    assert requested <= known
     table = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     named = {name.removesuffix("_total") for name in re.findall(r"`((?:canal|debezium|sluice)_\w+)`", table)}
     plain = {name.removesuffix("_total").removesuffix("_bucket") for name in known}

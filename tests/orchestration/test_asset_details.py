@@ -78,8 +78,8 @@ def test_what_dagster_would_refuse_is_refused_in_conf(words: dict[str, Any]) -> 
 def test_columns_of_the_lake_say_which_of_the_source_they_are(tmp_path: Path) -> None:
     config = described(tmp_path)
     sources = SourceColumns(config, "shop")
-    told = sources.metadata(ORDERS, (("id", "bigint"), ("gone", "string"), ("_sluice_order_key", "bigint")))
-    schema, lineage = told["dagster/column_schema"].value, told["dagster/column_lineage"].value
+    reported = sources.metadata(ORDERS, (("id", "bigint"), ("gone", "string"), ("_sluice_order_key", "bigint")))
+    schema, lineage = reported["dagster/column_schema"].value, reported["dagster/column_lineage"].value
     assert [column.name for column in schema.columns] == ["id", "gone", "_sluice_order_key"]
     (origin,) = lineage.deps_by_column.pop("id")
     assert (origin.asset_key, origin.column_name) == (source_key("shop", ORDERS), "id")
@@ -94,14 +94,14 @@ def test_the_lineage_of_a_column_that_a_transform_writes_is_what_it_reads(tmp_pa
     written = TransformConfig(function="rows:f", reads=("ID", "total"), writes=("Status", "size"))
     sources = SourceColumns(described(tmp_path, tables={ORDERS: TableConfig(transform=written)}), "shop")
     columns = (("id", "bigint"), ("status", "int"), ("size", "int"), ("_sluice_order_key", "bigint"))
-    told = sources.metadata(ORDERS, columns)
-    lineage = told["dagster/column_lineage"].value.deps_by_column
+    reported = sources.metadata(ORDERS, columns)
+    lineage = reported["dagster/column_lineage"].value.deps_by_column
     assert {name: [each.column_name for each in deps] for name, deps in lineage.items()} == {
         "id": ["id"],
         "status": ["id"],
         "size": ["id"],
     }
-    described_columns = {each.name: each.description for each in told["dagster/column_schema"].value.columns}
+    described_columns = {each.name: each.description for each in reported["dagster/column_schema"].value.columns}
     assert described_columns["size"] == described_columns["status"] == "written by rows:f from ID, total"
     assert described_columns["_sluice_order_key"] is None
 
@@ -134,9 +134,9 @@ def test_a_table_whose_values_go_to_quarantine_has_a_check_that_counts_them(tmp_
     assert graph.get_check_spec(dg.AssetCheckKey(delta_key("shop", ORDERS), QUARANTINE_CHECK))
     assert dg.AssetCheckKey(delta_key("shop", ITEMS), QUARANTINE_CHECK) not in graph.asset_check_keys
     assert quarantine_evaluation(config, "shop", ORDERS).passed, "nothing was ever put there"
-    places = [("shop", "orders", "note"), ("shop", "orders", "note"), ("shop", "items", "x")]
+    rows = [("shop", "orders", "note"), ("shop", "orders", "note"), ("shop", "items", "x")]
     names = ("database", "table", "column")
-    there = pa.table({name: [place[at] for place in places] for at, name in enumerate(names)})
+    there = pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
     deltalake.write_deltalake(config.quarantine_path("shop"), there)
     found = quarantine_evaluation(config, "shop", ORDERS)
     assert not found.passed
@@ -165,11 +165,11 @@ def test_a_quarantine_that_cannot_be_read_fails_its_check_and_no_run_that_has_me
 def test_the_lineage_of_a_materialization_has_a_limited_number_of_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = SourceColumns(described(tmp_path), "shop")
+    reported = SourceColumns(described(tmp_path), "shop")
     columns = [("added", "int"), ("id", "bigint")]
-    assert "dagster/column_lineage" in told.metadata(ORDERS, columns)
+    assert "dagster/column_lineage" in reported.metadata(ORDERS, columns)
     monkeypatch.setattr(table_catalog, "LINEAGE_COLUMNS_MAX", 1)
-    assert "dagster/column_lineage" not in told.metadata(ORDERS, columns)
+    assert "dagster/column_lineage" not in reported.metadata(ORDERS, columns)
 
 
 TYPED = (("id", "bigint"), *OWN_COLUMNS)  # The columns of a Delta table that `write_tables` creates.

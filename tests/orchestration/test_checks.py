@@ -174,14 +174,14 @@ def test_cascade_of_children_is_named_by_asset_and_check(tmp_path: Path, word: s
     write_tables(config.destination_dir("shop"), cascades=(key,))
     defs = build_definitions(config, make_fake_ports(config).ports())
     graph = defs.resolve_asset_graph()
-    told = (
+    reported = (
         "items_ibfk_1: (order_id) follows shop.orders (id) ON DELETE CASCADE, which changes rows without row events. "
         f"conf/ has cascades: {word}, so "
     )
     for name, said in (("items", True), ("orders", False)):
         asset = dg.AssetKey(["shop", name])
-        assert (told in str(graph.get(asset).metadata.get("foreign_keys", ""))) == said
-        assert (told in str(graph.get_check_spec(dg.AssetCheckKey(asset, TABLE_CHECK)).description)) == said
+        assert (reported in str(graph.get(asset).metadata.get("foreign_keys", ""))) == said
+        assert (reported in str(graph.get_check_spec(dg.AssetCheckKey(asset, TABLE_CHECK)).description)) == said
 
 
 HELD = PendingChange(

@@ -246,8 +246,8 @@ def test_an_error_of_an_iteration_is_reported_and_the_loop_continues(monkeypatch
     for loop in (WokenRunQueue(0.0, *wakes), WokenSensors({}, *wakes)):
         monkeypatch.setattr(daemon, "SENSOR_SECONDS", 0.0)
         steps = loop.core_loop(NOTHING, threading.Event())
-        told = [next(steps) for _ in range(8)]
-        assert [each.message.strip() for each in told if isinstance(each, SerializableErrorInfo)] == [
+        reported = [next(steps) for _ in range(8)]
+        assert [each.message.strip() for each in reported if isinstance(each, SerializableErrorInfo)] == [
             "OSError: disk full"
         ] * 2
 

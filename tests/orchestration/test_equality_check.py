@@ -68,9 +68,9 @@ def test_equality_a_result_says_what_was_compared_where_and_what_differs() -> No
     )
     result = result_of(KEY, found)
     assert (result.passed, result.description) == (False, "1 rows differ")
-    told = {name: value.value for name, value in result.metadata.items()}
-    assert told["position"] == "mysql-bin.000003:1234"
-    assert told["gtid_set"] == found.gtid_set
-    assert told["rows"] == 100
-    assert told["delta_version"] == 12
-    assert told["differences"] == "- chunk id from 1 to 50\n- id=7: v is 1 in the source and 2 in the lake"
+    reported = {name: value.value for name, value in result.metadata.items()}
+    assert reported["position"] == "mysql-bin.000003:1234"
+    assert reported["gtid_set"] == found.gtid_set
+    assert reported["rows"] == 100
+    assert reported["delta_version"] == 12
+    assert reported["differences"] == "- chunk id from 1 to 50\n- id=7: v is 1 in the source and 2 in the lake"

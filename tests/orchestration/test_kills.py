@@ -124,19 +124,19 @@ def test_a_run_whose_engine_stalls_amid_its_request_ends_before_it_writes(shop: 
     shop.shut("take")
     shop.capture(4)
     server = shop.reached("take")
-    asked = delivery(shop)
+    requested = delivery(shop)
     end = shop.capture(2)
     if stopped:
         os.kill(server, signal.SIGSTOP)
     try:
-        (run,) = shop.runs_of(asked)
+        (run,) = shop.runs_of(requested)
         assert shop.wait_until_ended(run.run_id, 90).status is S.FAILURE
         assert shop.lake() == before
     finally:
         shop.open("take")
         os.kill(server, signal.SIGCONT)
     shop.wait_until_acked(end)
-    assert shop.runs_of(asked)[0].status is S.FAILURE
+    assert shop.runs_of(requested)[0].status is S.FAILURE
 
 
 def _process_of_run(shop: DagsterStack) -> int:
@@ -224,10 +224,10 @@ def test_a_run_that_drains_merges_and_settles_batch_after_batch(shop: DagsterSta
         shop.wait_until_acked(shop.capture(3))
     assert len(shop.instance.get_runs()) == before, "no run was made for them"
     key = dg.AssetKey(["shop", "orders"])
-    told = shop.instance.fetch_materializations(key, limit=4).records
-    assert {each.run_id for each in told} == {run.run_id}
+    reported = shop.instance.fetch_materializations(key, limit=4).records
+    assert {each.run_id for each in reported} == {run.run_id}
     assert [
-        each.asset_materialization.metadata["rows_inserted"].value for each in told if each.asset_materialization
+        each.asset_materialization.metadata["rows_inserted"].value for each in reported if each.asset_materialization
     ] == [3] * 4
 
 

@@ -31,11 +31,11 @@ def pressed(root: Path, *, begun: bool) -> tuple[dg.ExecuteInProcessResult, Path
 def test_materialize_requests_a_snapshot_of_only_this_table(tmp_path: Path) -> None:
     result, directory = pressed(tmp_path, begun=True)
     assert result.success
-    (asked,) = SnapshotRecords(directory).all()
-    assert (asked.name, asked.state) == ("shop.orders", SnapshotState.WANTED)
+    (requested,) = SnapshotRecords(directory).all()
+    assert (requested.name, requested.state) == ("shop.orders", SnapshotState.WANTED)
     assert not result.asset_materializations_for_node("merge_shop"), "the publication will be one"
-    (told,) = result.asset_observations_for_node("merge_shop")
-    assert told.metadata["snapshot_state"].value == "WANTED"
+    (reported,) = result.asset_observations_for_node("merge_shop")
+    assert reported.metadata["snapshot_state"].value == "WANTED"
 
 
 def test_materialize_says_why_there_can_be_no_snapshot(tmp_path: Path) -> None:

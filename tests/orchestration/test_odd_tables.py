@@ -81,9 +81,9 @@ def test_a_table_that_raises_while_assets_are_defined_has_none(
         assert (delta_key("shop", table) in keys) is (table not in odd)
     line = made[-1]
     assert set(line.tables) == set(NAMES) - set(odd)
-    told = line.conf_troubles()
-    assert {sentence.split()[0] for sentence in told} == set(odd), "the engine's status names them"
-    assert all("no asset" in sentence for sentence in told)
+    reported = line.conf_troubles()
+    assert {sentence.split()[0] for sentence in reported} == set(odd), "the engine's status names them"
+    assert all("no asset" in sentence for sentence in reported)
 
 
 @pytest.mark.found

@@ -233,11 +233,11 @@ def test_admin_definitions_that_could_not_be_built_are_built_later(conf: Conf) -
     shown = ShownDefinitions(watch.in_use, build, lambda: now[0])
     conf.put("web")
     assert changes(watch)
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as reported:
         for now[0] in (0.0, 1.0, 11.0, 12.0, 22.0, 40.0):
             shown.look(watch.in_use)
     assert tries == [0.0, 11.0, 22.0]
-    assert [each["event"] for each in told] == ["definitions_not_reloaded", "definitions_reloaded"], "once each"
+    assert [each["event"] for each in reported] == ["definitions_not_reloaded", "definitions_reloaded"], "once each"
 
 
 def delta_assets(names: set[str]) -> set[str]:

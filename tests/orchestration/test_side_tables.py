@@ -76,8 +76,8 @@ def test_a_log_and_a_history_come_from_the_delta_table(tmp_path: Path) -> None:
         (log,) = instance.fetch_materializations(LOG, limit=9).records
         (history,) = instance.fetch_materializations(HISTORY, limit=9).records
     assert result.success
-    told: Any = history.asset_materialization.metadata if history.asset_materialization else {}
-    (origin,) = told["dagster/column_lineage"].value.deps_by_column["note"]
+    shown: Any = history.asset_materialization.metadata if history.asset_materialization else {}
+    (origin,) = shown["dagster/column_lineage"].value.deps_by_column["note"]
     assert (origin.asset_key, origin.column_name) == (delta_key("shop", ORDERS), "note")
     assert log.asset_materialization is not None
     assert "dagster/column_lineage" not in log.asset_materialization.metadata

@@ -18,7 +18,7 @@ class Proxy:
 
     def __init__(self, server_port: int) -> None:
         self.tamper: Callable[[bytes], bytes] = bytes
-        self.asked: Callable[[bytes], bytes] = bytes
+        self.requested: Callable[[bytes], bytes] = bytes
         self._server_port = server_port
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class Proxy:
         self.connection_count = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def turn_to(self, server_port: int) -> None:
+    def connect_to(self, server_port: int) -> None:
         """Sends new connections to another server. Open connections stay, as when a host name gets another address."""
         self._server_port = server_port
 
@@ -63,14 +63,14 @@ class Proxy:
         with self._lock:
             self.connection_count += 1
             self._open += [client, server]
-        threading.Thread(target=self._pump, args=(client, server, self._asked), daemon=True).start()
+        threading.Thread(target=self._pump, args=(client, server, self._requested), daemon=True).start()
         threading.Thread(target=self._pump, args=(server, client, self._tampered), daemon=True).start()
 
     def _tampered(self, piece: bytes) -> bytes:
         return self.tamper(piece)
 
-    def _asked(self, piece: bytes) -> bytes:
-        return self.asked(piece)
+    def _requested(self, piece: bytes) -> bytes:
+        return self.requested(piece)
 
     @staticmethod
     def _pump(source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:

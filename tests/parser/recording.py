@@ -103,9 +103,9 @@ class RecordingSink:
             self.blocks.append(block)
             events = row_events(block)
             begin = 0
-            for end, place in zip(block.transaction_events.tolist(), block.transaction_end.tolist(), strict=True):
+            for end, offset in zip(block.transaction_events.tolist(), block.transaction_end.tolist(), strict=True):
                 self.transactions.append(self._open + events[begin:end])
-                self.ends.append((block.file, place))
+                self.ends.append((block.file, offset))
                 self._open, begin = [], end
             self._open += events[begin:]
             self.changes += block.changes
@@ -151,11 +151,11 @@ class States:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self.told: list[tuple[str, str]] = []
+        self.reported: list[tuple[str, str]] = []
 
     def __call__(self, state: str, reason: str) -> None:
         with self._changed:
-            self.told.append((state, reason))
+            self.reported.append((state, reason))
             self._changed.notify_all()
 
     def wait(self, state: str, count: int = 1) -> str:
@@ -163,11 +163,11 @@ class States:
         end = time.monotonic() + DEADLINE_SECONDS
         with self._changed:
             while True:
-                reasons = [reason for told, reason in self.told if told == state]
+                reasons = [reason for reported, reason in self.reported if reported == state]
                 if len(reasons) >= count:
                     return reasons[count - 1]
                 left = end - time.monotonic()
-                assert left > 0, f"never {state}, but {self.told}"
+                assert left > 0, f"never {state}, but {self.reported}"
                 self._changed.wait(min(left, 0.2))
 
 

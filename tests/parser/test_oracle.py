@@ -89,9 +89,9 @@ def through_the_library(server: DatabaseServer, file: str, offset: int) -> tuple
             if type(event) in KINDS:
                 packet = event.packet.packet._data
                 name = f"{event.schema}.{event.table}"
-                place = event.packet.log_pos - event.packet.event_size
+                begin = event.packet.log_pos - event.packet.event_size
                 events.append(
-                    (stream.log_file, name, KINDS[type(event)], packet[1 : 1 + event.packet.event_size - 4], place)
+                    (stream.log_file, name, KINDS[type(event)], packet[1 : 1 + event.packet.event_size - 4], begin)
                 )
     finally:
         stream.close()
@@ -150,8 +150,8 @@ def test_mariadb_row_events_are_those_of_its_files(mariadb114: DatabaseServer) -
         again.sink.wait_for_rows(len(events))
         assert again.sink.events == events
         assert again.sink.ends == ends
-    places = [(event.file, event.position) for event in events]
-    assert places == sorted(set(places))
+    positions = [(event.file, event.position) for event in events]
+    assert positions == sorted(set(positions))
     in_files = rows_of_files(mariadb114.data_folder, {event.file for event in events})
     assert [event.body for event in events] == in_files[-len(events) :]
 

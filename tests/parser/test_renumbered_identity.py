@@ -70,7 +70,7 @@ def test_identity_numbers_given_again_are_noticed_though_the_file_that_was_read_
     run(server, f"PURGE BINARY LOGS TO 'binlog.{file_number(position.file) + 1:06d}'")
     with Capture.of(source_of(server)).running(position, wait=False) as capture:
         assert "used these GTIDs again" in capture.states.wait("POSITION_LOST")
-        assert STREAMING not in [state for state, _ in capture.states.told]
+        assert STREAMING not in [state for state, _ in capture.states.reported]
 
 
 def test_identity_numbers_that_the_server_gave_again_are_lost_by_name(fresh_server: ServerFactory) -> None:
@@ -81,4 +81,4 @@ def test_identity_numbers_that_the_server_gave_again_are_lost_by_name(fresh_serv
     insert(server, range(100, 120))
     with Capture.of(source_of(server)).running(position, wait=False) as capture:
         assert "which the engine has read" in capture.states.wait("POSITION_LOST")
-        assert STREAMING not in [state for state, _ in capture.states.told]
+        assert STREAMING not in [state for state, _ in capture.states.reported]

@@ -133,9 +133,9 @@ def test_servers_report_what_they_leave_out_of_their_binlog(fresh_server: Server
     for statement, is_replica in (("DO 0", False), (become, True), ("RESET SLAVE ALL", False)):
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(statement)
-        asking = SourceConnection(source_of(server))
-        facts = read_facts(asking)
-        asking.close()
+        querying = SourceConnection(source_of(server))
+        facts = read_facts(querying)
+        querying.close()
         assert (facts.unlogged_databases, facts.replicates_unlogged) == ("secret", is_replica)
 
 
@@ -181,8 +181,8 @@ def test_the_identity_of_a_replica_is_of_its_installation_and_its_server_id() ->
     assert len({each.replica_uuid for each in made}) == len(made)
     assert len({each.replica_id for each in made if not each.server_id}) == 3
     assert len({each.replica_host for each in made}) == 3
-    beside = [each.named("shop-1001") for each in made]
-    assert len({each.replica_id for each in beside}) == len({each.replica_uuid for each in beside}) == len(made)
+    renamed = [each.named("shop-1001") for each in made]
+    assert len({each.replica_id for each in renamed}) == len({each.replica_uuid for each in renamed}) == len(made)
 
 
 @pytest.mark.found
@@ -261,8 +261,8 @@ def test_a_server_that_is_set_up_wrongly_is_refused_with_all_reasons(fresh_mysql
 )
 def test_a_version_that_no_test_runs_is_a_warning_and_no_problem(version: str, mariadb: bool, why: str) -> None:
     warnings = source_warnings(ServerFacts(version=version, mariadb=mariadb, server_uuid="u", gtid_enabled=True))
-    told = [each for each in warnings if "is tested (" in each]
-    assert [each.startswith(why) for each in told] == [True] * bool(why)
+    reported = [each for each in warnings if "is tested (" in each]
+    assert [each.startswith(why) for each in reported] == [True] * bool(why)
 
 
 @pytest.mark.managed

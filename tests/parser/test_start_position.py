@@ -222,9 +222,9 @@ def test_identity_a_file_that_is_shorter_than_what_was_read_of_it_is_lost_whatev
 
 
 def test_identity_a_first_position_knows_when_its_file_was_created() -> None:
-    asked = dataclasses.replace(MYSQL, created={"binlog.000004": 3_000})
-    assert started(None, asked).position.file_created == 3_000
-    assert started(None, asked, StartChoice(file="binlog.000004", offset=4)).position.file_created == 3_000
+    requested = dataclasses.replace(MYSQL, created={"binlog.000004": 3_000})
+    assert started(None, requested).position.file_created == 3_000
+    assert started(None, requested, StartChoice(file="binlog.000004", offset=4)).position.file_created == 3_000
 
 
 def test_identity_a_new_epoch_is_above_all_that_were_ever_begun() -> None:

@@ -25,9 +25,9 @@ DUMPS = "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlo
 def assert_each_once_in_order(capture: Capture, count: int) -> list[RowEvent]:
     capture.sink.wait_for_rows(count)
     events = capture.sink.events
-    places = [(event.file, event.position) for event in events]
-    assert len(places) == count
-    assert places == sorted(set(places))
+    positions = [(event.file, event.position) for event in events]
+    assert len(positions) == count
+    assert positions == sorted(set(positions))
     assert capture.sink.ends == sorted(set(capture.sink.ends))
     return events
 
@@ -75,22 +75,22 @@ def test_a_killed_dump_thread_loses_and_doubles_nothing(shop: DatabaseServer) ->
 
 def test_a_lost_connection_within_a_transaction_loses_and_doubles_nothing(shop: DatabaseServer) -> None:
     """The connection is lost while the sink has the first part of a transaction that is larger than a read buffer."""
-    cut = threading.Event()
+    disconnected = threading.Event()
     with Proxy(shop.port) as proxy, capturing(source_of(shop, port=proxy.port)) as capture:
 
-        def cut_in_the_middle(block: Block) -> None:
-            if block.event_count and not block.transaction_count and not cut.is_set():
-                cut.set()
+        def disconnect_in_the_middle(block: Block) -> None:
+            if block.event_count and not block.transaction_count and not disconnected.is_set():
+                disconnected.set()
                 proxy.disconnect()
 
-        capture.sink.gate = cut_in_the_middle
+        capture.sink.gate = disconnect_in_the_middle
         with shop.connect(autocommit=False) as connection, connection.cursor() as cursor:
             for number in range(40):
                 cursor.execute("INSERT INTO shop.orders VALUES (%s, %s)", (number, "x" * 400_000))
             connection.commit()
         insert(shop, range(100, 110))
         assert_each_once_in_order(capture, 50)
-        assert cut.is_set()
+        assert disconnected.is_set()
         assert [len(transaction) for transaction in capture.sink.transactions][:1] == [40]
         assert proxy.connection_count > 1
 
@@ -316,4 +316,4 @@ def test_heartbeats_keep_an_idle_stream(shop: DatabaseServer, monkeypatch: pytes
         capture.sink.wait(lambda: capture.parser.counters.bytes > received + 300, "heartbeats")
         insert(shop, [2])
         assert_each_once_in_order(capture, 2)
-        assert RECONNECTING not in {state for state, _ in capture.states.told}
+        assert RECONNECTING not in {state for state, _ in capture.states.reported}

@@ -284,10 +284,10 @@ class StoredHandOut(HandOut):
             return self.store._room()
 
     @precondition(lambda self: self.model.handed_out)
-    @rule(cut=st.sampled_from((0, 1, 30, 400, 3000)))
-    def power_cut(self, cut: int) -> None:
+    @rule(lost_bytes=st.sampled_from((0, 1, 30, 400, 3000)))
+    def power_loss(self, lost_bytes: int) -> None:
         newest = max(self.directory.glob("*/*.events"))
-        os.truncate(newest, max(0, newest.stat().st_size - cut))
+        os.truncate(newest, max(0, newest.stat().st_size - lost_bytes))
         self._start()
 
 

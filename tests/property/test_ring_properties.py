@@ -68,9 +68,14 @@ def test_blocks_on_disk_take_no_space_in_the_ring(size: int, events: int) -> Non
     ],
 )
 def test_a_move_out_of_order_is_a_fault(move: object) -> None:
-    place = Mark(2, 4, 8)
+    reached = Mark(2, 4, 8)
     ring = Ring(
-        bytes_max=1, events_max=1, put=place.plus(0, 3, 3), complete=place.plus(0, 1, 1), get=place, ack=Mark(1, 1, 1)
+        bytes_max=1,
+        events_max=1,
+        put=reached.plus(0, 3, 3),
+        complete=reached.plus(0, 1, 1),
+        get=reached,
+        ack=Mark(1, 1, 1),
     )
     with pytest.raises(ValueError, match=r"out of order|not part of"):
         move(ring)  # type: ignore[operator]

@@ -15,7 +15,7 @@ SHARED = ("memory", "sqlite", *SERVERS)  # Stores that compare fencing tokens.
 KINDS = ("file", *SHARED)
 
 
-def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
+def location_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     """Returns a location without records."""
     name = f"shop_{uuid.uuid4().hex[:8]}"
     location = LedgerLocation(

@@ -96,14 +96,14 @@ def test_nodes_of_a_user_of_zookeeper_are_for_that_user_only(own_zookeeper: ZooK
     stored = store.read("ledger")
     assert stored is not None
     assert stored.text == "one"
-    stranger = KazooClient(hosts=own_zookeeper.hosts)
-    stranger.start()
+    anonymous = KazooClient(hosts=own_zookeeper.hosts)
+    anonymous.start()
     try:
         with pytest.raises(NoAuthError):
-            stranger.get("/otter/canal/destinations/guarded/sluice/ledger")
+            anonymous.get("/otter/canal/destinations/guarded/sluice/ledger")
     finally:
-        stranger.stop()
-        stranger.close()
+        anonymous.stop()
+        anonymous.close()
     other = ZooKeeperRecordStore(ZooKeeperServers(hosts=own_zookeeper.hosts), "guarded", 4.0)
     with pytest.raises(NotSharedError) as refused:
         other.read("ledger")

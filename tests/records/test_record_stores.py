@@ -24,12 +24,12 @@ from sluice.cdc_engine.records import files
 from sluice.cdc_engine.records.contract import RecordStore, StoredRecord
 from sluice.cdc_engine.records.files import LOCK_FILE, FileRecordStore
 from sluice.cdc_engine.records.location import record_store
-from tests.records.fix_locations import KINDS, SHARED, place_of
+from tests.records.fix_locations import KINDS, SHARED, location_of
 
 
 @pytest.fixture
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
-    return place_of(request.param, request, tmp_path)
+    return location_of(request.param, request, tmp_path)
 
 
 @pytest.fixture

@@ -54,9 +54,9 @@ def test_sasl_nodes_are_for_their_user_and_a_rotated_password_is_read_again(
     servers = sasl(server, tmp_path)
     store = ZooKeeperRecordStore(servers, "guarded", 4.0)
     version = store.write("ledger", "one", version=NOT_THERE)
-    stranger = ZooKeeperRecordStore(sasl(server, tmp_path, OTHER, "stranger"), "guarded", 4.0)
+    other_user = ZooKeeperRecordStore(sasl(server, tmp_path, OTHER, "stranger"), "guarded", 4.0)
     with pytest.raises(NotSharedError, match="NoAuthError") as refused:
-        stranger.read("ledger")
+        other_user.read("ledger")
     nobody = KazooClient(hosts=server.hosts)
     nobody.start()
     with pytest.raises(NoAuthError):

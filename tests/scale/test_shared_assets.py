@@ -69,7 +69,7 @@ def many(tmp_path: Path) -> Many:
     return Many(tmp_path)
 
 
-def told_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dict[str, Any]]:
+def reported_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dict[str, Any]]:
     records = instance.fetch_materializations(key, limit=9).records
     events = [each.asset_materialization for each in records]
     return [{name: value.value for name, value in event.metadata.items()} for event in events if event]
@@ -101,10 +101,10 @@ def test_a_run_reports_a_batch_with_one_event_per_database(many: Many, tmp_path:
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         result = many.merge(instance)
         assert result.success
-        (shop,), (crm,) = told_of(instance, SHOP), told_of(instance, CRM)
-        (own,) = told_of(instance, delta_key("shop", NAMED))
+        (shop,), (crm,) = reported_of(instance, SHOP), reported_of(instance, CRM)
+        (own,) = reported_of(instance, delta_key("shop", NAMED))
         for name in (FIRST, "shop.created_since"):
-            assert not told_of(instance, delta_key("shop", name))
+            assert not reported_of(instance, delta_key("shop", name))
         planned = [each for each in result.all_events if each.event_type_value == "ASSET_MATERIALIZATION_PLANNED"]
     assert not planned
     assert (shop["tables_changed"], crm["tables_changed"]) == (3, 1), "also a table that was created since"
@@ -123,8 +123,8 @@ def test_a_table_that_cannot_be_shown_hides_no_other(
     monkeypatch.setattr("sluice.orchestration.run.merge_reports.others_metadata", odd)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         assert many.merge(instance).success
-        assert told_of(instance, delta_key("shop", NAMED))
-        assert not told_of(instance, SHOP)
+        assert reported_of(instance, delta_key("shop", NAMED))
+        assert not reported_of(instance, SHOP)
 
 
 def test_a_run_is_requested_without_a_selection_of_assets(many: Many, tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_a_snapshot_run_reports_a_group_with_one_event_per_database(
     job = build_definitions(many.config, ports).resolve_job_def("snapshot_shop_job")
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         assert job.execute_in_process(instance=instance).success
-        (shop,), (crm,) = told_of(instance, SHOP), told_of(instance, CRM)
-        (own,) = told_of(instance, delta_key("shop", NAMED))
+        (shop,), (crm,) = reported_of(instance, SHOP), reported_of(instance, CRM)
+        (own,) = reported_of(instance, delta_key("shop", NAMED))
     assert (shop["tables_published"], shop["snapshot_rows"], shop["rows_inserted"]) == (2, 14, 14)
     assert f"| `{SECOND}` | 7 | 1 |" in shop["tables"]
     assert (crm["tables_published"], own["snapshot_rows"]) == (1, 7)
@@ -261,7 +261,7 @@ def test_a_publication_is_reported_at_the_asset_that_shows_the_table(many: Many,
 
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         assert job.execute_in_process(instance=instance).success
-        (shop,), (own,) = told_of(instance, SHOP), told_of(instance, delta_key("shop", NAMED))
+        (shop,), (own,) = reported_of(instance, SHOP), reported_of(instance, delta_key("shop", NAMED))
     assert shop == {"table": FIRST}
     assert "dagster/column_schema" in own
 

@@ -30,7 +30,7 @@ from tests.fix_ledgers import CLIENT, FileLedger, MemoryLedger
 
 MANY = 1 << 40
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
-STRANGER = ClientIdentity(destination="shop", client_id=7)
+UNSUBSCRIBED = ClientIdentity(destination="shop", client_id=7)
 
 
 class Engine:
@@ -156,10 +156,10 @@ def test_calls_for_what_is_not_there_have_their_own_errors(engine: Engine) -> No
     with pytest.raises(NotStartedError):
         CanalService(known=["shop"]).subscribe(CLIENT)
     for call in (
-        lambda: engine.service.get(STRANGER, 1, 1),
-        lambda: engine.service.get_without_ack(STRANGER, 1, 1),
-        lambda: engine.service.ack(STRANGER, 1),
-        lambda: engine.service.rollback(STRANGER),
+        lambda: engine.service.get(UNSUBSCRIBED, 1, 1),
+        lambda: engine.service.get_without_ack(UNSUBSCRIBED, 1, 1),
+        lambda: engine.service.ack(UNSUBSCRIBED, 1),
+        lambda: engine.service.rollback(UNSUBSCRIBED),
     ):
         with pytest.raises(NotSubscribedError):
             call()
@@ -170,10 +170,10 @@ def test_calls_for_what_is_not_there_have_their_own_errors(engine: Engine) -> No
 
 def test_a_destination_has_one_reader(engine: Engine) -> None:
     with pytest.raises(CanalServiceError, match="client 1001 reads it"):
-        engine.service.subscribe(STRANGER)
+        engine.service.subscribe(UNSUBSCRIBED)
     engine.service.unsubscribe(CLIENT)
-    engine.service.subscribe(STRANGER)
-    assert engine.meta.ledger.clients == (STRANGER,)
+    engine.service.subscribe(UNSUBSCRIBED)
+    assert engine.meta.ledger.clients == (UNSUBSCRIBED,)
 
 
 def test_who_unsubscribes_leaves_its_batches_to_the_next(engine: Engine, source: Source) -> None:
@@ -182,8 +182,8 @@ def test_who_unsubscribes_leaves_its_batches_to_the_next(engine: Engine, source:
     engine.service.unsubscribe(CLIENT)
     engine.service.unsubscribe(CLIENT)
     assert engine.meta.ledger.outstanding == ()
-    engine.service.subscribe(STRANGER)
-    assert numbers_in(engine.service.get_without_ack(STRANGER, MANY, MANY)) == [0, 1]
+    engine.service.subscribe(UNSUBSCRIBED)
+    assert numbers_in(engine.service.get_without_ack(UNSUBSCRIBED, MANY, MANY)) == [0, 1]
 
 
 def test_a_clients_filter_is_shown_now_and_after_a_restart(engine: Engine) -> None:

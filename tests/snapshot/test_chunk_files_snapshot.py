@@ -54,8 +54,8 @@ def test_a_chunk_without_its_rows_does_not_count_in_a_snapshot(tmp_path: Path) -
 
 def test_a_reader_that_stood_still_leaves_no_mixture_s3(tmp_path: Path) -> None:
     """Another reader took over, with other bounds. Then the first reader writes the rows that it had read, and its record."""
-    placed = StoredFiles(folder=tmp_path / "way", url=(tmp_path / "store").as_uri())
-    old, new = ChunksInStore(placed), ChunksInStore(placed)
+    stored = StoredFiles(folder=tmp_path / "way", url=(tmp_path / "store").as_uri())
+    old, new = ChunksInStore(stored), ChunksInStore(stored)
     old.prepare()
     _keep_rows(old, 1, (), ("10",), 3)
     assert [each.chunk.number for each in new.prepare()] == [1]
@@ -63,9 +63,9 @@ def test_a_reader_that_stood_still_leaves_no_mixture_s3(tmp_path: Path) -> None:
     _keep_rows(new, 2, ("10",), ("19",), 3)
     _keep_rows(new, 3, ("19",), (), 3)
     _keep_rows(old, 2, ("10",), ("20",), 3)
-    assert placed.rows() == 12, "one file too many, which the publication refuses"
+    assert stored.rows() == 12, "one file too many, which the publication refuses"
     assert [each.chunk.number for each in new.prepare()] == [1, 2], "the third does not follow any more"
-    assert placed.rows() == 6
+    assert stored.rows() == 6
 
 
 def _keep_rows(files: ChunksInStore, number: int, after: tuple[str, ...], up_to: tuple[str, ...], rows: int) -> None:

@@ -57,7 +57,7 @@ def test_rows_without_a_key_are_those_of_the_position_of_the_snapshot(
         f"CREATE TABLE {DATABASE}.log (n INT, t INT) ENGINE={engine}",
     )
     stop, writing = threading.Event(), threading.Event()
-    places: list[tuple[int, tuple[str, int]]] = []
+    ends: list[tuple[int, tuple[str, int]]] = []
 
     def write() -> None:
         with any_server.connect(autocommit=True) as connection, connection.cursor() as cursor:
@@ -66,7 +66,7 @@ def test_rows_without_a_key_are_those_of_the_position_of_the_snapshot(
                 number += 1
                 cursor.execute(f"INSERT INTO {DATABASE}.log VALUES ({number}, 0)")
                 end = binlog_end(connection)
-                places.append((number, (end.file, end.offset)))
+                ends.append((number, (end.file, end.offset)))
                 if number == 20:
                     writing.set()
 
@@ -77,13 +77,13 @@ def test_rows_without_a_key_are_those_of_the_position_of_the_snapshot(
         connect: Callable[[], RowReader] = lambda: open_reader(_source(any_server))  # noqa: E731
         table = SourceTable(connect, _table(any_server, "log"), chunk_rows=10)
         table.read(Chunk(number=1), tmp_path / "rows.parquet")
-        place = table.end()
+        reached = table.end()
     finally:
         stop.set()
         thread.join()
     table.close()
     rows = sorted(int(n or 0) for n in pq.read_table(tmp_path / "rows.parquet")["n"].to_pylist())
-    before = [number for number, end in places if end <= (place.file, place.offset)]
+    before = [number for number, end in ends if end <= (reached.file, reached.offset)]
     assert rows == list(range(1, len(rows) + 1))
     # A position is determined after its commit. So the last row may be older than a position that is recorded after it, but no other row.
     assert len(before) <= len(rows) <= len(before) + 1

@@ -104,12 +104,12 @@ def test_mysql_without_gtids_gets_a_lock_request_while_commits_wait(
             assert table.shows(position)
 
 
-@pytest.mark.parametrize(("told", "waits"), [((), False), ((("x", "0"),), False), ((("x", "0"), ("y", "2")), True)])
+@pytest.mark.parametrize(("reported", "waits"), [((), False), ((("x", "0"),), False), ((("x", "0"), ("y", "2")), True)])
 def test_commits_that_wait_are_read_off_either_name_of_the_counter(
-    told: tuple[tuple[str, str], ...], waits: bool
+    reported: tuple[tuple[str, str], ...], waits: bool
 ) -> None:
-    class Told:
+    class SemiSyncVariables:
         def texts(self, _sql: str) -> list[tuple[str, str]]:
-            return list(told)
+            return list(reported)
 
-    assert waits_for_replicas(Told()) is waits  # type: ignore[arg-type]
+    assert waits_for_replicas(SemiSyncVariables()) is waits  # type: ignore[arg-type]

@@ -215,9 +215,9 @@ def _literal(value: str | None) -> str:
 
 
 def test_a_busy_source_is_seen_over_a_connection_of_its_own_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
-    with reading(server) as reader, reading(server) as asking:
+    with reading(server) as reader, reading(server) as querying:
         waits: list[float] = []
-        answers = [asking.threads_running() + 99, asking.threads_running()]
+        answers = [querying.threads_running() + 99, querying.threads_running()]
         pace = ReadPace(PaceLimits(threads_running_max=98), lambda: answers.pop(0), wait=waits.append)
         read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", ReadRules(pace=pace))
     assert (len(waits), answers) == (1, [])

@@ -51,10 +51,10 @@ def test_a_busy_source_is_waited_for_longer_and_longer_snapshot() -> None:
 
 
 def test_during_a_chunk_the_source_is_queried_once_a_second_snapshot() -> None:
-    clock, asked = Clock(), list[float]()
+    clock, requested = Clock(), list[float]()
 
     def threads_running() -> int:
-        asked.append(clock.now)
+        requested.append(clock.now)
         return 1
 
     pace = ReadPace(
@@ -65,7 +65,7 @@ def test_during_a_chunk_the_source_is_queried_once_a_second_snapshot() -> None:
     )
     for _ in range(24):
         pace.after_rows(128)
-    assert len(asked) == 3
+    assert len(requested) == 3
 
 
 def test_without_limits_nothing_is_queried_and_nothing_waits_snapshot() -> None:

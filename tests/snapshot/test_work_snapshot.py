@@ -36,7 +36,7 @@ NAME = "shop.orders"
 TABLE = TableVersion(
     database="shop", table="orders", columns=(Column(name="id", type_code=3),), key=("id",), version="v1"
 )
-KEYS, CHUNK_KEYS, PLACE_BYTES = 12, 3, 32
+KEYS, CHUNK_KEYS, POSITION_BYTES = 12, 3, 32
 
 
 class CrashError(Exception):
@@ -103,7 +103,7 @@ class World:
             self.held[number] = (kind, key, value)
 
     def position(self, number: int) -> Position:
-        return Position(epoch=self.epoch, file="binlog.000001", offset=4 + PLACE_BYTES * number)
+        return Position(epoch=self.epoch, file="binlog.000001", offset=4 + POSITION_BYTES * number)
 
     def key(self, number: int) -> int:
         """Returns the order key of a change: the key of the position at which it ends."""
@@ -472,11 +472,11 @@ def test_nothing_is_done_for_a_snapshot_before_the_engine_has_begun(world: World
 @pytest.mark.parametrize("calls", range(1, 9))
 def test_what_was_read_under_another_conf_is_neither_read_on_nor_published(world: World, calls: int) -> None:
     """conf/ changes at each moment at which it is read. The next run reads the table again, according to the table's version."""
-    asked = [0]
+    requested = [0]
 
     def changed() -> str:
-        asked[0] += 1
-        return "destinations/shop.yaml in conf/ has changed" if asked[0] >= calls else ""
+        requested[0] += 1
+        return "destinations/shop.yaml in conf/ has changed" if requested[0] >= calls else ""
 
     dependencies = dataclasses.replace(world.dependencies(), conf_changed=changed)
     assert run_all(dependencies, 60.0)[NAME].step == SnapshotStep.WAIT

@@ -28,7 +28,7 @@ from sluice.console.reader_check import examine_reader
 from sluice.console.toolchain.database.options import Options
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
-from tests.instance.failover.fix_pair import DATABASE, TABLES, Pair, asked, run, start_when_waited_for
+from tests.instance.failover.fix_pair import DATABASE, TABLES, Pair, requested, run, start_when_waited_for
 from tests.snapshot.fix_reading import source_of
 from tests.waiting import wait_for
 
@@ -219,7 +219,7 @@ def test_a_file_that_begins_later_by_the_clock_of_the_replica_hides_no_transacti
     base = next(BASES)
     before = source_facts(pair.config.destinations["shop"]).executed
     row(pair, 1, base + 10)
-    wait_for("replicated", lambda: asked(pair.second, f"SELECT COUNT(*) FROM {DATABASE}.notes") == [(1,)])
+    wait_for("replicated", lambda: requested(pair.second, f"SELECT COUNT(*) FROM {DATABASE}.notes") == [(1,)])
     # The clock of the replica is behind, so its file begins before the transaction of the file before.
     run(pair.second, f"SET TIMESTAMP = {base + 5}", "FLUSH BINARY LOGS")
     row(pair, 2, base + 20)

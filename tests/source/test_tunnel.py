@@ -26,7 +26,7 @@ def test_the_host_key_is_always_checked_without_a_question() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "words"),
+    ("reported", "kind", "words"),
     [
         (
             "No ED25519 host key is known for jump\r\nHost key verification failed.",
@@ -39,8 +39,8 @@ def test_the_host_key_is_always_checked_without_a_question() -> None:
         ("", SourceConnectionError, "ended without a reason"),
     ],
 )
-def test_a_failure_says_what_to_do(told: str, kind: type[SluiceError], words: str) -> None:
-    found = failure_of(BASTION, told)
+def test_a_failure_says_what_to_do(reported: str, kind: type[SluiceError], words: str) -> None:
+    found = failure_of(BASTION, reported)
     assert type(found) is kind
     assert words in str(found)
     assert "sluice@jump.example.com:2222" in str(found)

@@ -99,19 +99,19 @@ def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
 def spark35_server(
     tmp_path_factory: pytest.TempPathFactory,
     stores_of_spark: Mapping[str, Mapping[str, str]],
-    azure_place: AzuriteServer,
-    gcs_place: FakeGcsServer,
+    azure_server: AzuriteServer,
+    gcs_server: FakeGcsServer,
 ) -> Iterator[SparkConnectServer]:
     """Starts a Spark 3.5 with Delta 3.3 without Sluice, and with clients of each kind of store."""
     folder = tmp_path_factory.mktemp("spark35")
     server = SPARK35.server(
         folder,
-        more={**azure_place.wasb_settings, **gcs_place.old_client_settings},
+        more={**azure_server.wasb_settings, **gcs_server.old_client_settings},
         stores=("spark35-google", "spark35-azure"),
     )
     for store, options in stores_of_spark.items():
         server.add_settings(spark_settings(store, options), spark_environment(store, options))
-    server.add_settings({}, azure_place.wasb_environment(folder))
+    server.add_settings({}, azure_server.wasb_environment(folder))
     try:
         yield server.start()
     finally:

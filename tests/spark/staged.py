@@ -233,7 +233,7 @@ class Records:
 
     def __init__(self) -> None:
         self.kept: dict[str, TableRecord] = {}
-        self.kept_beside: dict[tuple[str, str], TableRecord] = {}
+        self.side_records: dict[tuple[str, str], TableRecord] = {}
 
     def get(self, name: str) -> TableRecord | None:
         return self.kept.get(name)
@@ -245,10 +245,10 @@ class Records:
         self.kept.update(records)
 
     def side_table(self, name: str, kind: str) -> TableRecord | None:
-        return self.kept_beside.get((name, kind))
+        return self.side_records.get((name, kind))
 
     def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None:
-        self.kept_beside[name, kind] = record
+        self.side_records[name, kind] = record
 
     def forget_current_state_table(self, name: str) -> None:
         self.kept.pop(name, None)

@@ -41,18 +41,21 @@ def test_fault_spark_that_dies_while_sessions_are_opened_is_away(
 
 def test_the_settings_of_a_session_are_one_request() -> None:
     """Each merge opens a session, and each setting was a request to Spark."""
-    asked, given = list[dict[str, str]](), {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"}
+    requested, given = (
+        list[dict[str, str]](),
+        {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
+    )
 
     def config(operation: Any) -> SimpleNamespace:
-        asked.append({pair.key: pair.value for pair in operation.set.pairs})
+        requested.append({pair.key: pair.value for pair in operation.set.pairs})
         assert not operation.set.silent, "Spark refuses a setting that it does not accept"
         return SimpleNamespace(warnings=[])
 
     one = LakeSession(SimpleNamespace(conf=RuntimeConf(SimpleNamespace(config=config))))  # type: ignore[arg-type]
     one.configure(given)
     one.commit_as("app", 7, "{}")
-    assert asked[0] == given
-    assert [len(each) for each in asked] == [2, 3]
+    assert requested[0] == given
+    assert [len(each) for each in requested] == [2, 3]
 
 
 def test_a_spark_in_this_process_gets_each_setting() -> None:

@@ -64,11 +64,11 @@ class Behind(Broken):
         self.engine.start()
 
     def spark_dies(self) -> None:
-        self.line.turn_to(free_port())
+        self.line.connect_to(free_port())
         self.line.disconnect()
 
     def spark_is_back(self) -> None:
-        self.line.turn_to(self.port)
+        self.line.connect_to(self.port)
 
     def changes_and_is_equal(self) -> None:
         """Requires that the stream continues, and that the lake equals the source."""

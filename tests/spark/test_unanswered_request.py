@@ -170,9 +170,9 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
     name, stall = shop.captured.database, Stall(monkeypatch)
     shop.captured.run(f"DELETE FROM {name}.g WHERE id = 1")
     request = shop.request()
-    cut = shop.engine.outstanding()
-    assert cut is not None
-    assert cut.appendable
+    handed_out = shop.engine.outstanding()
+    assert handed_out is not None
+    assert handed_out.appendable
     shop.captured.run(
         f"INSERT INTO {name}.g VALUES (3, '')",
         f"INSERT INTO {name}.c VALUES (30, 3)",
@@ -182,7 +182,9 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
 
     def end() -> None:
         stall.end()
-        wait_for("the engine has carried it out", lambda: (head := shop.engine.outstanding()) is None or head != cut)
+        wait_for(
+            "the engine has carried it out", lambda: (head := shop.engine.outstanding()) is None or head != handed_out
+        )
 
     repeats = when == "before the next request"
     monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 1.0)
@@ -198,9 +200,9 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
         merged.set()
         return report
 
-    def ask_and_end(asks: RunCaller, reference: Any, *, append: bool) -> None:
+    def take_and_end(caller: RunCaller, reference: Any, *, append: bool) -> None:
         try:
-            take(asks, reference, append=append)
+            take(caller, reference, append=append)
         except BaseException:
             if repeats or when == "before the run ends":
                 end()
@@ -209,7 +211,7 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
     before = shop.versions()
     with monkeypatch.context() as patch:
         patch.setattr(run_batch, "merge_table", merge_g_and_end)
-        patch.setattr(RunCaller, "take", ask_and_end)
+        patch.setattr(RunCaller, "take", take_and_end)
         result = shop.run(request)
     assert result.success is repeats
     assert (shop.versions() == before) is not repeats, "a run that fails has written nothing"

@@ -32,21 +32,21 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Batch:
 
 
 def test_work_is_done_in_order_and_waits_for_a_free_slot() -> None:
-    beside, gate, done = BackgroundWriter(), threading.Event(), list[int]()
+    background, gate, done = BackgroundWriter(), threading.Event(), list[int]()
 
     def work(number: int) -> None:
         assert gate.wait(SECONDS_MAX)
         done.append(number)
 
     for number in range(WRITES_MAX):
-        beside.submit(partial(work, number))
-    more = threading.Thread(target=beside.submit, args=(partial(work, WRITES_MAX),))
+        background.submit(partial(work, number))
+    more = threading.Thread(target=background.submit, args=(partial(work, WRITES_MAX),))
     more.start()
     more.join(0.05)
     assert more.is_alive()
     gate.set()
     more.join(SECONDS_MAX)
-    beside.close()
+    background.close()
     assert done == list(range(WRITES_MAX + 1))
 
 

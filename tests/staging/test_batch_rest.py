@@ -19,10 +19,10 @@ class Following:
     """A service that always has another part. `asked`: how often it was read."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requested = 0
 
     def get_more(self, _client: ClientIdentity, taken: Batch, *_: Any, **__: Any) -> Batch:
-        self.asked += 1
+        self.requested += 1
         return taken
 
 
@@ -48,7 +48,7 @@ def rest(service: Following) -> hand_out._Rest:
 def test_a_batch_of_recent_changes_ends_after_its_first_small_part(clock: list[float]) -> None:
     service = Following()
     assert rest(service)(part(0.0, 10)) is NOTHING
-    assert service.asked == 0
+    assert service.requested == 0
 
 
 def test_a_batch_of_old_changes_continues_until_little_arrives(clock: list[float]) -> None:
@@ -66,7 +66,7 @@ def test_a_batch_continues_while_much_arrives(clock: list[float]) -> None:
     for _ in range(3):
         assert read(much) is much
         clock[0] += hand_out.GET_SECONDS
-    assert service.asked == 3
+    assert service.requested == 3
 
 
 def test_the_limit_between_live_and_old_is_two_seconds_after_a_commit(clock: list[float]) -> None:

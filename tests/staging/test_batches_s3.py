@@ -109,8 +109,8 @@ def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
         assert here == folder
     elsewhere = store.directory(tmp_path, "another") / known.path
     with local_copy(elsewhere, stored.url, store.options) as here:
-        brought = read_staged_batch(here, stored.url)
-        (segment,) = brought.tables[0].changes
+        downloaded = read_staged_batch(here, stored.url)
+        (segment,) = downloaded.tables[0].changes
         assert segment.stored == f"{stored.url}/{segment.file.name}"
         assert pq.read_table(segment.file).num_rows == 3
         assert (here / "manifest.json").stat().st_mtime <= json.loads((here / "manifest.json").read_text())[
@@ -239,9 +239,9 @@ def test_s3_files_that_a_run_uploads_for_spark_stay_until_its_sessions_close(
     left = StoreFolder(f"{url}/1000000000-killed", {})
     left.put(rows)
     uploaded = UploadedFiles(UploadSettings(url=url))
-    places = [uploaded.location(rows), uploaded.location(rows / "one.parquet")]
-    assert all(location.startswith(f"{url}/") for location in places)
-    assert StoreFolder(places[0], {}).sizes() == {"_uploaded": 0, "one.parquet": (rows / "one.parquet").stat().st_size}
+    urls = [uploaded.location(rows), uploaded.location(rows / "one.parquet")]
+    assert all(location.startswith(f"{url}/") for location in urls)
+    assert StoreFolder(urls[0], {}).sizes() == {"_uploaded": 0, "one.parquet": (rows / "one.parquet").stat().st_size}
     assert not left.sizes()
     uploaded.close()
     assert StoreFolder(url, {}).sizes() == {}
@@ -262,11 +262,11 @@ def test_s3_a_store_that_fails_is_reported_without_credentials_and_nothing_is_lo
     if trouble == "away":
         s3_prefix.named["aws_endpoint_url"] = options["aws_endpoint_url"] = "http://127.0.0.1:1"
     failing, fresh = (StagedBatches(s3_prefix.directory(tmp_path, host)) for host in ("host", "another"))
-    told = []
+    reported = []
     for act in (lambda: failing.publish(folder, LEDGER.ledger_id), lambda: failing.is_whole(known), fresh.trace):
         with pytest.raises(StagingError) as raised:
             act()
-        told.append(str(raised.value))
+        reported.append(str(raised.value))
     with pytest.raises(SparkJobError) as away, local_copy(folder, s3_prefix.batch(folder.name).url, options):
         pass
     assert not isinstance(away.value, StagedBatchError)
@@ -274,7 +274,7 @@ def test_s3_a_store_that_fails_is_reported_without_credentials_and_nothing_is_lo
     with pytest.raises(StagingError, match="LAKE_SECRET"):
         failing.is_whole(known)
     for secret in (SECRET_KEY, ACCESS_KEY, "another-secret"):
-        assert secret not in f"{told} {away.value} {failing._location!r} {directory!r} {s3_prefix.batch('x')!r}"
+        assert secret not in f"{reported} {away.value} {failing._location!r} {directory!r} {s3_prefix.batch('x')!r}"
     monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
     failing.remove(tmp_path / "staging" / "gone", LEDGER.ledger_id)
     assert batches.is_whole(known)

@@ -34,7 +34,7 @@ def begun(server: DatabaseServer, folder: Path) -> Pipeline:
     return Pipeline.of(server, DATABASE, folder)
 
 
-def told(staged: StagingResult) -> dict[tuple[str, ...], list[dict[str, Any]]]:
+def reported(staged: StagingResult) -> dict[tuple[str, ...], list[dict[str, Any]]]:
     return {
         (events.parent[1], *events.referenced): pq.read_table(staged.path / events.file).to_pylist()
         for events in staged.manifest.cascades
@@ -60,7 +60,7 @@ def test_cascade_events_are_what_went_and_which_keys_changed(
     )
     staged = pipeline.staged()
     assert not staged.stopped
-    found = told(staged)
+    found = reported(staged)
     assert [row["id"] for row in found["p", "id"]] == [1, 3]
     assert [(row["_sluice_operation"], row["code"]) for row in found["p", "code"]] == [
         (2, "c"),
@@ -99,10 +99,10 @@ def test_cascade_sequence_numbers_order_rows_of_all_tables_also_within_a_transac
     segments = [segment for segment in table.segments if isinstance(segment, ChangesSegment)]
     keys = [row for segment in segments for row in read_rows(staged.path, segment)["id"].to_pylist()]
     assert table.positions is not None
-    places = np.fromfile(staged.path / table.positions, "<i8").tolist()
-    deletes = told(staged)["p", "id"]
+    numbers = np.fromfile(staged.path / table.positions, "<i8").tolist()
+    deletes = reported(staged)["p", "id"]
     order = sorted(
-        [*zip(places, keys, strict=True), *((row["_sluice_sequence_number"], -row["id"]) for row in deletes)]
+        [*zip(numbers, keys, strict=True), *((row["_sluice_sequence_number"], -row["id"]) for row in deletes)]
     )
     assert [key for _, key in order] == [10, -1, 11, 12, 11, 111, 12, 112, -2, 13]
 

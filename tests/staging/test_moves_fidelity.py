@@ -178,10 +178,10 @@ VALUES: dict[pa.DataType, list[Any]] = {
 def test_fingerprints_are_equal_where_the_values_are_fidelity(of_type: pa.DataType) -> None:
     values = VALUES[of_type]
     column = pa.array([*values, *values], of_type)
-    found = [tuple(lanes) for lanes in fingerprints([column, column]).T.tolist()]
+    found = [tuple(sums) for sums in fingerprints([column, column]).T.tolist()]
     assert found[: len(values)] == found[len(values) :]
     assert len(set(found)) == len(values)
-    assert [tuple(lanes) for lanes in fingerprints([column[1:], column[1:]]).T.tolist()] == found[1:]
+    assert [tuple(sums) for sums in fingerprints([column[1:], column[1:]]).T.tolist()] == found[1:]
 
 
 def test_fingerprints_of_several_columns_depend_on_which_has_what_fidelity() -> None:

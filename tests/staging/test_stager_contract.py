@@ -90,14 +90,14 @@ def test_more_is_requested_until_there_is_none(make: Make, meta: MemoryLedger, t
     first, second = orders(1, end=50_000), orders(2, start=60_000)
     second = dataclasses.replace(second, start=first.end)
     rest = [second, NOTHING]
-    asked: list[Position | None] = []
+    requested: list[Position | None] = []
 
     def more(part: Batch) -> Batch:
-        asked.append(part.end)
+        requested.append(part.end)
         return rest.pop(0)
 
     staged = make(tmp_path, meta)(first, record(first), more)
-    assert asked == [first.end, second.end]
+    assert requested == [first.end, second.end]
     assert staged.rows == 2
 
 
@@ -118,8 +118,8 @@ def test_a_batch_without_changes_stages_no_table(make: Make, meta: MemoryLedger,
 def test_what_fails_leaves_nothing_and_can_be_done_again(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
     stager, part = make(tmp_path, meta), orders(1)
     (good,) = part.slices
-    cut = event(INSERT, [(1, 1, "x")])[:-1]
-    damaged = dataclasses.replace(good, block=block([(ORDERS, INSERT, cut)]))
+    truncated = event(INSERT, [(1, 1, "x")])[:-1]
+    damaged = dataclasses.replace(good, block=block([(ORDERS, INSERT, truncated)]))
     with pytest.raises(SluiceError):
         stager(batch(damaged), record(part), no_more)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

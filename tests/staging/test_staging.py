@@ -392,8 +392,8 @@ def test_any_division_into_blocks_stages_the_same_rows(
         (table, kind, [(n, n, str(n)) for n in numbers]) for table, kind, numbers in given_operations
     ]
     given_block = rows_block(*events)
-    cuts = sorted({0, len(events), *(len(events) * part // parts for part in range(parts))})
-    slices = [BlockSlice(given_block, first, last) for first, last in itertools.pairwise(cuts)]
+    bounds = sorted({0, len(events), *(len(events) * part // parts for part in range(parts))})
+    slices = [BlockSlice(given_block, first, last) for first, last in itertools.pairwise(bounds)]
     staged = stage(batch(*slices), "shop", 7, tmp_path_factory.mktemp("cut"))
     for table in (ORDERS, KEYLESS):
         wanted = [n for each, _, images in events if each is table for n, *_ in images]

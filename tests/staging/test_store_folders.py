@@ -49,18 +49,18 @@ def port_of(kind: str, request: pytest.FixtureRequest) -> int:
     return server.port
 
 
-def cut(proxy: Proxy, times: int) -> list[None]:
+def disconnect(proxy: Proxy, times: int) -> list[None]:
     """Makes the proxy interrupt this many connections when the first piece of a PUT passes. Returns a list with
     an item for each connection that is still to be interrupted."""
     left = [None] * times
 
-    def asked(piece: bytes) -> bytes:
+    def requested(piece: bytes) -> bytes:
         if piece.startswith(b"PUT") and left:
             left.pop()
             raise ConnectionResetError
         return piece
 
-    proxy.asked = asked
+    proxy.requested = requested
     return left
 
 
@@ -81,7 +81,7 @@ def refuse(proxy: Proxy, times: int) -> list[None]:
 
 @pytest.mark.servers
 @pytest.mark.store
-@pytest.mark.parametrize("fault", [cut, refuse])
+@pytest.mark.parametrize("fault", [disconnect, refuse])
 @pytest.mark.parametrize("kind", STORES)
 def test_store_fault_a_file_is_uploaded_although_a_request_fails_once(
     kind: str,

@@ -327,11 +327,11 @@ def test_a_lost_connection_forgets_only_the_open_transaction(store: MemoryEventS
 
 
 def test_the_reported_position_of_the_store_never_goes_back_admin(store: MemoryEventStore, source: Source) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def look() -> None:
         figures = figures_of(StreamCounters(), store.metrics(), 0.0)
-        told.append((figures.put_sequence, figures.ack_sequence))
+        reported.append((figures.put_sequence, figures.ack_sequence))
 
     store.put(source.block([1, 1]))
     first = store.get(16, 1)
@@ -346,7 +346,7 @@ def test_the_reported_position_of_the_store_never_goes_back_admin(store: MemoryE
     source.number, source.transaction = 1, 1
     store.put(source.block([1]))
     look()
-    assert told == [(2, 1), (3, 2), (3, 3), (4, 3)]
+    assert reported == [(2, 1), (3, 2), (3, 3), (4, 3)]
 
 
 def test_clear_forgets_everything_and_starts_at_the_acked_position(store: MemoryEventStore, source: Source) -> None:

@@ -93,13 +93,13 @@ def test_table_changes_and_their_schemas_come_back_as_they_were(shop: Restarts, 
     assert found[0].block.event_table.tolist() == [1]
 
 
-@pytest.mark.parametrize("cut", [1, 20, 300, 100_000])
+@pytest.mark.parametrize("lost_bytes", [1, 20, 300, 100_000])
 def test_fault_a_torn_tail_is_removed_after_the_last_whole_transaction(
-    shop: Restarts, source: Source, cut: int
+    shop: Restarts, source: Source, lost_bytes: int
 ) -> None:
     whole = stored(shop, source).put_position
     newest = shop.files()[-1]
-    os.truncate(newest, max(0, newest.stat().st_size - cut))
+    os.truncate(newest, max(0, newest.stat().st_size - lost_bytes))
     again = shop.open()
     end = again.put_position
     assert end is not None

@@ -18,7 +18,7 @@ from sluice.cdc_engine.store.prepared import PreparedFiles
 from tests.store.test_prepared_identity import FIRST, Event, Made, Reader, content_of, histories, in_files, over_hosts
 
 
-def place_after(count: int, epoch: int = 1) -> Position:
+def position_after(count: int, epoch: int = 1) -> Position:
     return dataclasses.replace(FIRST, epoch=epoch, offset=FIRST.offset * (count + 1))
 
 
@@ -47,15 +47,15 @@ def test_identity_a_second_stream_gives_each_commit_its_own_rows(
         for number in range(live_at):
             reader.read()
             reader.acked = min(number + 1, begin_at)  # The position of a consumer counts.
-        records, begin = reader.records, place_after(begin_at)
+        records, begin = reader.records, position_after(begin_at)
         assert isinstance(records, PreparedFiles)
-        beside = OwnPrepared(lambda name: records.recorded_before(name, begin))
+        other = OwnPrepared(lambda name: records.recorded_before(name, begin))
         for at in range(live_at, begin_at):
-            take(beside, history[at], place_after(at + 1, epoch).order_key)
-        beside.begin_stream()
-        beside.rewind(dataclasses.replace(FIRST, epoch=2, file="", offset=4) if goes_over else begin)
+            take(other, history[at], position_after(at + 1, epoch).order_key)
+        other.begin_stream()
+        other.rewind(dataclasses.replace(FIRST, epoch=2, file="", offset=4) if goes_over else begin)
         for at in range(begin_at, len(history)):
-            found = take(beside, history[at], place_after(at + 1, epoch).order_key)
+            found = take(other, history[at], position_after(at + 1, epoch).order_key)
             assert found == (history[at].rows if history[at].kind == "commit" else None)
 
 
@@ -63,13 +63,13 @@ def test_identity_a_record_that_is_committed_while_another_stream_reads_it_is_re
     records = PreparedFiles(tmp_path, lambda: None)
     records.begin()
     records.record(b"rows")
-    records.prepare("a", place_after(1).order_key)
-    held = records.recorded_before("a", place_after(1))
-    assert content_of(records.commit("a", place_after(2).order_key)) == b"rows"
+    records.prepare("a", position_after(1).order_key)
+    held = records.recorded_before("a", position_after(1))
+    assert content_of(records.commit("a", position_after(2).order_key)) == b"rows"
     assert content_of(held) == b"rows"
-    again = records.recorded_before("a", place_after(1))
+    again = records.recorded_before("a", position_after(1))
     (kept,) = tmp_path.glob("*.committed")
     kept.unlink()
     assert content_of(again) == b"rows"
     with pytest.raises(StagingError, match="is missing; Sluice looks for the record again"):
-        records.recorded_before("a", place_after(1))
+        records.recorded_before("a", position_after(1))

@@ -24,7 +24,7 @@ COMMITS = {
     *("add_constraint", "drop_constraint", "set_column_metadata", "compact", "vacuum", "restore"),
 }
 # The calls that check the fence: directly, by `SideTable.commit`, or in a task, which cannot check it.
-ASKS = {"check", "commit", "_committed"}
+CHECKS = {"check", "commit", "_committed"}
 # Code without a fence: it writes its own tables in a folder of the run, belongs to a demo without other hosts, or writes temporary files of
 # a machine's set-up.
 APART = {"console/demo", "console/toolchain", "spark_jobs/backfill/into.py::_as_table"}
@@ -56,13 +56,13 @@ def test_each_commit_checks_the_fence() -> None:
     found = [each for path in files for each in functions(path) if not each[0].startswith(tuple(APART))]
     writers = {name: calls(node) for name, node in found if COMMITS & calls(node)}
     assert len(writers) > 10
-    assert [name for name, made in writers.items() if not ASKS & made] == []
+    assert [name for name, made in writers.items() if not CHECKS & made] == []
 
 
 @pytest.mark.found
 def test_a_statement_that_commits_does_not_pass_by_the_fence() -> None:
     """Test for defect 5: nobody can write a function that commits without the fence."""
-    lane = LakeSession(None)
+    lake_session = LakeSession(None)
     for statement in (
         "MERGE INTO t",
         " INSERT INTO t",
@@ -72,6 +72,6 @@ def test_a_statement_that_commits_does_not_pass_by_the_fence() -> None:
         "VACUUM t",
     ):
         with pytest.raises(ValueError, match=r"must go through LakeSession\.commit"):
-            lane.sql(statement)
+            lake_session.sql(statement)
         with pytest.raises(Exception, match="a commit needs a fence"):
-            lane.commit("shop.orders", statement)
+            lake_session.commit("shop.orders", statement)

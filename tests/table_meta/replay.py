@@ -66,11 +66,11 @@ class Scene:
     def replay(self, history: TableHistory) -> Replayed:
         """Replays all events since the scene began, in their order."""
         replayed = Replayed([], [], [])
-        tells = file_format(self.server, self.file).logs_timestamps
+        logs = file_format(self.server, self.file).logs_timestamps
         for event_type, end, event in events_since(self.server, self.file, self.start):
             position = _position(self.file, end)
             if event_type == QUERY:
-                query = parse_query(event, 0, logs_timestamps=tells)
+                query = parse_query(event, 0, logs_timestamps=logs)
                 replayed.changes += history.apply(query.text, query.database, position, query.session)
             elif (
                 event_type == TABLE_MAP

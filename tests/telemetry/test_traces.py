@@ -76,10 +76,10 @@ def test_a_batch_is_one_trace_of_engine_and_run(collector: Collector, tmp_path: 
     assert len({span.span_id for span in there.values()}) == 5
     assert not any(map(failed, there.values()))
     assert whole.start_time_unix_nano == there["stage"].start_time_unix_nano == 10**18
-    told = {each.key: each.value for each in whole.attributes}
-    assert told["sluice.destination"].string_value == "shop"
-    assert (told["sluice.delivery"].int_value, told["sluice.rows"].int_value) == (7, 3)
-    assert [each.string_value for each in told["sluice.tables"].array_value.values] == ["shop.orders"]
+    reported = {each.key: each.value for each in whole.attributes}
+    assert reported["sluice.destination"].string_value == "shop"
+    assert (reported["sluice.delivery"].int_value, reported["sluice.rows"].int_value) == (7, 3)
+    assert [each.string_value for each in reported["sluice.tables"].array_value.values] == ["shop.orders"]
     path, headers = collector.requests[0]
     assert (path, {key.lower(): value for key, value in headers.items()}["x-key"]) == ("/v1/traces", "secret")
     assert collector.services == {"sluice"}

@@ -28,8 +28,8 @@ def packed_text(text: bytes) -> bytes:
 def bitmap(bits: list[bool], *, lowest_first: bool) -> bytes:
     octets = bytearray((len(bits) + 7) // 8)
     for index, bit in enumerate(bits):
-        place = index % 8 if lowest_first else 7 - index % 8
-        octets[index // 8] |= bit << place
+        bit_index = index % 8 if lowest_first else 7 - index % 8
+        octets[index // 8] |= bit << bit_index
     return bytes(octets)
 
 

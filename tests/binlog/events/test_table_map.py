@@ -107,8 +107,8 @@ def test_bytes_that_lie_give_a_format_error_or_a_table_map(
     body = bytearray(written[0])
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(body)))
-    for lying in (body, body[:cut]):
+    length = data.draw(st.integers(0, len(body)))
+    for lying in (body, body[:length]):
         try:
             table_map = parse_table_map(lying)
             table_map.collations(mariadb=data.draw(st.booleans()))

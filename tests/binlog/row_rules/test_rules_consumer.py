@@ -138,11 +138,11 @@ def test_masks_of_a_consumer_hash_truncate_and_empty_columns() -> None:
 
 
 def test_a_masked_column_shows_neither_its_default_nor_its_length() -> None:
-    told = dataclasses.replace(
+    reported = dataclasses.replace(
         ORDERS, columns=(ID, AMOUNT, dataclasses.replace(NOTE, default=("secret",), nullable=False))
     )
     rules = RowRules(masks=(mask("note", "hash"),))
-    decoder = RowDecoder(told, policy=ValuePolicy(rules=rules))
+    decoder = RowDecoder(reported, policy=ValuePolicy(rules=rules))
     assert (decoder.columns[2].default, decoder.columns[2].mysql_type, decoder.types[2].spark) == (
         (),
         "char(64)",
@@ -204,10 +204,10 @@ def test_digests_are_those_of_hashlib_for_every_length() -> None:
     assert hashed(pa.array([b"\xff\x00", None]), b"").to_pylist() == [hashlib.sha256(b"\xff\x00").hexdigest(), None]
 
 
-@pytest.mark.parametrize(("masked", "told"), [("note", False), ("amount", True)])
-def test_an_undecodable_value_of_a_masked_column_is_not_shown(masked: str, told: bool) -> None:
+@pytest.mark.parametrize(("masked", "reported"), [("note", False), ("amount", True)])
+def test_an_undecodable_value_of_a_masked_column_is_not_shown(masked: str, reported: bool) -> None:
     rules = RowRules(masks=(mask(masked, "null"),))
     with pytest.raises(TableStoppedError) as stopped:
         decoded(rules, (INSERT, [(1, 1, "ab\udcff")]))
     assert stopped.value.state == "TYPE_UNSUPPORTED"
-    assert ("because the value is masked" in stopped.value.reason) is not told
+    assert ("because the value is masked" in stopped.value.reason) is not reported

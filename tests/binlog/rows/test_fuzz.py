@@ -83,9 +83,9 @@ def test_a_truncated_event_is_refused_or_gives_its_first_rows(written: Block) ->
     data = written.buffer[start : start + length].tobytes()
     whole = decode(written.tables[0], data, int(written.event_kind[0]), int(written.event_version[0]))
     assert len(whole) == 8
-    for cut in range(length):
+    for size in range(length):
         try:
-            rows = decode(written.tables[0], data[:cut], int(written.event_kind[0]), int(written.event_version[0]))
+            rows = decode(written.tables[0], data[:size], int(written.event_kind[0]), int(written.event_version[0]))
         except BinlogFormatError:
             continue
         assert rows == whole[: len(rows)]

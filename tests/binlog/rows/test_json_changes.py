@@ -29,7 +29,7 @@ from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows import diffs
 from tests.binlog.plain_kernels import Guarded, GuardedRoom, plain
 from tests.binlog.rows.json_bytes import INSERT, REMOVE, REPLACE, Path, difference, document, path_text
-from tests.binlog.rows.test_json_diff import at, places
+from tests.binlog.rows.test_json_diff import at, paths_in
 
 KEYS = st.text(st.characters(codec="utf-8", exclude_characters='"\\'), max_size=4) | st.sampled_from(
     ["a", "b", "é", "k k", ""]
@@ -49,7 +49,7 @@ def pairs(draw: st.DrawFn) -> Pair:
     value, small = draw(VALUES), draw(st.booleans())
     before, model, logged = document(value, small=small), [copy.deepcopy(value)], b""
     for _ in range(draw(st.integers(0, 4))):
-        path = draw(st.sampled_from(places(model[0])))
+        path = draw(st.sampled_from(paths_in(model[0])))
         new, operation, here = draw(VALUES), draw(st.sampled_from([REPLACE, INSERT, REMOVE])), at(model[0], path)
         if operation == INSERT and isinstance(here, dict):
             key = draw(KEYS.filter(lambda key: key not in here))  # noqa: B023 - drawn at once
@@ -137,11 +137,11 @@ def change_plainly(before: bytes, logged: bytes, room: int, nodes: int = 64) -> 
     """Returns (status, text) for a document and differences directly after it, with no bytes around them."""
     out, offsets, tree = GuardedRoom(room), [0, 0], np.full((nodes, trees.NODE_FIELDS), -9, np.int64)
     stack = np.full(containers.STACK_SHAPE, -9, np.int64)
-    places_of = [
+    document_args = [
         LocatedValues(np.array([start]), np.array([len(each)])) for start, each in ((0, before), (len(before), logged))
     ]
     with np.errstate(over="ignore"):
-        status, _ = PLAIN.print_changes(Guarded(before + logged), *places_of, 0, offsets, out, tree, stack)
+        status, _ = PLAIN.print_changes(Guarded(before + logged), *document_args, 0, offsets, out, tree, stack)
     return int(status), bytes(out.data[: offsets[1]])
 
 
@@ -180,14 +180,14 @@ def test_each_buffer_and_count_of_nodes_is_enough_or_reported_as_too_small() -> 
 @given(pairs(), DAMAGE, DAMAGE, st.integers(0, 2), st.integers(0, 300))
 @example((document({"a": 1}), difference(REPLACE, "$.a", 2)), [], [], 0, 300)
 def test_damaged_documents_and_differences_are_never_read_or_written_outside(
-    pair: Pair, of_document: list[tuple[int, int]], of_differences: list[tuple[int, int]], cut: int, room: int
+    pair: Pair, of_document: list[tuple[int, int]], of_differences: list[tuple[int, int]], missing: int, room: int
 ) -> None:
     before, logged = damaged(pair[0], of_document), damaged(pair[1], of_differences)
-    logged = logged[: len(logged) - cut]
+    logged = logged[: len(logged) - missing]
     status, text = change_plainly(before, logged, room)
     if status == print_documents.DONE and (wanted := expected((before, logged))) is not None:
         assert text.decode() == wanted
-    if not (of_document or of_differences or cut) and room == 300:
+    if not (of_document or of_differences or missing) and room == 300:
         assert status in (print_documents.DONE, statuses.LEFT, statuses.ROOM)
 
 

@@ -22,10 +22,10 @@ VALUES = st.recursive(
 DOCUMENT = {"a": {"y": [1, 2, "three"], "k k": 1}, "s": 5, "long": "value"}
 
 
-def places(value: Any, path: Path = ()) -> list[Path]:
+def paths_in(value: Any, path: Path = ()) -> list[Path]:
     """Returns the paths of all values in a value, its own path first."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for leg, each in items for found in places(each, (*path, leg)))]
+    return [path, *(found for leg, each in items for found in paths_in(each, (*path, leg)))]
 
 
 def at(value: Any, path: Path) -> Any:
@@ -47,7 +47,7 @@ def written(value: Any, path: Path, draw: st.DataObject) -> str:
 def test_differences_make_what_the_model_makes(value: Any, draw: st.DataObject) -> None:
     before, model, logged = document(value), [copy.deepcopy(value)], b""
     for _ in range(draw.draw(st.integers(0, 5))):
-        path = draw.draw(st.sampled_from(places(model[0])))
+        path = draw.draw(st.sampled_from(paths_in(model[0])))
         new, operation = draw.draw(VALUES), draw.draw(st.sampled_from([REPLACE, INSERT, REMOVE]))
         here = at(model[0], path)
         if operation == INSERT and isinstance(here, dict):

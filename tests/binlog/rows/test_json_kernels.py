@@ -67,8 +67,8 @@ def bits_of(number: int) -> float:
 
 
 FINITE = st.integers(0, 2**64 - 1).map(bits_of).filter(math.isfinite) | st.floats(allow_nan=False, allow_infinity=False)
-PLACES = st.integers(0, 6).flatmap(lambda places: st.floats(-1e9, 1e9).map(lambda number: round(number, places)))
-DOUBLES = FINITE | PLACES | st.sampled_from(CORNERS)
+ROUNDED = st.integers(0, 6).flatmap(lambda places: st.floats(-1e9, 1e9).map(lambda number: round(number, places)))
+DOUBLES = FINITE | ROUNDED | st.sampled_from(CORNERS)
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, places=None).filter(
     lambda number: -30 <= int(number.as_tuple().exponent) <= 0 and len(number.as_tuple().digits) <= 60
 )
@@ -156,19 +156,19 @@ DAMAGE = st.lists(
 )
 
 
-def damaged(data: bytes, changes: list[tuple[int, int]], cut: int) -> bytes:
+def damaged(data: bytes, changes: list[tuple[int, int]], missing: int) -> bytes:
     changed = bytearray(data)
     for index, byte in changes:
         changed[index % len(changed)] = byte
-    return bytes(changed[: len(changed) - cut % len(changed)])
+    return bytes(changed[: len(changed) - missing % len(changed)])
 
 
 @settings(max_examples=250)
 @given(NESTED, st.booleans(), DAMAGE, st.integers(0, 3))
 def test_damaged_documents_are_refused_where_the_reader_refuses_them(
-    value: Any, small: bool, changes: list[tuple[int, int]], cut: int
+    value: Any, small: bool, changes: list[tuple[int, int]], missing: int
 ) -> None:
-    data = damaged(document(value, small=small), changes, cut)
+    data = damaged(document(value, small=small), changes, missing)
     try:
         assert printed(data) == [expected(data)]
     except ValueRefusedError:
@@ -191,9 +191,9 @@ def print_plainly(data: bytes, room: int) -> str | int:
 @given(NESTED, st.booleans(), DAMAGE, st.integers(0, 3), st.integers(0, 400))
 @example({"a": [1, 2.5, "x", None]}, True, [], 0, 0)
 def test_nothing_is_read_or_written_outside(
-    value: Any, small: bool, changes: list[tuple[int, int]], cut: int, room: int
+    value: Any, small: bool, changes: list[tuple[int, int]], missing: int, room: int
 ) -> None:
-    data = damaged(document(value, small=small), changes, cut)
+    data = damaged(document(value, small=small), changes, missing)
     try:
         found = print_plainly(data, room)
         assert found in (expected(data), statuses.ROOM) or expected(data) is None

@@ -127,6 +127,6 @@ def test_a_truncated_event_is_refused_or_ends_with_its_rows() -> None:
     content = event((before(), b"\x01\x01", {**before(), "a": CHANGE}))
     first = HEADER_BYTES + 13
     assert decode(content[:first]) == []
-    for cut in (*range(HEADER_BYTES, first), *range(first + 1, len(content))):
+    for size in (*range(HEADER_BYTES, first), *range(first + 1, len(content))):
         with pytest.raises(BinlogFormatError, match="ends within"):
-            decode(content[:cut])
+            decode(content[:size])

@@ -120,8 +120,10 @@ def test_damaged_events_are_errors_or_rows_and_nothing_else(change: Change, data
     """The event is cut anywhere after its header, or one byte of it is changed."""
     whole = partial_event(TABLE, [change])
     index = data.draw(st.integers(19, len(whole) - 1))
-    cut = data.draw(st.booleans())
-    damaged = whole[:index] if cut else whole[:index] + bytes([data.draw(st.integers(0, 255))]) + whole[index + 1 :]
+    truncated = data.draw(st.booleans())
+    damaged = (
+        whole[:index] if truncated else whole[:index] + bytes([data.draw(st.integers(0, 255))]) + whole[index + 1 :]
+    )
     given_block = block([(TABLE, change.kind, damaged)])
     try:
         found = sum(batch.num_rows for batch in RowDecoder(TABLE).chunks(given_block, np.arange(1)))

@@ -50,15 +50,15 @@ def test_an_order_key_is_the_offset_of_the_transaction_in_the_file_identity() ->
     given_block = block(
         [(ORDERS, INSERT, event(INSERT, [(1, 10, "a"), (2, 20, "b")]))], start=1000, file="binlog.000007", epoch=3
     )
-    placed = dataclasses.replace(given_block, event_transaction_offset=np.array([960], np.int64))
-    assert [row[ORDER_KEY] for row in decode(placed)] == [order_key(3, 7, 960)] * 2
+    located = dataclasses.replace(given_block, event_transaction_offset=np.array([960], np.int64))
+    assert [row[ORDER_KEY] for row in decode(located)] == [order_key(3, 7, 960)] * 2
 
 
 def test_a_position_without_an_order_key_is_an_error_identity() -> None:
     given_block = one(INSERT, [(1, 10, "a")])
-    placed = dataclasses.replace(given_block, event_transaction_offset=np.array([OFFSET_MAX + 1], np.int64))
+    located = dataclasses.replace(given_block, event_transaction_offset=np.array([OFFSET_MAX + 1], np.int64))
     with pytest.raises(BinlogFormatError, match="do not fit an order key"):
-        decode(placed)
+        decode(located)
 
 
 def test_a_commit_time_is_that_of_the_event() -> None:
@@ -133,11 +133,11 @@ def test_text_that_is_not_of_its_charset_stops_the_table_and_the_reason_names_co
 
 
 # The cut of 26 bytes is left out, because it leaves a valid event without rows.
-@pytest.mark.parametrize("cut", [cut for cut in range(1, 40) if cut != 26])
-def test_a_truncated_event_is_a_format_error_with_its_position(cut: int) -> None:
+@pytest.mark.parametrize("missing", [missing for missing in range(1, 40) if missing != 26])
+def test_a_truncated_event_is_a_format_error_with_its_position(missing: int) -> None:
     whole = event(UPDATE, [(1, 10, "abc"), (1, 11, "def")])
     with pytest.raises(BinlogFormatError) as caught:
-        decode(block([(ORDERS, UPDATE, whole[: len(whole) - cut])]))
+        decode(block([(ORDERS, UPDATE, whole[: len(whole) - missing])]))
     assert (caught.value.file, caught.value.offset) == ("binlog.000002", 4)
 
 

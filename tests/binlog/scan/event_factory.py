@@ -165,8 +165,8 @@ class NoHistory:
         self.resolved.append((table_map.table, position.offset))
         if table_map.table in self.stopped:
             version = TableVersion(database=table_map.database, table=table_map.table, columns=(), stopped=True)
-            told = self.for_consumers and version
-            raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "told to", told or None)
+            reported = self.for_consumers and version
+            raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "told to", reported or None)
         return TableVersion(database=table_map.database, table=table_map.table, columns=())
 
     def apply(

@@ -37,10 +37,10 @@ def test_rows_of_a_payload_have_the_position_of_its_transaction_identity() -> No
     end = make.offset
     events += make.transaction(3)
     blocks = feed(scanner(contiguous=True), events)
-    places, ends = what(blocks)
+    found_rows, ends = what(blocks)
     assert len(ends) == 3
     assert ends[1] == end
-    assert [index for index, _ in places[6:206]] == [begin] * 200
+    assert [index for index, _ in found_rows[6:206]] == [begin] * 200
     found = [index for block in blocks for index in block.event_transaction_offset.tolist()]
     assert len(found) == 6 + 200 + 1
     assert first_end < begin
@@ -85,8 +85,8 @@ def test_any_mix_in_any_buffers_is_the_same_as_without_compression_fidelity(
     uncut = feed(scanner(), events)
     assert what(blocks) == what(uncut)
     assert [body[19:] for body in bodies(blocks)] == [body[19:] for body in bodies(feed(scanner(), plain_events))]
-    places, ends = what(blocks)
-    assert [index for index, _ in places] == sorted(index for index, _ in places)
+    found_rows, ends = what(blocks)
+    assert [index for index, _ in found_rows] == sorted(index for index, _ in found_rows)
     assert len(ends) == len(content)
     assert ends[-1] == packed.offset
 
@@ -175,9 +175,9 @@ def test_events_of_mariadb_are_decompressed_one_by_one_fidelity() -> None:
         mariadb_query(make, "CREATE TABLE long (a INT)"),
     ]
     blocks = feed(scanner(history), events)
-    places, ends = what(blocks)
-    assert [index for index, _ in places] == starts
-    assert [body.endswith(images) for _, body in places] == [True] * 6 + [False]
+    found_rows, ends = what(blocks)
+    assert [index for index, _ in found_rows] == starts
+    assert [body.endswith(images) for _, body in found_rows] == [True] * 6 + [False]
     assert [kind for block in blocks for kind in block.event_kind.tolist()] == [1, 2, 3, 1, 2, 3, 1]
     assert ends[-1] == make.offset
     assert history.statements == [("CREATE TABLE long (a INT)", "shop", make.offset)]

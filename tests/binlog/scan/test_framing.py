@@ -29,14 +29,14 @@ def stream_of(transactions: int, rows: int = 2, row_bytes: int = 7) -> bytes:
 
 def pour(data: bytes, pieces: list[int], buffer_bytes: int) -> tuple[PacketFramer, list[Block]]:
     """The sizes of the pieces repeat until all data is delivered."""
-    framer, blocks, at, turn = PacketFramer(scanner(), buffer_bytes), [], 0, 0
+    framer, blocks, at, index = PacketFramer(scanner(), buffer_bytes), [], 0, 0
     while at < len(data):
         space = framer.space()
         assert len(space) > 0
-        count = min(len(space), pieces[turn % len(pieces)], len(data) - at)
+        count = min(len(space), pieces[index % len(pieces)], len(data) - at)
         space[:count] = data[at : at + count]
         blocks += list(framer.received(count))
-        at, turn = at + count, turn + 1
+        at, index = at + count, index + 1
     return framer, blocks
 
 

@@ -108,11 +108,11 @@ def test_a_set_with_tags_has_the_form_of_mysql_8_3() -> None:
     assert encoded == b"\x01\x02\0\0\0\0\0\x01" + plain + tagged
 
 
-@pytest.mark.parametrize("cut", range(1, 24 + 6))
-def test_a_truncated_set_with_tags_is_refused(cut: int) -> None:
+@pytest.mark.parametrize("missing", range(1, 24 + 6))
+def test_a_truncated_set_with_tags_is_refused(missing: int) -> None:
     encoded = GtidSet.parse(f"{A}:night:1-3").encoded()
     with pytest.raises(ValueError, match="not an encoded GTID set"):
-        GtidSet.decode(encoded[:-cut])
+        GtidSet.decode(encoded[:-missing])
 
 
 def test_mariadb_keeps_the_last_of_each_domain_in_stream_order() -> None:

@@ -82,18 +82,18 @@ def packed(events: Callable[[EventFactory], list[bytes]]) -> bytes:
     return inner(*events(EventFactory(checksum=False)))
 
 
-def told(blocks: list[Block]) -> list[tuple[str, int]]:
+def reported(blocks: list[Block]) -> list[tuple[str, int]]:
     """Returns the order keys in stream order: of row events, of table changes, and of ends of transactions."""
     found: list[tuple[str, int]] = []
     for block in blocks:
         found += [("change", change.order_key) for change in block.changes]
-        places = order_keys(block.epoch, 7, block.event_transaction_offset).tolist() if block.event_count else []
+        keys = order_keys(block.epoch, 7, block.event_transaction_offset).tolist() if block.event_count else []
         done = 0
         for last, end in zip(block.transaction_events.tolist(), block.transaction_end.tolist(), strict=True):
-            found += [("row", key) for key in places[done:last]]
+            found += [("row", key) for key in keys[done:last]]
             found.append(("end", order_key(block.epoch, 7, end)))
             done = last
-        found += [("row", key) for key in places[done:]]
+        found += [("row", key) for key in keys[done:]]
     return found
 
 
@@ -106,7 +106,7 @@ def test_an_order_key_is_above_what_ended_and_below_what_follows_identity(kinds:
     for number, kind in enumerate(kinds, start=1):
         starts.append((make.offset, len(events)))
         events += KINDS[kind](make, number)
-    found = told(feed(scanner(START, records), events))
+    found = reported(feed(scanner(START, records), events))
     last_end, last = -1, ("", -1)
     for what, key in found:
         if what == "row":
@@ -120,15 +120,15 @@ def test_an_order_key_is_above_what_ended_and_below_what_follows_identity(kinds:
     assert ends == sorted(set(ends))
     for offset, first in starts:
         begun = feed(scanner(dataclasses.replace(START, offset=offset), MemoryPrepared()), events[first:])
-        assert told(begun) == found[len(found) - len(told(begun)) :]
+        assert reported(begun) == found[len(found) - len(reported(begun)) :]
     without = feed(scanner(START, MemoryPrepared(), lambda _, table: table != "other"), events)
-    assert {key for what, key in told(without) if what == "row"} <= {key for what, key in found if what == "row"}
+    assert {key for what, key in reported(without) if what == "row"} <= {key for what, key in found if what == "row"}
 
 
 def test_rows_after_a_compressed_statement_are_above_it_and_below_the_end_identity() -> None:
     make = EventFactory()
     events = [make.mariadb_gtid(7), mariadb_query(make, "CREATE TABLE made (a INT)"), *rows(make), make.xid()]
-    found = told(feed(scanner(START, MemoryPrepared()), events))
+    found = reported(feed(scanner(START, MemoryPrepared()), events))
     assert [what for what, _ in found] == ["change", "row", "row", "row", "end"]
     assert found[0][1] < found[1][1] == found[2][1] == found[3][1] < found[4][1]
 

@@ -41,13 +41,13 @@ def poured(data: bytes, target: int, pieces: list[int], buffer_bytes: int = 4096
     """The sizes of the pieces repeat until all data is delivered."""
     position = dataclasses.replace(START, offset=target)
     framer = PacketFramer(scanner(start=position), buffer_bytes, FileBeginning(position, contiguous=True))
-    blocks, at, turn = [], 0, 0
+    blocks, at, index = [], 0, 0
     while at < len(data):
         space = framer.space()
-        count = min(len(space), pieces[turn % len(pieces)], len(data) - at)
+        count = min(len(space), pieces[index % len(pieces)], len(data) - at)
         space[:count] = data[at : at + count]
         blocks += list(framer.received(count))
-        at, turn = at + count, turn + 1
+        at, index = at + count, index + 1
     return framer, blocks
 
 

@@ -40,8 +40,8 @@ def test_load_data_as_a_statement_is_read_with_its_file_left_out_fidelity() -> N
     body = EventFactory().query(text, "shop")[19:-4]
     file = [make.query("BEGIN"), *(make.event(kind, b"\x07\x00\x00\x001,2\n") for kind in (17, 9, 11))]
     feed(scanner(history), [*file, make.event(18, body[:13] + bytes(13) + body[13:]), make.query("COMMIT")])
-    ((told, database, _),) = history.statements
-    assert (told, database) == (text, "shop")
+    ((reported, database, _),) = history.statements
+    assert (reported, database) == (text, "shop")
     broken = EventFactory()
     with pytest.raises(BinlogFormatError, match="too short"):
         feed(scanner(), [broken.query("BEGIN"), broken.event(18, bytes(20))])

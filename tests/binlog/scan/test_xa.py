@@ -64,10 +64,10 @@ def test_rows_come_with_the_commit_and_at_its_position_identity() -> None:
     end = make.offset
     events += make.transaction(21)
     blocks = feed(scanner(MemoryPrepared()), events)
-    places, ends = what(blocks)
-    assert [body[29:] for _, body in places][1:3] == [b"1", b"2"]
-    assert len(places) == 4
-    found = [place for block in blocks for place in block.event_transaction_offset.tolist()]
+    found_rows, ends = what(blocks)
+    assert [body[29:] for _, body in found_rows][1:3] == [b"1", b"2"]
+    assert len(found_rows) == 4
+    found = [begin for block in blocks for begin in block.event_transaction_offset.tolist()]
     assert found[0] < before < found[1] == found[2] < end < found[3]
     assert len(ends) == 4
     assert ends[2] == end

@@ -30,7 +30,7 @@ from tests.brokers.avro.registry_contract import RegistryContract, RegistryUnder
 from tests.brokers.fix_recorded import recorded
 
 REGISTRY = {"url": "http://127.0.0.1:8081"}
-PLACE = {"kind": "kafka", "servers": "k:1", "topic": "t", "format": "avro"}
+TARGET = {"kind": "kafka", "servers": "k:1", "topic": "t", "format": "avro"}
 
 
 class MemoryRegistryUnderTest:
@@ -221,5 +221,5 @@ def schemas(*names: str, kind: TypeCode = TypeCode.LONG):  # type: ignore[no-unt
 )
 def test_avro_settings_that_do_not_fit_are_refused(settings: dict[str, object], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
-        Kafka.model_validate({**PLACE, **settings})
-    assert Kafka.model_validate({**PLACE, "registry": REGISTRY}).bytes_max == 1 << 20
+        Kafka.model_validate({**TARGET, **settings})
+    assert Kafka.model_validate({**TARGET, "registry": REGISTRY}).bytes_max == 1 << 20

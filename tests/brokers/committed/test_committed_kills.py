@@ -121,7 +121,7 @@ def test_broker_kafka_has_every_message_once_after_kills_between_commit_and_ack(
         assert inserted == sorted(inserted)
 
 
-ASKING = """
+QUERY = """
 import sys
 from sluice.cdc_engine.brokers.kafka import CommittedOffsets
 
@@ -133,8 +133,8 @@ def test_defect_a_kafka_without_committed_offsets_ends_no_process(tmp_path: Path
     """Defect 70: with `transactional_id` and a new Kafka, the process of the engines usually ended with SIGSEGV in librdkafka."""
     server = KafkaServer(tmp_path).start()
     try:
-        command = [sys.executable, "-c", ASKING, server.servers]
-        asking = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
-        assert [(each.communicate()[0], each.returncode) for each in asking] == [(b"0\n", 0)] * 3
+        command = [sys.executable, "-c", QUERY, server.servers]
+        queries = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
+        assert [(each.communicate()[0], each.returncode) for each in queries] == [(b"0\n", 0)] * 3
     finally:
         server.kill()

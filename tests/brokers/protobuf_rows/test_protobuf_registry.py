@@ -38,7 +38,7 @@ from tests.brokers.protobuf_rows.compiled_schema import message_class
 from tests.brokers.test_broker_kafka import make_topic, read_records
 
 REGISTRY = {"url": "http://127.0.0.1:8081"}
-PLACE = {"kind": "kafka", "servers": "k:1", "topic": "t", "format": "protobuf_rows"}
+TARGET = {"kind": "kafka", "servers": "k:1", "topic": "t", "format": "protobuf_rows"}
 
 
 class TestMemoryRegistryForProtobuf(RegistryContract):
@@ -121,5 +121,5 @@ def test_protobuf_is_read_by_the_deserializer_of_confluent(kafka41: KafkaServer,
 )
 def test_protobuf_settings_that_do_not_fit_are_refused(settings: dict[str, object], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
-        Kafka.model_validate({**PLACE, **settings})
-    assert Kafka.model_validate({**PLACE, "registry": REGISTRY}).bytes_max == 1 << 20
+        Kafka.model_validate({**TARGET, **settings})
+    assert Kafka.model_validate({**TARGET, "registry": REGISTRY}).bytes_max == 1 << 20

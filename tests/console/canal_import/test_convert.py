@@ -131,7 +131,7 @@ def test_a_client_of_canal_with_a_wider_filter_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "include", "outside"),
+    ("requested", "include", "outside"),
     [
         (r"shop\.orders", r".*\..*", []),
         (r"shop\.orders,Shop\..*", r"shop\..*", []),
@@ -143,9 +143,9 @@ def test_a_client_of_canal_with_a_wider_filter_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_the_filter_of_a_canal_client_is_compared_with_the_captured_tables(
-    asked: str, include: str, outside: list[str]
+    requested: str, include: str, outside: list[str]
 ) -> None:
-    assert not_captured(asked, include, r"mysql\..*") == outside
+    assert not_captured(requested, include, r"mysql\..*") == outside
 
 
 def test_the_consumers_that_canal_left_are_a_file_that_is_named_and_a_ledger_wins(tmp_path: Path) -> None:

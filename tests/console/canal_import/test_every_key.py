@@ -92,8 +92,15 @@ def reported(found: Imported, key: str) -> set[str]:
     """Returns the kinds of the reported sentences that name the key."""
     named = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w]|\.\w)")
     kinds = ("taken", "left", "no_meaning")
-    said = {kind for told in found.findings.values() for kind in kinds if any(map(named.search, getattr(told, kind)))}
-    return said | {"taken" for told in found.findings.values() if any(map(named.search, told.secrets.values()))}
+    said = {
+        kind
+        for explained in found.findings.values()
+        for kind in kinds
+        if any(map(named.search, getattr(explained, kind)))
+    }
+    return said | {
+        "taken" for explained in found.findings.values() if any(map(named.search, explained.secrets.values()))
+    }
 
 
 @pytest.mark.found

@@ -18,16 +18,16 @@ from sluice.console.lake.progress_bars import ProgressBars
 from tests.waiting import wait_for
 
 NAME, COUNT = "shop.visits", 2_000_000
-PLACE = Position(epoch=1, file="binlog.000001", offset=4)
+POSITION = Position(epoch=1, file="binlog.000001", offset=4)
 
 
 def reading(records: SnapshotRecords, rows: int) -> SnapshotRecord:
     """Returns progress in which this many rows were read in ten seconds."""
-    begun = wanted(NAME, PLACE, 0.0).began(
-        PLACE, version="v", key=("id",), columns=(), rows_expected=COUNT, now=time.time() - 10
+    begun = wanted(NAME, POSITION, 0.0).began(
+        POSITION, version="v", key=("id",), columns=(), rows_expected=COUNT, now=time.time() - 10
     )
     record = begun.with_chunks(3, rows, 4711)
-    records.begin(wanted(NAME, PLACE, 0.0))
+    records.begin(wanted(NAME, POSITION, 0.0))
     return records.update(NAME, lambda _: record)
 
 

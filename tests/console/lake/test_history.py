@@ -141,14 +141,14 @@ def test_history_of_a_row_that_was_deleted_and_came_again() -> None:
 @pytest.mark.found
 def test_history_of_a_row_that_a_snapshot_read_has_no_commit_time() -> None:
     """Defect 28: `why` showed the time at which a snapshot read a row as the row's commit time."""
-    told = dataclasses.replace(commits(5)[0], snapshot="1f", last_commit_time_us=5)
-    (step,) = life.life(Rows({0: (5, "a")}), [told])
+    reported = dataclasses.replace(commits(5)[0], snapshot="1f", last_commit_time_us=5)
+    (step,) = life.life(Rows({0: (5, "a")}), [reported])
     assert (step.happened, step.committed_at, step.to_json()["committed_at"]) == ("read by a snapshot", None, "")
 
 
 def test_history_of_a_row_ends_where_the_log_or_its_files_do() -> None:
-    cut = [each for each in commits(5, 11, 20) if each.version > 0]
-    found = list(life.life(Rows({1: (5, "a"), 2: (5, "a")}), cut))
+    rest = [each for each in commits(5, 11, 20) if each.version > 0]
+    found = list(life.life(Rows({1: (5, "a"), 2: (5, "a")}), rest))
     assert [(each.happened, each.commit) for each in found] == [("the oldest version that the log has", None)]
     steps: list[life.LifeStep] = []
     with pytest.raises(life.GoneError):

@@ -15,12 +15,12 @@ from sluice.console.lake.tables import DestinationLake
 from sluice.console.toolchain.errors import SetupError
 from sluice.spark_jobs.side_tables.side_table import side_app_id_of
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
-from tests.spark.side_tables.fix_side_tables import NAME, Beside, changes, insert
+from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, changes, insert
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Beside:
-    found = Beside(tmp_path)
+def logged(tmp_path: Path) -> LoggedTable:
+    found = LoggedTable(tmp_path)
     directory = found.stage(changes([insert(1, 16)]))
     found.merge(directory)
     found.write(directory)
@@ -30,8 +30,8 @@ def beside(tmp_path: Path) -> Beside:
 def config(folder: Path) -> SluiceConfig:
     (folder / "conf" / "destinations").mkdir(parents=True)
     (folder / "conf" / "sluice.yaml").write_text(f"data_dir: {folder}/data\nlake: {folder}/lake\n")
-    told = "source: {user: u}\ntables: {shop.orders: {change_log: true, history: true}}\n"
-    (folder / "conf" / "destinations" / "shop.yaml").write_text(told)
+    reported = "source: {user: u}\ntables: {shop.orders: {change_log: true, history: true}}\n"
+    (folder / "conf" / "destinations" / "shop.yaml").write_text(reported)
     found = load_config(folder / "conf")
     found.destination_dir("shop").mkdir(parents=True)
     return found
@@ -45,19 +45,19 @@ def own(given: SluiceConfig, ledger_id: str) -> None:
         lake.own(table, ledger_id)
 
 
-def test_another_ledger_takes_over_change_log_and_history_too_history(beside: Beside, tmp_path: Path) -> None:
+def test_another_ledger_takes_over_change_log_and_history_too_history(logged: LoggedTable, tmp_path: Path) -> None:
     own(config(tmp_path), "ba9876543210")
     owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
-    current_state = deltalake.DeltaTable(beside.target.path).metadata()
+    current_state = deltalake.DeltaTable(logged.target.path).metadata()
     assert current_state.configuration[OWNER_PROPERTY] == owner.to_text()
-    for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
+    for kind, path in (("log", logged.target.change_log), ("history", logged.target.history)):
         assert deltalake.DeltaTable(path).metadata().name == side_app_id_of("shop", "ba9876543210", kind, NAME)
 
 
 def test_a_folder_next_to_a_current_state_table_that_is_no_table_is_left_alone_history(
-    beside: Beside, tmp_path: Path
+    logged: LoggedTable, tmp_path: Path
 ) -> None:
-    deltalake.DeltaTable(beside.target.history).alter.set_table_name("somebody's")
+    deltalake.DeltaTable(logged.target.history).alter.set_table_name("somebody's")
     with pytest.raises(SetupError, match="move this table away"):
         own(config(tmp_path), "ba9876543210")
-    assert deltalake.DeltaTable(beside.target.history).metadata().name == "somebody's"
+    assert deltalake.DeltaTable(logged.target.history).metadata().name == "somebody's"

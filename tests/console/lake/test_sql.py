@@ -110,11 +110,11 @@ def test_what_duckdb_refuses_is_said_with_the_tables_there_are(
 
 @pytest.mark.found
 @pytest.mark.parametrize(
-    ("question", "told"), [("DELETE FROM shop.orders", "only reads the lake"), ("SELEC 1", "correct it")]
+    ("question", "reported"), [("DELETE FROM shop.orders", "only reads the lake"), ("SELEC 1", "correct it")]
 )
-def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, question: str, told: str) -> None:
+def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, question: str, reported: str) -> None:
     """Defect 29: `sql "DELETE …"` and syntax errors printed a list of all tables."""
-    with pytest.raises(SetupError, match=told) as refused:
+    with pytest.raises(SetupError, match=reported) as refused:
         lake_sql.run_query(config, question)
     assert "The tables are" not in str(refused.value)
 
@@ -231,15 +231,15 @@ def test_store_a_lake_in_s3_is_queried_by_names(
     (directory := config.destination_dir("a")).mkdir(parents=True)
     write_tables(directory, [version_of("shop.orders"), version_of("shop.unmerged")])
 
-    def asked(question: str) -> Result:
+    def requested(question: str) -> Result:
         return RUNNER.invoke(app, ["sql", question, "--json"])
 
-    refused = asked("SELECT id FROM shop.orders")
+    refused = requested("SELECT id FROM shop.orders")
     assert refused.exit_code == 1
     assert "LAKE_KEY" in str(refused.exception)
     monkeypatch.setenv("LAKE_KEY", ACCESS_KEY)
-    assert json.loads(asked("SELECT id FROM shop.orders ORDER BY id").stdout) == [{"id": 1}, {"id": 2}, {"id": 3}]
-    lacking = asked("SELECT id FROM shop.unmerged")
+    assert json.loads(requested("SELECT id FROM shop.orders ORDER BY id").stdout) == [{"id": 1}, {"id": 2}, {"id": 3}]
+    lacking = requested("SELECT id FROM shop.unmerged")
     assert lacking.exit_code == 1
     assert "shop.unmerged cannot be read" in str(lacking.exception)
     assert SECRET_KEY not in str(lacking.exception)

@@ -74,10 +74,10 @@ def test_a_setting_that_sluice_needs_is_said_in_one_sentence(tmp_path: Path, cha
 
 def test_a_launcher_that_starts_runs_on_other_hosts_needs_a_storage_that_they_reach(tmp_path: Path) -> None:
     config = make_config(tmp_path, runs="drain")
-    told = list(findings_of({**SHIPPED, **LAUNCHER, "run_monitoring": {}}, config))
+    reported = list(findings_of({**SHIPPED, **LAUNCHER, "run_monitoring": {}}, config))
     words = ("SQLite", "run_monitoring", "meta.kind file", "engine.kind embedded")
-    assert all(word in each for word, each in zip(words, told, strict=True))
-    assert "runs: drain has no effect" in told[-1]
+    assert all(word in each for word, each in zip(words, reported, strict=True))
+    assert "runs: drain has no effect" in reported[-1]
     assert not list(findings_of({**SHIPPED, **docker(["DAGSTER_TEST_URL"]), **POSTGRES}, apart(config)))
 
 

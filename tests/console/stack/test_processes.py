@@ -139,11 +139,11 @@ def test_what_a_killed_parent_left_behind_is_found_by_its_mark(programs: Program
 
 def test_a_sweep_ends_all_that_carry_the_mark_and_nobody_else(programs: Programs) -> None:
     ours, again = programs.start("one", SLEEP), programs.start("one", SLEEP)
-    stranger = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True, text=True)
-    programs.started.append(stranger)
+    unrelated = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True, text=True)
+    programs.started.append(unrelated)
     assert processes.sweep(programs.mark) == []
     assert ours.wait(5) == again.wait(5) == -signal.SIGKILL
-    assert stranger.poll() is None
+    assert unrelated.poll() is None
 
 
 def test_steps_are_taken_in_order_and_no_further_than_needed(programs: Programs) -> None:

@@ -45,14 +45,14 @@ class FakePart:
     answer_after: int = 1
     # How the next processes end, immediately after they begin.
     deaths: list[str] = dataclasses.field(default_factory=list)
-    strangers: int = 0  # How many of its deaths have this cause: another program uses its port at that moment.
+    port_conflicts: int = 0  # How many of its deaths have this cause: another program uses its port at that moment.
     begun: int = 0
     how: str = ""
-    asked: int = 0
+    requested: int = 0
 
     def begin(self) -> None:
         self.begun += 1
-        self.asked = 0
+        self.requested = 0
         self.how = self.deaths.pop(0) if self.deaths else ""
 
     def end(self) -> None:
@@ -62,12 +62,12 @@ class FakePart:
         return self.how
 
     def port_taken(self) -> bool:
-        self.strangers -= 1
-        return self.strangers >= 0
+        self.port_conflicts -= 1
+        return self.port_conflicts >= 0
 
     def answers(self) -> bool:
-        self.asked += 1
-        return self.asked >= self.answer_after and not self.how
+        self.requested += 1
+        return self.requested >= self.answer_after and not self.how
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_fault_spark_that_dies_while_it_warms_up_is_warmed_again(part: Callable[
     spark, warm = part("spark"), part("warm-up", after=("spark",), once=True, answer_after=10**9)
     said: list[str] = []
     made = Supervisor([spark, warm], said.append, UP)
-    while not warm.asked:
+    while not warm.requested:
         made.tick()
     spark.how = "signal 9"
     warm.answer_after = 1
@@ -161,7 +161,7 @@ def test_fault_a_code_server_that_dies_while_another_is_waited_for_is_started_ag
 ) -> None:
     code, spark = part("code"), part("spark", answer_after=10)
     made = Supervisor([code, spark], print, UP)
-    while spark.asked < 5:
+    while spark.requested < 5:
         made.tick()
     code.how = "signal 9"
     made.until_ready()
@@ -178,14 +178,14 @@ def test_fault_a_part_that_never_starts_is_named_at_once_by_up(part: Callable[..
 def test_fault_a_port_that_another_program_took_in_the_last_moment_is_tried_again(
     part: Callable[..., FakePart],
 ) -> None:
-    code = part("code server", deaths=["exit code 1"], strangers=1)
+    code = part("code server", deaths=["exit code 1"], port_conflicts=1)
     Supervisor([code], print, UP).until_ready()
     assert code.begun == 2
 
 
 @pytest.mark.usefixtures("fast_clock")
 def test_fault_a_port_that_another_program_keeps_is_given_up(part: Callable[..., FakePart]) -> None:
-    code = part("code server", deaths=["exit code 1"] * 9, strangers=9)
+    code = part("code server", deaths=["exit code 1"] * 9, port_conflicts=9)
     with pytest.raises(ServerError, match="given up after"):
         Supervisor([code], print, UP).until_ready()
 
@@ -199,16 +199,16 @@ BINDS = (
 def test_fault_a_process_whose_port_another_program_took_is_started_again(tmp_path: Path) -> None:
     """Another program takes the port after it was found free and before the process binds it. Later this program ends."""
     port, log, bound = free_port(), tmp_path / "log", tmp_path / "bound"
-    strangers: list[socket.socket] = []
+    port_conflicts: list[socket.socket] = []
 
     def start() -> ChildProcess:
-        if not strangers:
-            strangers.append(socket.create_server((LOOPBACK, port)))
+        if not port_conflicts:
+            port_conflicts.append(socket.create_server((LOOPBACK, port)))
         return ChildProcess([sys.executable, "-c", BINDS, str(port), str(bound)], log)
 
     def say(sentence: str) -> None:
         if "starting it again" in sentence:
-            strangers[0].close()
+            port_conflicts[0].close()
 
     code = ProcessPart(
         "code server",

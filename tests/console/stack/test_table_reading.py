@@ -35,11 +35,11 @@ def test_the_code_server_waits_for_the_tables_and_spark_does_not(config: SluiceC
 def test_it_is_done_when_the_tables_are_read(
     config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_end, asked = threading.Event(), list[tuple[str, str | None]]()
+    may_end, requested = threading.Event(), list[tuple[str, str | None]]()
 
     def discover(_config: SluiceConfig, destination: str, password: str | None) -> None:
         may_end.wait(60)
-        asked.append((destination, password))
+        requested.append((destination, password))
 
     monkeypatch.setattr(discovery, "discover", discover)
     part = TableReading(config, {"SHOP_PASSWORD": "secret"}, tmp_path / "log", pytest.fail)
@@ -50,7 +50,7 @@ def test_it_is_done_when_the_tables_are_read(
     may_end.set()
     wait_for("the tables are read", part.answers)
     supervisor.until_ready()
-    assert asked == [("shop", "secret")]
+    assert requested == [("shop", "secret")]
 
 
 def test_a_source_that_does_not_answer_is_named_and_the_start_continues(

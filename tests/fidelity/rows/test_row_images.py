@@ -82,12 +82,12 @@ def capture(server: DatabaseServer, name: str, folder: Path) -> Captured:
     run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
     run(server, *(f"CREATE TABLE t_{kind.lower()} ({COLUMNS}{virtual})" for kind in kinds), database=DATABASE)
     pipeline = Pipeline.of(server, DATABASE, folder)
-    turns = itertools.cycle(kinds)
+    operations = itertools.cycle(kinds)
     statements = [f"CREATE TABLE t_mixed ({COLUMNS}{virtual})"]
     for kind in kinds:
         statements += [f"SET binlog_row_image = {kind}", *(each.format(t=f"t_{kind.lower()}") for each in history)]
     for each in history:
-        statements += [f"SET binlog_row_image = {next(turns)}", each.format(t="t_mixed")]
+        statements += [f"SET binlog_row_image = {next(operations)}", each.format(t="t_mixed")]
     run(server, *statements, database=DATABASE)
     selected = {}
     with server.connect(database=DATABASE) as connection, connection.cursor() as cursor:

@@ -157,7 +157,7 @@ def test_defect_rows_without_transactions_are_kept_on_a_replica_of_mariadb_fidel
     follow = f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {master.port}, MASTER_USER = 'root'"
     run(replica, f"{follow}, MASTER_SSL = 0, MASTER_USE_GTID = slave_pos", "START SLAVE")
     run(master, "CREATE DATABASE followed", "USE followed", ORDERS, LOG, "INSERT INTO log VALUES (1, 'follows')")
-    wait_for("the replica follows", lambda: asked(replica, "SELECT * FROM followed.log"))
+    wait_for("the replica follows", lambda: requested(replica, "SELECT * FROM followed.log"))
     pipeline = Pipeline.of(replica, "followed", tmp_path)
     run(
         master,
@@ -165,11 +165,11 @@ def test_defect_rows_without_transactions_are_kept_on_a_replica_of_mariadb_fidel
         *("INSERT INTO orders VALUES (1, 'kept')", "SAVEPOINT a", "INSERT INTO orders VALUES (2, 'undone')"),
         *("INSERT INTO log VALUES (2, 'stays')", "ROLLBACK TO a", "INSERT INTO orders VALUES (3, 'kept')", "COMMIT"),
     )
-    wait_for("the replica follows", lambda: asked(replica, "SELECT * FROM followed.orders"))
+    wait_for("the replica follows", lambda: requested(replica, "SELECT * FROM followed.orders"))
     assert_replayed(pipeline, "orders", "log")
 
 
-def asked(server: DatabaseServer, query: str) -> tuple[tuple[Any, ...], ...]:
+def requested(server: DatabaseServer, query: str) -> tuple[tuple[Any, ...], ...]:
     """Returns the rows of a query, or no row if the server has no such table."""
     with server.connect() as connection, connection.cursor() as cursor, contextlib.suppress(pymysql.ProgrammingError):
         cursor.execute(query)

@@ -300,8 +300,8 @@ def test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity(
     lake.merge(lake.stage())
     found = lake_rows(tmp_path / "lake" / "c", "c")
     run(source, "UPDATE c SET id = id + 10", database=DATABASE)
-    told = [row for row in images(lake.stage(), "c").to_pylist() if row["_sluice_operation"] == 3]
-    expected = Counter((row["id"] - 10, *(plain(row[f"k_{name}"]) for name in names)) for row in told)
+    reported = [row for row in images(lake.stage(), "c").to_pylist() if row["_sluice_operation"] == 3]
+    expected = Counter((row["id"] - 10, *(plain(row[f"k_{name}"]) for name in names)) for row in reported)
     assert found == expected, "what row events of the child say afterwards"
     assert sum(value is None for row in found for value in row) == 2 * len(names)
 
@@ -346,13 +346,13 @@ def test_a_cascade_over_too_many_rows_stops_its_table_and_the_tables_below(
     assert lake_rows(lake.folder / "p", "p") == selected(mysql80, "p")
 
 
-class CutOffError(Exception):
+class KilledError(Exception):
     """The simulated end of the process."""
 
 
 # For each batch, the interruptions one after the other. Each names the tables that it prevents from being merged, or none if no derived
 # change is stored yet. Children come before their parents in the first batch, parents before their children in the second.
-CUTS: tuple[tuple[tuple[str, ...], ...], ...] = (((), MERGED, ("p",)), (("c", "e", "l"), ("e",)))
+FAILURES: tuple[tuple[tuple[str, ...], ...], ...] = (((), MERGED, ("p",)), (("c", "e", "l"), ("e",)))
 
 
 @pytest.mark.servers
@@ -367,15 +367,15 @@ def test_fault_a_run_killed_between_the_tables_that_cascades_change_is_finished_
     lake = Lake(begun(mysql80, tmp_path), SparkSettings(remote=spark_server.url), tmp_path / "lake")
     play(mysql80, 201, 150, MERGED)
     lake.merge(lake.stage())
-    for number, cuts in enumerate(CUTS):
+    for number, failures in enumerate(FAILURES):
         play(mysql80, 202 + number, 120, MERGED)
         staged = lake.stage()
-        for left in cuts:
-            with monkeypatch.context() as cut:
+        for left in failures:
+            with monkeypatch.context() as killed:
                 if not left:
-                    cut.setattr(cascade_files, "keep", cut_off)
-                cut.setattr(run_batch, "merge_table", without(left, merge_table))
-                with pytest.raises((CutOffError, MergeError)):
+                    killed.setattr(cascade_files, "keep", fail)
+                killed.setattr(run_batch, "merge_table", without(left, merge_table))
+                with pytest.raises((KilledError, MergeError)):
                     lake.merge(staged)
             assert (staged.path / "derived" / "derived.json").exists() == bool(left)
             merged = [name for name in MERGED if lake_rows(lake.folder / name, name) == selected(mysql80, name)]
@@ -399,8 +399,8 @@ def _require_a_stop_where_the_files_of_a_batch_are_lost(lake: Lake, monkeypatch:
     begin = lake.pipeline.begin
     run(source, "DELETE FROM p WHERE id = 90", database=DATABASE)
     lost = lake.stage()
-    with monkeypatch.context() as cut:
-        cut.setattr(run_batch, "merge_table", without(("e",), merge_table))
+    with monkeypatch.context() as killed:
+        killed.setattr(run_batch, "merge_table", without(("e",), merge_table))
         with pytest.raises(MergeError):
             lake.merge(lost)
     shutil.rmtree(lost.path)
@@ -416,8 +416,8 @@ def _require_a_stop_where_the_files_of_a_batch_are_lost(lake: Lake, monkeypatch:
         assert lake_rows(lake.folder / name, name) == selected(source, name), name
 
 
-def cut_off(*_: Any) -> None:
-    raise CutOffError
+def fail(*_: Any) -> None:
+    raise KilledError
 
 
 def without(names: tuple[str, ...], merge: Callable[..., TableReport]) -> Callable[..., TableReport]:
@@ -425,7 +425,7 @@ def without(names: tuple[str, ...], merge: Callable[..., TableReport]) -> Callab
 
     def merged(lake_session: Any, batch: Any, table: StagedTable, *args: Any, **options: Any) -> TableReport:
         if table.table in names:
-            raise CutOffError
+            raise KilledError
         return merge(lake_session, batch, table, *args, **options)
 
     return merged

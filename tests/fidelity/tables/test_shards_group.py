@@ -107,9 +107,9 @@ class Merged:
 
     def verdicts(self) -> dict[str, Verdict]:
         source = Source(destination=DESTINATION, host="127.0.0.1", port=self.pipeline.server.port, user="root")
-        asked = ComparedDestination(self.config, DESTINATION, source, merged=NothingToWaitFor())
+        requested = ComparedDestination(self.config, DESTINATION, source, merged=NothingToWaitFor())
         names = [f"{DATABASE}.{table}" for table in TABLES]
-        found = compare_destination(asked, names, Extent())
+        found = compare_destination(requested, names, Extent())
         return {each.table.partition(".")[2]: each.verdict for each in found}
 
 

@@ -59,17 +59,17 @@ def there(staged: StagingResult, table: str) -> Counter[tuple[Any, ...]]:
     rows: dict[Any, dict[str, Any]] = {}
     log: Counter[tuple[Any, ...]] = Counter()
     moving: dict[str, Any] = {}
-    for image, told in told_by(staged, table):
+    for image, reported in reported_by(staged, table):
         stays = image["_sluice_operation"] in {1, 3}
-        log[tuple(told.values())] += 1 if stays else -1
+        log[tuple(reported.values())] += 1 if stays else -1
         before = rows.pop(image["id"], {})
         if stays:
-            rows[image["id"]] = {**(moving if image.get("_sluice_moved") else before), **told}
+            rows[image["id"]] = {**(moving if image.get("_sluice_moved") else before), **reported}
         moving = before
     return +log if table.startswith("keyless") else Counter(tuple(row[name] for name in NAMES) for row in rows.values())
 
 
-def told_by(staged: StagingResult, table: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def reported_by(staged: StagingResult, table: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Returns the images of a table, each with the columns that it has."""
     assert not staged.stopped, [f"{each.table} {each.state}: {each.reason}" for each in staged.stopped]
     segments = [segment for each in staged.manifest.tables if each.table == table for segment in each.segments]

@@ -38,7 +38,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.debian import unpacked
 from sluice.console.toolchain.ports import free_port
 from tests.fix_servers import ServerFactory
-from tests.instance.failover.fix_pair import asked
+from tests.instance.failover.fix_pair import requested
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
@@ -90,11 +90,11 @@ class Recorded(Captured):
 
     @property
     def log_folder(self) -> Path:
-        return Path(str(asked(self.server, "SELECT @@log_bin_basename")[0][0])).parent
+        return Path(str(requested(self.server, "SELECT @@log_bin_basename")[0][0])).parent
 
     def keep(self, folder: Path) -> list[str]:
         """Copies the server's binlog files as they are."""
-        names = [str(row[0]) for row in asked(self.server, "SHOW BINARY LOGS")]
+        names = [str(row[0]) for row in requested(self.server, "SHOW BINARY LOGS")]
         folder.mkdir()
         for name in names:
             shutil.copy(self.log_folder / name, folder)
@@ -102,10 +102,10 @@ class Recorded(Captured):
 
     def rows(self, archive: str = "", schemas: Path | None = None, gtids: str = "") -> dict[str, pa.Table]:
         """Returns what a backfill reads, by table."""
-        asked_for = RequestedInterval(from_us=self.began_us, archive=archive, schemas=schemas, gtids=gtids)
+        requested_files = RequestedInterval(from_us=self.began_us, archive=archive, schemas=schemas, gtids=gtids)
         config, directory = self.config.destinations["shop"], self.directory
         with folder_of(directory) as folder:
-            reading = BackfillReading(config, directory, asked_for, folder, now_us=time.time_ns() // 1000)
+            reading = BackfillReading(config, directory, requested_files, folder, now_us=time.time_ns() // 1000)
             reading.read()
             reading.catch_up()
             assert reading.refused == {}
@@ -207,8 +207,8 @@ def _refused(captured: Recorded, archive: Path, names: list[str], over_network: 
     spoilt(
         middle, lambda: middle.write_bytes(b"\xfdbin" + bytes(600)), f"{middle.name} is encrypted", PositionLostError
     )
-    cut = middle.read_bytes()[:-5]
-    spoilt(middle, lambda: middle.write_bytes(cut), "ends within an event", Exception)
+    truncated = middle.read_bytes()[:-5]
+    spoilt(middle, lambda: middle.write_bytes(truncated), "ends within an event", Exception)
     other = b"\xfebin" + struct.pack("<IBIIIH", 1, 15, 999, 119, 123, 0) + bytes(100)
     spoilt(
         middle,
@@ -305,7 +305,7 @@ def _grows(captured: Recorded, newest: Path) -> None:
 def _begins_another_file(captured: Recorded, archive: Path, of_gtids: dict[str, pa.Table]) -> None:
     """The newest file has no transaction yet. The other files are searched nevertheless."""
     captured.run("FLUSH BINARY LOGS")
-    closed, begun = (str(row[0]) for row in asked(captured.server, "SHOW BINARY LOGS")[-2:])
+    closed, begun = (str(row[0]) for row in requested(captured.server, "SHOW BINARY LOGS")[-2:])
     for name in (closed, begun):
         shutil.copy(captured.log_folder / name, archive)
     assert captured.rows(str(archive), gtids=captured.gtids) == of_gtids
@@ -321,7 +321,7 @@ def _fetched_by_command(captured: Recorded, backup: Path, names: list[str], over
         captured.insert([number])
         captured.run("FLUSH BINARY LOGS")
     captured.insert([9])
-    current = [str(row[0]) for row in asked(captured.server, "SHOW BINARY LOGS")]
+    current = [str(row[0]) for row in requested(captured.server, "SHOW BINARY LOGS")]
     for name in current[:-1]:
         shutil.copy(captured.log_folder / name, backup)
     wait_for("all but the last are purged", lambda: _purged(captured, current[-1]))
@@ -357,4 +357,4 @@ def _fetched_by_command(captured: Recorded, backup: Path, names: list[str], over
 def _purged(captured: Recorded, file: str) -> bool:
     """The server keeps a file as long as a dump thread has it open."""
     captured.run(f"PURGE BINARY LOGS TO '{file}'")
-    return str(asked(captured.server, "SHOW BINARY LOGS")[0][0]) == file
+    return str(requested(captured.server, "SHOW BINARY LOGS")[0][0]) == file

@@ -16,7 +16,7 @@ from tests.store.fix_stores import START
 
 pytestmark = pytest.mark.seeds
 LARGE = 1 << 20
-LETTERS = {BEGIN: "B", ROWS: "R", END: "E"}
+SYMBOLS = {BEGIN: "B", ROWS: "R", END: "E"}
 
 
 def fetched(window: Window, entries: int) -> list[str]:
@@ -27,7 +27,7 @@ def fetched(window: Window, entries: int) -> list[str]:
         chosen, end = feed.take(position, LARGE, 0.0, lambda: True, entries_max=entries)
         if end == position:
             return batches
-        batches.append("".join(LETTERS[kind] for each in chosen or () for kind in each.kinds.tolist()))
+        batches.append("".join(SYMBOLS[kind] for each in chosen or () for kind in each.kinds.tolist()))
         position = end
 
 

@@ -40,10 +40,10 @@ class Getting:
         wait_for("the get looks", lambda: self.looks > seen)
 
     def _rows(self, bytes_max: int, seconds: float) -> list[int]:
-        chosen, _ = self.feed.take(BEGIN, bytes_max, seconds, self._asked)
+        chosen, _ = self.feed.take(BEGIN, bytes_max, seconds, self._requested)
         return [kind for each in chosen or () for kind in each.kinds.tolist() if kind == ROWS]
 
-    def _asked(self) -> bool:
+    def _requested(self) -> bool:
         self.looks += 1
         return self.given_up
 

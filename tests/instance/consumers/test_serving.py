@@ -29,8 +29,8 @@ def reached(port: int) -> bool:
 
 
 def test_a_canal_port_of_another_program_is_reported_and_opened_once_it_is_free() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as other_server:
+        port = other_server.getsockname()[1]
         serving = Serving(CanalServerConfig(port=port), "shop", nobody)
         serving.begin()
         assert f"cannot listen at 127.0.0.1:{port}" in serving.trouble
@@ -68,8 +68,8 @@ def test_a_canal_server_that_becomes_wrong_meanwhile_is_a_trouble_and_comes_back
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HASH", "e3619321c1a937c46a0d8bd1dac39f93b27d4458")
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as other_server:
+        port = other_server.getsockname()[1]
         serving = Serving(CanalServerConfig(port=port, user="canal", password_hash="$HASH"), "shop", nobody)  # noqa: S106
         serving.begin()
         monkeypatch.setenv("HASH", "none")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.servers
 STAYS = "snapshot: never"
 
 
-def place_now(captured: Captured) -> tuple[str, int]:
+def end_now(captured: Captured) -> tuple[str, int]:
     """Returns the end of the server's binlog."""
     with captured.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
@@ -61,7 +61,7 @@ def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
 
 @pytest.mark.parametrize("why", ["history lost", "start configured"])
 def test_ddl_a_table_altered_since_the_start_stops_and_the_others_are_read(captured: Captured, why: str) -> None:
-    file, offset = place_now(captured)
+    file, offset = end_now(captured)
     if why == "start configured":
         captured.describe(STAYS, f"start: {{file: {file}, offset: {offset}}}")
     else:
@@ -93,7 +93,7 @@ def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_give
     """The operator decides while the engine runs. Rows before the ALTER, and rows after it, each have the columns that were valid at their
     position.
     """
-    file, offset = place_now(captured)
+    file, offset = end_now(captured)
     captured.describe(STAYS, f"start: {{file: {file}, offset: {offset}}}")
     captured.run(
         f"INSERT INTO {captured.database}.pairs VALUES (1, 10, 20)",
@@ -121,7 +121,7 @@ def test_ddl_create_if_not_exists_of_a_table_that_exists_does_not_name_its_colum
         f"CREATE TABLE {database}.altered (n INT PRIMARY KEY, a INT, b INT)",
         f"CREATE TABLE {database}.replaced (n INT PRIMARY KEY, a INT, b INT)",
     )
-    file, offset = place_now(captured)
+    file, offset = end_now(captured)
     captured.describe(STAYS, f"start: {{file: {file}, offset: {offset}}}")
     other_columns = "(n INT PRIMARY KEY, b INT, a INT)"
     captured.run(

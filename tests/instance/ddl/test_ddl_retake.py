@@ -101,7 +101,7 @@ def conf_of(folder: Path, tables: str, word: str = "") -> Any:
 
 
 @pytest.mark.parametrize(
-    ("state", "there", "schema", "asked"),
+    ("state", "there", "schema", "requested"),
     [
         (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=T), T, False),
         (TableState.CASCADE_UNSEEN, T, T, False),
@@ -114,7 +114,7 @@ def conf_of(folder: Path, tables: str, word: str = "") -> Any:
         (TableState.DDL_UNSUPPORTED, DroppedTable(schema=T), None, False),
     ],
 )
-def test_ddl_the_schema_that_a_table_goes_on_with(state: TableState, there: Any, schema: Any, asked: bool) -> None:
+def test_ddl_the_schema_that_a_table_goes_on_with(state: TableState, there: Any, schema: Any, requested: bool) -> None:
     questions: list[int] = []
 
     def query_schema() -> TableSchema:
@@ -122,7 +122,7 @@ def test_ddl_the_schema_that_a_table_goes_on_with(state: TableState, there: Any,
         return T
 
     assert schema_after(stopped(state), there, query_schema) == schema
-    assert bool(questions) == asked
+    assert bool(questions) == requested
 
 
 class Steps:

@@ -49,8 +49,8 @@ class Pipeline:
             if batch is not None:
                 self.deliveries += 1
                 targets = {name: target(self.config, "shop", name) for name in batch.tables}
-                place = functools.partial(target, self.config, "shop")
-                merge_batch(self.engine.directory / batch.path, targets, self.spark, BatchContext(target_of=place))
+                target_now = functools.partial(target, self.config, "shop")
+                merge_batch(self.engine.directory / batch.path, targets, self.spark, BatchContext(target_of=target_now))
                 self.engine.ack(batch)
             return batch is None and condition()
 

@@ -61,7 +61,7 @@ def of_all_tables(tmp_path: Path, position: int) -> TableList:
     return read_list(folder)
 
 
-def found_anew(folder: Path) -> TableList:
+def read_again(folder: Path) -> TableList:
     """Returns the list that a process reads which has not read it before."""
     reading._read.clear()
     return read_list(folder)
@@ -73,7 +73,7 @@ def test_the_list_after_each_statement_is_that_of_all_tables(history: PublishedH
         history.apply(statement, "shop", at(position))
         wanted = of_all_tables(tmp_path, position)
         lists.append(wanted)
-        assert found_anew(tmp_path) == wanted, statement
+        assert read_again(tmp_path) == wanted, statement
         assert history.names == {each.name for each in wanted.tables}, statement
     assert sum(one != other for one, other in itertools.pairwise(lists)) == CHANGING - 1
     assert lists[-1] == TableList({})
@@ -83,7 +83,7 @@ def test_a_reader_that_follows_has_the_list_of_all_tables(history: PublishedHist
     for position, statement in enumerate(STATEMENTS, start=10):
         history.apply(statement, "shop", at(position))
         there = read_list(tmp_path)
-        assert there == found_anew(tmp_path), statement
+        assert there == read_again(tmp_path), statement
 
 
 def test_a_statement_after_a_failed_write_lists_the_tables_of_both(
@@ -100,7 +100,7 @@ def test_a_statement_after_a_failed_write_lists_the_tables_of_both(
             history.apply("CREATE TABLE notes (id INT PRIMARY KEY)", "shop", at(11))
     history.apply("CREATE TABLE items (id INT PRIMARY KEY)", "shop", at(12))
     assert [each.name for each in read_tables(tmp_path)] == ["shop.items", "shop.notes", "shop.orders"]
-    assert found_anew(tmp_path) == of_all_tables(tmp_path, 12)
+    assert read_again(tmp_path) == of_all_tables(tmp_path, 12)
 
 
 def test_a_stream_that_goes_back_lists_the_tables_of_its_position(history: PublishedHistory, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_stream_that_goes_back_lists_the_tables_of_its_position(history: Publi
         history.apply(statement, "shop", at(position))
     history.rewind(at(11))
     history.apply("CREATE TABLE notes (id INT PRIMARY KEY)", "shop", at(12))
-    assert found_anew(tmp_path) == of_all_tables(tmp_path, 12)
+    assert read_again(tmp_path) == of_all_tables(tmp_path, 12)
     assert [each.name for each in read_tables(tmp_path)] == ["shop.items", "shop.notes", "shop.orders"]
 
 
@@ -122,4 +122,4 @@ def test_a_list_of_an_earlier_position_is_followed_by_that_of_all_tables(
     again.publish(at(10))
     assert [each.name for each in read_tables(tmp_path)] == ["shop.orders"]
     again.apply("CREATE TABLE notes (id INT PRIMARY KEY)", "shop", at(30))
-    assert found_anew(tmp_path) == of_all_tables(tmp_path, 30)
+    assert read_again(tmp_path) == of_all_tables(tmp_path, 30)

@@ -75,7 +75,7 @@ class Pair:
             f"CREATE TABLE {DATABASE}.numbers (n INT PRIMARY KEY)",
             f"CREATE TABLE {DATABASE}.notes (n INT)",
         )
-        wait_for("the tables are there", lambda: (DATABASE,) in asked(self.second, "SHOW DATABASES"))
+        wait_for("the tables are there", lambda: (DATABASE,) in requested(self.second, "SHOW DATABASES"))
         self._root, self._counts = root, itertools.count()
         self.directory, self.lake = root / "data" / "engine" / "shop", Lake()
         (root / "conf" / "destinations").mkdir(parents=True)
@@ -113,7 +113,7 @@ class Pair:
         """
         by_gtid = "MASTER_USE_GTID = slave_pos, MASTER_SSL = 0" if self.mariadb else "MASTER_AUTO_POSITION = 1"
         if not self._gtids:
-            file, offset, *_ = asked(master, "SHOW MASTER STATUS")[0]
+            file, offset, *_ = requested(master, "SHOW MASTER STATUS")[0]
             by_gtid = f"MASTER_LOG_FILE = '{file}', MASTER_LOG_POS = {offset}"
         if self.mariadb:
             run(replica, "SET GLOBAL gtid_slave_pos = @@gtid_binlog_pos")
@@ -126,7 +126,7 @@ class Pair:
     def uuid(self, server: DatabaseServer) -> str:
         """Returns the identity of a server, as positions name it."""
         query = "SELECT @@server_id" if self.mariadb else "SELECT @@server_uuid"
-        return f"{'mariadb-' if self.mariadb else ''}{asked(server, query)[0][0]}"
+        return f"{'mariadb-' if self.mariadb else ''}{requested(server, query)[0][0]}"
 
     def promote(self, replica: DatabaseServer) -> None:
         run(replica, "STOP SLAVE", "RESET SLAVE ALL")
@@ -152,7 +152,7 @@ class Pair:
 
     def wait_until_replicated(self, replica: DatabaseServer) -> None:
         count = f"SELECT COUNT(*) FROM {DATABASE}.notes"
-        wait_for("the replica has all", lambda: asked(replica, count) == [(len(self.written),)])
+        wait_for("the replica has all", lambda: requested(replica, count) == [(len(self.written),)])
 
     # ── the work of a tick and a run ──
 
@@ -164,7 +164,7 @@ class Pair:
 
     def wait_until_read(self, server: DatabaseServer) -> None:
         """Waits until the engine has read the server's whole binlog, so that the next batch contains it."""
-        file, offset, *_ = asked(server, "SHOW MASTER STATUS")[0]
+        file, offset, *_ = requested(server, "SHOW MASTER STATUS")[0]
 
         def there() -> bool:
             engine = self.engine()
@@ -232,7 +232,7 @@ def start_when_waited_for(server: DatabaseServer, monkeypatch: pytest.MonkeyPatc
     return waits
 
 
-def asked(server: DatabaseServer, query: str) -> list[tuple[object, ...]]:
+def requested(server: DatabaseServer, query: str) -> list[tuple[object, ...]]:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(_current(server, query))
         return list(cursor.fetchall())

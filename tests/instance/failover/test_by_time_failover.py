@@ -142,12 +142,12 @@ def test_failover_by_time_stops_what_keeps_each_change_and_what_foreign_keys_cha
 
 def test_failover_by_time_stops_the_tables_of_where_the_stream_is() -> None:
     """The parser is further than the ledger. A table that was created in between is one of the stopped tables."""
-    asked: list[Position] = []
+    requested: list[Position] = []
     further = dataclasses.replace(READ, offset=9000)
     parser, ledger = SimpleNamespace(position=further), SimpleNamespace(resume_position=READ)
 
     def versions(position: Position) -> tuple[TableVersion, ...]:
-        asked.append(position)
+        requested.append(position)
         return ()
 
     history = SimpleNamespace(versions=versions)
@@ -156,4 +156,4 @@ def test_failover_by_time_stops_the_tables_of_where_the_stream_is() -> None:
     keyed_tables(config, cast("EngineParts", rooms))
     parser.position = None
     keyed_tables(config, cast("EngineParts", rooms))
-    assert asked == [further, READ]
+    assert requested == [further, READ]

@@ -12,7 +12,7 @@ import pytest
 
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
-from tests.instance.failover.fix_pair import DATABASE, Pair, asked, run
+from tests.instance.failover.fix_pair import DATABASE, Pair, requested, run
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
 
@@ -62,7 +62,7 @@ def under_load(pair: Pair, endpoint: Proxy) -> Iterator[None]:
 
 
 def numbers(server: DatabaseServer) -> list[int]:
-    return [int(str(n)) for (n,) in asked(server, f"SELECT n FROM {DATABASE}.numbers ORDER BY n")]
+    return [int(str(n)) for (n,) in requested(server, f"SELECT n FROM {DATABASE}.numbers ORDER BY n")]
 
 
 def state(pair: Pair) -> tuple[str, str]:
@@ -82,7 +82,7 @@ def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continue
         cursor.execute("FLUSH TABLES WITH READ LOCK")
         wait_for("the replica has all", lambda: numbers(pair.second) == numbers(pair.first))
         pair.promote(pair.second)
-        endpoint.turn_to(pair.second.port)
+        endpoint.connect_to(pair.second.port)
         endpoint.disconnect()
         before = len(numbers(pair.second))
         wait_for("the load continues", lambda: len(numbers(pair.second)) >= before + 10)
@@ -91,7 +91,7 @@ def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continue
     pair.check()
     assert pair.epoch() == 2
     assert state(pair) == ("RUNNING", "")
-    assert asked(pair.second, "SELECT @@server_id") != asked(pair.first, "SELECT @@server_id")
+    assert requested(pair.second, "SELECT @@server_id") != requested(pair.first, "SELECT @@server_id")
 
 
 def test_failover_an_endpoint_that_becomes_a_server_with_other_gtids_stops_by_name(
@@ -105,7 +105,7 @@ def test_failover_an_endpoint_that_becomes_a_server_with_other_gtids_stops_by_na
     pair.write(pair.first)
     pair.settle()
     run(pair.second, "RESET SLAVE ALL", f"INSERT INTO {DATABASE}.numbers VALUES (-1)")
-    endpoint.turn_to(pair.second.port)
+    endpoint.connect_to(pair.second.port)
     endpoint.disconnect()
     wait_for("it stops", lambda: state(pair)[0] == "POSITION_LOST")
     reason = state(pair)[1]

@@ -22,13 +22,13 @@ BY_FILE = "{host: 127.0.0.1, port: 1, user: root, password: {file: secret}}"
 BY_TLS = "{host: 127.0.0.1, port: 2, user: root, tls: {mode: VERIFY_CA, ca_file: none.pem}}"
 
 
-def asked(source: Source, _file: str) -> TakeoverAnswer:
+def requested(source: Source, _file: str) -> TakeoverAnswer:
     return TakeoverAnswer(address=source.address, facts=None, trouble="it is asked")
 
 
 def watch_of(root: Path, monkeypatch: pytest.MonkeyPatch, *sources: str) -> Failover:
     """Returns the failover of the first source, with real heartbeats and a second source that is never able to take over."""
-    monkeypatch.setattr(failover, "takeover_answer", asked)
+    monkeypatch.setattr(failover, "takeover_answer", requested)
     (root / "conf" / "destinations").mkdir(parents=True)
     (root / "conf" / "sluice.yaml").write_text(f"data_dir: {root}/data\n")
     conf = "".join(f"  - {source}\n" for source in sources)

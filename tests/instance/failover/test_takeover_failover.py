@@ -54,9 +54,9 @@ def refused(position: Position | None = READ, facts: ServerFacts | None = STANDB
     ids=["all", "more", "behind", "purged", "no-gtids"],
 )
 def test_failover_a_standby_takes_over_only_where_nothing_is_missed(facts: dict[str, Any], words: str) -> None:
-    told = refused(facts=dataclasses.replace(STANDBY, **facts))
-    assert words in told
-    assert bool(told) == bool(words)
+    reported = refused(facts=dataclasses.replace(STANDBY, **facts))
+    assert words in reported
+    assert bool(reported) == bool(words)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_failover_a_standby_takes_over_only_where_nothing_is_missed(facts: dict[
 def test_failover_of_mariadb_goes_by_each_domain(executed: str, purged: str, words: str) -> None:
     read = dataclasses.replace(READ, gtid_set="0-1-60,7-1-5", server_uuid="mariadb-1")
     facts = dataclasses.replace(STANDBY, mariadb=True, server_uuid="mariadb-2", executed=executed, purged=purged)
-    told = refused(read, facts)
-    assert words in told
-    assert bool(told) == bool(words)
+    reported = refused(read, facts)
+    assert words in reported
+    assert bool(reported) == bool(words)
 
 
 def test_failover_waits_while_a_batch_cannot_be_finished_and_begins_anywhere_before_the_first() -> None:

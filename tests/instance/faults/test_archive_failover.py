@@ -31,7 +31,7 @@ from sluice.console.acts.position import request
 from sluice.console.toolchain.ports import free_port
 from tests.fix_servers import ServerFactory
 from tests.instance.consumers.fix_services import taken
-from tests.instance.failover.fix_pair import asked
+from tests.instance.failover.fix_pair import requested
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
@@ -53,8 +53,8 @@ class Archived(Captured):
 
     def keep(self, folder: Path) -> list[str]:
         """Copies all files except the last one. After the purge, the source has only this last file."""
-        base = Path(str(asked(self.server, "SELECT @@log_bin_basename")[0][0]))
-        names = [str(row[0]) for row in asked(self.server, "SHOW BINARY LOGS")]
+        base = Path(str(requested(self.server, "SELECT @@log_bin_basename")[0][0]))
+        names = [str(row[0]) for row in requested(self.server, "SHOW BINARY LOGS")]
         folder.mkdir()
         for number, name in enumerate(names[:-1]):
             _packed(base.parent / name, folder, number % 3)
@@ -64,7 +64,7 @@ class Archived(Captured):
     def _purged(self, file: str) -> bool:
         """The server keeps a file as long as a dump thread has it open."""
         self.run(f"PURGE BINARY LOGS TO '{file}'")
-        return str(asked(self.server, "SHOW BINARY LOGS")[0][0]) == file
+        return str(requested(self.server, "SHOW BINARY LOGS")[0][0]) == file
 
     def refused(self, words: str) -> None:
         with running(self) as engine:

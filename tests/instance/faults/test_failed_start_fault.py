@@ -79,7 +79,7 @@ def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_w
         (problem,) = check_engine(captured.config, "shop").problems
         assert problem.startswith("LEDGER_LOST: ")
         assert "sluice position set shop" in problem
-        assert "(LEDGER_LOST): " in _start_told(directory)
+        assert "(LEDGER_LOST): " in _reported_start(directory)
         wanted = request(f"{position.file}:{position.offset}", "", latest=False)
         move(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
         second = wait_for("the engine has started", started)
@@ -90,7 +90,7 @@ def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_w
         launcher.stop_all()
 
 
-def _start_told(directory: Path) -> str:
+def _reported_start(directory: Path) -> str:
     """Returns the output of `sluice instance start`, while a tick tries the start, as Dagster's ticks do."""
     ticking = threading.Event()
 

@@ -69,7 +69,7 @@ def test_a_rotated_password_needs_no_restart(rotated: Rotated, location: str) ->
         wait_for("it is refused by name", lambda: engine.status().state == "CONFIGURATION")
         assert f"{USER}@" in engine.status().reason
         file.unlink()
-        wait_for("the missing file is named", lambda: _is_told(engine, location.partition(":")[0], file))
+        wait_for("the missing file is named", lambda: _is_reported(engine, location.partition(":")[0], file))
         file.write_text(THIRD)
         assert captured.take(engine, 1) == [2], "it continues by itself once file and server agree"
         wait_for("it runs", lambda: engine.status().state == "RUNNING")
@@ -80,7 +80,7 @@ def test_a_rotated_password_needs_no_restart(rotated: Rotated, location: str) ->
         assert not any(secret.encode() in content for secret in (FIRST, SECOND, THIRD)), path
 
 
-def _is_told(engine: Engine, setting: str, file: Path) -> bool:
+def _is_reported(engine: Engine, setting: str, file: Path) -> bool:
     reason = engine.status().reason
     return f"the file {file} cannot be read" in reason if setting == "file" else "the command cat" in reason
 
@@ -89,14 +89,14 @@ class Aws:
     """Imitates boto3 with one service, whose tokens are the current password of the account."""
 
     def __init__(self) -> None:
-        self.password, self.asked = FIRST, list[object]()
+        self.password, self.requested = FIRST, list[object]()
 
     def client(self, service: str, region_name: str | None) -> Aws:
-        self.asked.append((service, region_name))
+        self.requested.append((service, region_name))
         return self
 
     def generate_db_auth_token(self, **names: object) -> str:
-        self.asked.append(names)
+        self.requested.append(names)
         return self.password
 
 
@@ -122,5 +122,5 @@ def test_each_connection_logs_in_with_a_token_of_its_own(
         assert captured.take(engine, 1) == [1]
     finally:
         engine.stop()
-    assert ("rds", "eu-west-1") in aws.asked
-    assert {"DBHostname": "127.0.0.1", "Port": port, "DBUsername": USER} in aws.asked
+    assert ("rds", "eu-west-1") in aws.requested
+    assert {"DBHostname": "127.0.0.1", "Port": port, "DBUsername": USER} in aws.requested

@@ -61,7 +61,7 @@ def test_fault_another_server_behind_the_same_address_is_noticed(fresh_server: S
         with watching(shop) as engine:
             shop.insert([1])
             assert shop.take(engine, 1) == [1]
-            proxy.turn_to(second.port)
+            proxy.connect_to(second.port)
             wait_for("it is noticed", lambda: engine.status().state == "POSITION_LOST")
 
 
@@ -112,25 +112,25 @@ def test_fault_a_source_whose_account_may_not_read_the_end_counts_as_not_queried
 
 def test_fault_a_look_that_breaks_is_not_the_last_one() -> None:
     stopping = threading.Event()
-    asked: list[str] = []
+    requested: list[str] = []
 
     def breaks(file: str) -> ServerFacts:
-        asked.append(file)
-        if len(asked) == 2:
+        requested.append(file)
+        if len(requested) == 2:
             stopping.set()
         raise ZeroDivisionError
 
     SourceWatch(SilentParser(), breaks, 0.01).run(stopping)
-    assert len(asked) == 2
+    assert len(requested) == 2
 
 
 def test_failover_the_watch_reports_how_long_the_saved_position_is_kept() -> None:
     """At its second look, the watch reads the creation times of the oldest binlog file and of the file after the saved position's file."""
-    asked: list[tuple[str, ...]] = []
+    requested: list[tuple[str, ...]] = []
     created = int(time.time()) - 20 * 3600
 
     def answers(*files: str) -> ServerFacts:
-        asked.append(files)
+        requested.append(files)
         return ServerFacts(
             version="8.0.31",
             mariadb=False,
@@ -151,7 +151,7 @@ def test_failover_the_watch_reports_how_long_the_saved_position_is_kept() -> Non
     assert watch.retention_left_hours() is None
     watch.look()
     watch.look()
-    assert asked == [("binlog.000004",), ("binlog.000004", "binlog.000004", "binlog.000003")]
+    assert requested == [("binlog.000004",), ("binlog.000004", "binlog.000004", "binlog.000003")]
     assert watch.retention_left_hours() == pytest.approx(4, abs=0.1)
     assert watch.retention_trouble() == ""
     strict.look()

@@ -30,10 +30,10 @@ def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
     return made
 
 
-def plan(captured: Captured, asked: RequestedInterval) -> Plan:
+def plan(captured: Captured, requested: RequestedInterval) -> Plan:
     config = captured.config
     return make_plan(
-        config.destinations["shop"], config.destination_dir("shop"), asked, time.time_ns() // 1000 + 10**10
+        config.destinations["shop"], config.destination_dir("shop"), requested, time.time_ns() // 1000 + 10**10
     )
 
 

@@ -103,8 +103,8 @@ def test_the_positions_that_the_history_still_knows_are_shown_backfill() -> None
 def test_a_statement_that_may_change_rows_or_columns_is_written_down_backfill(statement: str, tables: set[str]) -> None:
     found = touched(statement)
     assert set(found) == tables
-    for told in found.values():
-        assert told == [f"{statement} at b.000001:700"]
+    for reported in found.values():
+        assert reported == [f"{statement} at b.000001:700"]
 
 
 def test_an_unknown_setting_of_the_dumps_server_refuses_more_tables(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_an_unknown_setting_of_the_dumps_server_refuses_more_tables(tmp_path: Pa
 
 
 def test_a_long_statement_is_shortened_in_the_message_backfill() -> None:
-    ((told, *_),) = touched(f"ALTER TABLE orders ADD COLUMN x{'y' * 300} INT").values()
-    assert len(told) < 120
-    assert "… at b.000001:700" in told
+    ((reported, *_),) = touched(f"ALTER TABLE orders ADD COLUMN x{'y' * 300} INT").values()
+    assert len(reported) < 120
+    assert "… at b.000001:700" in reported
 
 
 @pytest.mark.managed

@@ -46,8 +46,8 @@ def test_a_backfill_reads_on_to_where_the_lake_is_and_refuses_what_became_anothe
     config, directory = captured.config.destinations["shop"], captured.directory
 
     def reading(folder: str, *tables: str) -> BackfillReading:
-        asked = RequestedInterval(from_us=(base - 5) * SECOND_US, tables=tables)
-        return BackfillReading(config, directory, asked, tmp_path / folder, now_us=base * SECOND_US)
+        requested = RequestedInterval(from_us=(base - 5) * SECOND_US, tables=tables)
+        return BackfillReading(config, directory, requested, tmp_path / folder, now_us=base * SECOND_US)
 
     with running(captured) as engine:
         insert_at(captured, 0, base)

@@ -98,10 +98,10 @@ def content(instance: dg.DagsterInstance) -> dict[str, Any]:
 def query(instance: dg.DagsterInstance, text: str, **variables: Any) -> dict[str, Any]:
     """Asks as Dagster's pages do."""
     with WorkspaceProcessContext(instance, EmptyWorkspaceTarget()) as context:
-        asked = create_schema().execute_async(
+        requested = create_schema().execute_async(
             text, context_value=context.create_request_context(), variable_values=variables
         )
-        found = asyncio.run(asked)
+        found = asyncio.run(requested)
     assert not found.errors, found.errors
     assert found.data is not None
     return dict(found.data)

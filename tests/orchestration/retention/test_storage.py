@@ -208,17 +208,17 @@ def test_the_page_of_a_run_gets_events_while_the_writer_keeps_its_connection(
     """Dagster's own watcher looks at a file that changes only when SQLite copies its log."""
     run = instance.create_run_for_job(JOB)
     instance.report_engine_event("first", run)
-    seen, told = list[str](), threading.Semaphore(0)
+    seen, reported = list[str](), threading.Semaphore(0)
 
     def callback(entry: dg.EventLogEntry, _: str) -> None:
         seen.append(entry.user_message or (entry.dagster_event.message if entry.dagster_event else "") or "")
-        told.release()
+        reported.release()
 
     with dg.DagsterInstance.from_config(str(home)) as page:
         page.watch_event_logs(run.run_id, None, callback)
         instance.report_engine_event("second", run)
         while "second" not in seen:
-            assert told.acquire(timeout=LIMIT_SECONDS)
+            assert reported.acquire(timeout=LIMIT_SECONDS)
         page.end_watch_event_logs(run.run_id, callback)
 
 

@@ -84,10 +84,10 @@ def test_ha_reports_arrive_unchanged(remote: EngineAndCaller) -> None:
             StoppedTable(database="shop", table="t", state=TableState.DDL_HELD, reason="why", position=position(9)),
         ),
     )
-    told = remote.handle().status()
-    assert told == STATUS.answer.read(STATUS.answer.write(remote.engine.state))
-    assert told.stopped_tables == remote.engine.state.stopped_tables
-    assert (told.position, told.cursor) == (position(9), None)
+    reported = remote.handle().status()
+    assert reported == STATUS.answer.read(STATUS.answer.write(remote.engine.state))
+    assert reported.stopped_tables == remote.engine.state.stopped_tables
+    assert (reported.position, reported.cursor) == (position(9), None)
     remote.handle().stop_tables(batch, {"shop.orders": ("MERGE_FAILED", "why")})
     assert remote.engine.stopped == {"shop.orders": ("MERGE_FAILED", "why")}
     assert remote.handle().directory == remote.engine.directory
@@ -258,9 +258,9 @@ def test_ha_another_conf_on_the_engine_host_is_reported_once_it_lasts(tmp_path: 
     host.get_or_start("shop")
     assert host.conf_troubles("shop", "a", 0.0) == ()
     assert host.conf_troubles("shop", "b", 1.0) == (), "it is being changed"
-    (told,) = host.conf_troubles("shop", "b", 62.0)
-    assert "destinations/shop.yaml in conf/ differs between this host and the engine host" in told
-    assert str(server.port) in told
+    (reported,) = host.conf_troubles("shop", "b", 62.0)
+    assert "destinations/shop.yaml in conf/ differs between this host and the engine host" in reported
+    assert str(server.port) in reported
     made_with["shop"] = "b"
     host.get_or_start("shop")
     assert host.conf_troubles("shop", "b", 63.0) == ()
@@ -273,11 +273,11 @@ def test_ha_the_host_that_had_the_destination_is_called_first(tmp_path: Path, mo
     engines = [FakeHost(FakeEngine(tmp_path)) for _ in range(2)]
     servers = [server_of(each, config_at(tmp_path, 1)) for each in engines]
     host = RemoteHost(config_at(tmp_path, *(each.port for each in servers)))
-    asked: list[tuple[str, float | None]] = []
+    requested: list[tuple[str, float | None]] = []
     call = Connection.call
 
     def noted(self: Connection, *words: Any) -> Any:
-        asked.append((self.address, words[3]))
+        requested.append((self.address, words[3]))
         return call(self, *words)
 
     monkeypatch.setattr(Connection, "call", noted)
@@ -285,12 +285,12 @@ def test_ha_the_host_that_had_the_destination_is_called_first(tmp_path: Path, mo
     engines[0].holder = 7  # The engine is on standby, or hangs.
     host.get_or_start("shop")
     host.get_or_start("shop")
-    assert asked == [(first, None), (second, None), (second, None)]
+    assert requested == [(first, None), (second, None), (second, None)]
     engines[0].holder, engines[1].holder = None, 8
     host.get_or_start("shop")
-    assert asked[3:] == [(second, None), (first, remote_host.OTHERS_SECONDS_MAX)]
+    assert requested[3:] == [(second, None), (first, remote_host.OTHERS_SECONDS_MAX)]
     host.get_or_start("shop")
-    assert asked[5:] == [(first, None)]
+    assert requested[5:] == [(first, None)]
     host.close()
     for each in servers:
         each.close()

@@ -129,9 +129,9 @@ def take_over(
                 serving.begin_again()
                 wait_for("the one that was killed stands by", functools.partial(Host.stands_by, serving), 120)
         assert list(dict.fromkeys(seen.numbers)) == [*range(9)], "in order, none missing"
-        told = acts.start("shop", hosts[0].directory)
-        assert told.done
-        assert "no operator had stopped shop, and process" in told.message
+        reported = acts.start("shop", hosts[0].directory)
+        assert reported.done
+        assert "no operator had stopped shop, and process" in reported.message
     finally:
         for host in hosts:
             host.process.kill()

@@ -38,12 +38,12 @@ from sluice.orchestration.run.rows.request import RepairRequest
 from tests.fix_ledgers import FileLedger
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
-PLACE = Position(epoch=1, file="mysql-bin.000001", offset=4)
+POSITION = Position(epoch=1, file="mysql-bin.000001", offset=4)
 HELD = PendingChange(
     destination="shop",
     database="shop",
     table="orders",
-    order_key=PLACE.order_key + 9,
+    order_key=POSITION.order_key + 9,
     position="mysql-bin.000001:13@1",
     statement="ALTER TABLE orders RENAME COLUMN a TO b",
     items=(Item(kind="rename", what="rename a to b"),),
@@ -64,7 +64,7 @@ def directory(tmp_path: Path) -> Path:
     made = make_config(tmp_path).destination_dir("shop")
     made.mkdir(parents=True)
     for table, (state, reason) in STOPS.items():
-        stop = StoppedTable(database="shop", table=table, state=state, reason=reason, position=PLACE)
+        stop = StoppedTable(database="shop", table=table, state=state, reason=reason, position=POSITION)
         FileLedger(made).update(lambda ledger, stop=stop: ledger.stop_table(stop))  # type: ignore[misc]
     ReviewFiles(made).note(HELD)
     return made
@@ -92,33 +92,35 @@ def launched_with(settings: SluiceConfig, **config: Any) -> tuple[dg.ExecuteInPr
 
 
 def test_nothing_but_the_plans_is_shown_by_default(directory: Path, tmp_path: Path) -> None:
-    result, told, _ = launched(tmp_path)
+    result, reported, _ = launched(tmp_path)
     assert result.success
     for words in ("shop.orders", HELD.statement, "new_column"):
-        assert words in told
+        assert words in reported
     assert requests(directory) == ()
 
 
 @pytest.mark.found
 def test_what_each_decision_would_do_is_shown_by_default(directory: Path, tmp_path: Path) -> None:
     """Defect 30: the launchpad showed only schema changes, and not what resume, repair and forget would do."""
-    FileLedger(directory).update(lambda ledger: ledger.with_consumer(Consumer(client_id=1001, filter="", cursor=PLACE)))
+    FileLedger(directory).update(
+        lambda ledger: ledger.with_consumer(Consumer(client_id=1001, filter="", cursor=POSITION))
+    )
     write_tables(directory)
     config = make_config(tmp_path)
     with dg.DagsterInstance.ephemeral() as instance:
         for table, verdict in (("shop.orders", Verdict.DIFFERENT), ("shop.items", Verdict.EQUAL)):
             found = evaluation_of(config, "shop", TableResult(table=table, verdict=verdict))
             instance.report_runless_asset_event(found)
-        told = waiting(instance, directory, "shop", Launchpad())
+        reported = waiting(instance, directory, "shop", Launchpad())
     for words in (
         "## Schema changes (`act: approve`)",
-        f"**`shop.audit`** (SCHEMA_MISMATCH): it differs. resume continues from the position of its stop, {PLACE}",
+        f"**`shop.audit`** (SCHEMA_MISMATCH): it differs. resume continues from the position of its stop, {POSITION}",
         "**`shop.lost`** (TABLE_MISSING): it is gone. resume is refused here: `sluice lake accept shop shop.lost`",
         "**`shop.orders`**: 0 rows differ. plan_repair changes nothing; repair compares again",
-        f"- 1001: forget deletes its cursor ({PLACE})",
+        f"- 1001: forget deletes its cursor ({POSITION})",
     ):
-        assert words in told
-    assert "shop.items" not in told
+        assert words in reported
+    assert "shop.items" not in reported
 
 
 def test_where_nothing_waits_one_sentence_says_so(tmp_path: Path) -> None:
@@ -153,13 +155,13 @@ def test_a_plan_of_a_repair_is_shown_and_a_repair_needs_a_reason(
     directory: Path, tmp_path: Path, repairs: list[tuple[str, RepairRequest]]
 ) -> None:
     request = RepairRequest(destination="shop", tables=("shop.orders",))
-    result, told, tags = launched(tmp_path, act="plan_repair", table="shop.orders")
-    assert result.success, told
-    assert told == "- shop.orders: it has no key"
+    result, reported, tags = launched(tmp_path, act="plan_repair", table="shop.orders")
+    assert result.success, reported
+    assert reported == "- shop.orders: it has no key"
     assert (repairs, REASON_TAG in tags) == ([("plan", request)], False)
-    refused, told, _ = launched(tmp_path, act="repair", table="shop.orders")
+    refused, reported, _ = launched(tmp_path, act="repair", table="shop.orders")
     assert (refused.success, len(repairs)) == (False, 1)
-    assert "`reason` is empty" in told
+    assert "`reason` is empty" in reported
     result, _, tags = launched(tmp_path, act="repair", reason="a lost file")
     assert result.success
     assert repairs[1:] == [(act, RepairRequest(destination="shop")) for act in ("plan", "repair")]
@@ -177,37 +179,37 @@ def test_a_repair_that_fails_has_its_reason_as_a_tag(
         raise ActRefusedError("the stream began anew meanwhile; request it again")
 
     monkeypatch.setattr(rows_job, "run_repair", run)
-    result, told, tags = launched(tmp_path, act="repair", reason="a lost file")
+    result, reported, tags = launched(tmp_path, act="repair", reason="a lost file")
     assert not result.success
-    assert "began anew" in told
+    assert "began anew" in reported
     assert (tags[REASON_TAG], [act for act, _ in repairs]) == ("a lost file", ["plan"])
 
 
 def test_an_approval_is_kept_and_its_reason_is_a_tag_of_the_run(directory: Path, tmp_path: Path) -> None:
-    result, told, tags = launched(
+    result, reported, tags = launched(
         tmp_path, act="approve", table="shop.orders", plan="new_column", position=HELD.position, reason="as agreed"
     )
-    assert result.success, told
+    assert result.success, reported
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "new_column"
     assert [each.table for each in requests(directory)] == ["orders"]
     assert tags[REASON_TAG] == "as agreed"
 
 
 def test_a_stopped_table_is_resumed(directory: Path, tmp_path: Path) -> None:
-    assert launched(tmp_path, act="resume", table="shop.audit", position=str(PLACE), reason="fixed")[0].success
+    assert launched(tmp_path, act="resume", table="shop.audit", position=str(POSITION), reason="fixed")[0].success
     assert [each.table for each in requests(directory)] == ["audit"]
 
 
 def test_a_consumer_is_forgotten(directory: Path, tmp_path: Path) -> None:
-    kept = Consumer(client_id=1001, filter="", cursor=PLACE)
+    kept = Consumer(client_id=1001, filter="", cursor=POSITION)
     FileLedger(directory).update(lambda ledger: ledger.with_consumer(kept))
-    result, told, _ = launched(tmp_path, act="forget", consumer=1001, reason="it moved")
-    assert result.success, told
+    result, reported, _ = launched(tmp_path, act="forget", consumer=1001, reason="it moved")
+    assert result.success, reported
     assert forgets_requested(directory) == (1001,)
 
 
 APPROVE = {"act": "approve", "table": "shop.orders", "position": HELD.position, "plan": "apply", "reason": "r"}
-RESUME = {"act": "resume", "table": "shop.audit", "position": str(PLACE), "reason": "r"}
+RESUME = {"act": "resume", "table": "shop.audit", "position": str(POSITION), "reason": "r"}
 FORGET = {"act": "forget", "consumer": 7, "reason": "r"}
 
 
@@ -240,9 +242,9 @@ def test_fields_that_fit_the_act_are_accepted(config: dict[str, Any]) -> None:
 
 
 def test_a_decision_whose_fields_do_not_fit_changes_nothing(directory: Path, tmp_path: Path) -> None:
-    result, told, tags = launched(tmp_path, **{**APPROVE, "plan": ""})
+    result, reported, tags = launched(tmp_path, **{**APPROVE, "plan": ""})
     assert not result.success
-    assert "`plan` is empty" in told
+    assert "`plan` is empty" in reported
     assert REASON_TAG not in tags
     _nothing_is_decided(directory)
 
@@ -261,9 +263,9 @@ def test_a_decision_whose_fields_do_not_fit_changes_nothing(directory: Path, tmp
 def test_what_cannot_be_decided_changes_nothing(
     directory: Path, tmp_path: Path, config: dict[str, Any], words: str
 ) -> None:
-    result, told, _ = launched(tmp_path, **config)
+    result, reported, _ = launched(tmp_path, **config)
     assert not result.success
-    assert words in told
+    assert words in reported
     _nothing_is_decided(directory)
 
 
@@ -277,23 +279,23 @@ def _nothing_is_decided(directory: Path) -> None:
 def test_a_decision_about_what_was_seen_before_is_refused_by_name(directory: Path, tmp_path: Path) -> None:
     """Defect 30: an approval or a resume applied to whatever waited when the run began, and not to what the operator had seen."""
     again = dataclasses.replace(HELD, order_key=HELD.order_key + 90, position="mysql-bin.000001:103@1")
-    later = dataclasses.replace(PLACE, offset=777)
+    later = dataclasses.replace(POSITION, offset=777)
     ReviewFiles(directory).note(again)
     for table, state, reason, position in (
-        ("orders", TableState.DDL_HELD, again.reason, PLACE),
+        ("orders", TableState.DDL_HELD, again.reason, POSITION),
         ("audit", TableState.DDL_UNSUPPORTED, "it cannot be read", later),
     ):
         stop = StoppedTable(database="shop", table=table, state=state, reason=reason, position=position)
         FileLedger(directory).update(lambda ledger, stop=stop: ledger.resume_table("shop", stop.table).stop_table(stop))  # type: ignore[misc]
-    result, told, _ = launched(tmp_path, **APPROVE)
+    result, reported, _ = launched(tmp_path, **APPROVE)
     assert not result.success
     assert (
         f"now waits for approval: `{HELD.statement}` at {again.position} instead of the statement at {HELD.position}"
-        in told
+        in reported
     )
-    result, told, _ = launched(tmp_path, **RESUME)
+    result, reported, _ = launched(tmp_path, **RESUME)
     assert not result.success
-    assert f"at {later} in the state DDL_UNSUPPORTED (it cannot be read" in told
+    assert f"at {later} in the state DDL_UNSUPPORTED (it cannot be read" in reported
     _nothing_is_decided(directory)
     assert ReviewFiles(directory).approved("shop", "orders", again.order_key) == ""
 
@@ -302,14 +304,14 @@ def test_a_decision_about_what_was_seen_before_is_refused_by_name(directory: Pat
 def test_the_second_of_two_operators_does_not_replace_the_first_ones_plan(directory: Path, tmp_path: Path) -> None:
     """Defect 30: two runs both reported that their plan was approved, and the engine used the later one."""
     assert launched(tmp_path, **APPROVE)[0].success
-    result, told, _ = launched(tmp_path, **{**APPROVE, "plan": "new_column"})
+    result, reported, _ = launched(tmp_path, **{**APPROVE, "plan": "new_column"})
     assert not result.success
-    assert "is already approved as apply, and" in told
-    assert "`sluice schema approve shop shop.orders --plan new_column` replaces the approval" in told
+    assert "is already approved as apply, and" in reported
+    assert "`sluice schema approve shop shop.orders --plan new_column` replaces the approval" in reported
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "apply"
     assert launched(tmp_path, **APPROVE)[0].success, "the same decision again"
-    _, told, _ = launched(tmp_path)
-    assert "It is approved as `apply`; the engine has not read the approval yet." in told
+    _, reported, _ = launched(tmp_path)
+    assert "It is approved as `apply`; the engine has not read the approval yet." in reported
 
 
 @pytest.mark.found
@@ -335,13 +337,15 @@ def test_a_decision_reaches_the_engine_of_another_host_by_the_shared_ledger(tmp_
     shared = MetaConfig(kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
     here, there = (make_config(tmp_path / host).model_copy(update={"meta": shared}) for host in ("here", "there"))
     directory = there.destination_dir("shop")
-    stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason=HELD.reason, position=PLACE)
+    stop = StoppedTable(
+        database="shop", table="orders", state=TableState.DDL_HELD, reason=HELD.reason, position=POSITION
+    )
     StoredLedger(record_store(directory), "shop").update(lambda ledger: ledger.stop_table(stop))
     ReviewFiles(directory).note(HELD)
-    _, told, _ = launched_with(here)
-    assert HELD.statement in told
-    result, told, tags = launched_with(here, **APPROVE)
-    assert result.success, told
+    _, reported, _ = launched_with(here)
+    assert HELD.statement in reported
+    result, reported, tags = launched_with(here, **APPROVE)
+    assert result.success, reported
     assert tags[REASON_TAG] == "r"
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "apply"
     assert [each.table for each in requests(directory)] == ["orders"]
@@ -350,15 +354,15 @@ def test_a_decision_reaches_the_engine_of_another_host_by_the_shared_ledger(tmp_
 def test_a_change_that_an_earlier_version_stored_is_shown_and_approved(directory: Path, tmp_path: Path) -> None:
     (file,) = (directory / "schema-changes").glob("*.held.json")
     file.write_text(file.read_text().replace('"position"', '"place"'))
-    _, told, _ = launched(tmp_path)
-    assert HELD.position in told
+    _, reported, _ = launched(tmp_path)
+    assert HELD.position in reported
     assert launched(tmp_path, **APPROVE)[0].success
 
 
-def links_of(told: str) -> list[tuple[str, str, dict[str, Any]]]:
+def links_of(reported: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Returns each link to the launchpad as its title, the comments in its config, and the values in its config."""
     found = []
-    for title, address in re.findall(r"\[([a-z_ ]+)\]\((/locations/[^)\s]+)\)", told):
+    for title, address in re.findall(r"\[([a-z_ ]+)\]\((/locations/[^)\s]+)\)", reported):
         split = urllib.parse.urlsplit(address)
         assert split.path == "/locations/__repository__@my%20shop/jobs/decide/playground/setup"
         (config,) = urllib.parse.parse_qs(split.query)["config"]
@@ -370,7 +374,9 @@ def links_of(told: str) -> list[tuple[str, str, dict[str, Any]]]:
 @pytest.mark.found
 def test_each_decision_has_a_link_that_puts_its_plan_into_the_launchpad(directory: Path, tmp_path: Path) -> None:
     """Defect 30: the plan was only in a run's output, and operators had to copy it into the launchpad."""
-    FileLedger(directory).update(lambda ledger: ledger.with_consumer(Consumer(client_id=1001, filter="", cursor=PLACE)))
+    FileLedger(directory).update(
+        lambda ledger: ledger.with_consumer(Consumer(client_id=1001, filter="", cursor=POSITION))
+    )
     write_tables(directory)
     launchpad = Launchpad(repository="__repository__", location="my shop")
     with dg.DagsterInstance.ephemeral() as instance:

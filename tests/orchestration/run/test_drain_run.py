@@ -82,10 +82,10 @@ def test_each_batch_is_merged_reported_and_settled_on_its_own(shop: Shop) -> Non
     assert result.success
     assert shop.engine.acked == [1, 2, 3]
     assert [call for call in shop.feed.calls if call.startswith("ack")] == ["ack 1", "ack 2", "ack 3"]
-    told = shop.instance.fetch_materializations(ORDERS, limit=10, ascending=True).records
+    reported = shop.instance.fetch_materializations(ORDERS, limit=10, ascending=True).records
     assert len(_ends(shop)) == 3
     assert len(set(_ends(shop))) == 3
-    tags = [each.asset_materialization.tags or {} for each in told if each.asset_materialization]
+    tags = [each.asset_materialization.tags or {} for each in reported if each.asset_materialization]
     assert all(each["dagster/data_version"] for each in tags)
     assert shop.fakes.files.drained_by is None
     assert shop.fakes.files.held_by is None
@@ -103,13 +103,13 @@ def test_the_check_of_a_table_counts_for_all_that_a_run_merges_into_it(shop: Sho
 
 def test_a_batch_is_settled_then_reported_then_the_next_is_requested(shop: Shop) -> None:
     """If there are many tables, the report takes seconds, and the ack does not wait for it."""
-    told = []
-    shop.feed.before = lambda name: told.append(
+    reported = []
+    shop.feed.before = lambda name: reported.append(
         (name, len(shop.instance.fetch_materializations(ORDERS, limit=10).records))
     )
     shop.run()
-    assert ("ack 1", 0) in told
-    assert [count for name, count in told if name.startswith("hand_out")][:1] == [1]
+    assert ("ack 1", 0) in reported
+    assert [count for name, count in reported if name.startswith("hand_out")][:1] == [1]
 
 
 def test_what_a_run_settled_and_did_not_report_is_reported_by_the_next(
@@ -133,8 +133,10 @@ def test_what_a_run_settled_and_did_not_report_is_reported_by_the_next(
 
 
 def _ends(shop: Shop) -> list[object]:
-    told = shop.instance.fetch_materializations(ORDERS, limit=10, ascending=True).records
-    return [each.asset_materialization.metadata["end_position"].value for each in told if each.asset_materialization]
+    reported = shop.instance.fetch_materializations(ORDERS, limit=10, ascending=True).records
+    return [
+        each.asset_materialization.metadata["end_position"].value for each in reported if each.asset_materialization
+    ]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"batch": {}, "tables": []}', '{"batch": 1}'])

@@ -69,8 +69,8 @@ def test_what_was_done_is_in_the_metadata(tmp_path: Path, requests: list[Maintai
     result = job.execute_in_process(run_config={"ops": {"maintain_shop": {"config": {"tables": ["shop.orders"]}}}})
     assert result.success
     assert requests == [MaintainRequest(destination="shop", tables=("shop.orders",))]
-    (told,) = result.asset_observations_for_node("maintain_shop")
-    found = {name: value.value for name, value in told.metadata.items()}
+    (reported,) = result.asset_observations_for_node("maintain_shop")
+    found = {name: value.value for name, value in reported.metadata.items()}
     assert (found["files_before"], found["files_after"], found["bytes_before"], found["bytes_after"]) == (
         21,
         1,

@@ -71,8 +71,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[BackfillRequest]:
 def test_the_launchpad_says_what_each_field_of_an_operation_means(definitions: dg.Definitions) -> None:
     job = definitions.resolve_job_def(JOB)
     (op,) = job.all_node_defs
-    asked: Any = op.config_schema
-    fields = asked.config_type.fields
+    requested: Any = op.config_schema
+    fields = requested.config_type.fields
     assert set(fields) == {"operation", "destination", "tables", *set().union(*FIELDS.values())}
     assert not any(field.is_required for field in fields.values()), "the launchpad opens with a config that is valid"
     assert all(field.description for field in fields.values())
@@ -166,7 +166,7 @@ def test_a_backfill_of_a_run_is_of_what_the_logs_say_that_it_merged(
     merged = dataclasses.replace(
         commit, start={"file": "b.1"}, end={"file": "b.1"}, first_commit_time_us=5, last_commit_time_us=7
     )
-    monkeypatch.setattr(merged_run, "_history", lambda *asked: [merged] if asked[2] == "shop.orders" else [])
+    monkeypatch.setattr(merged_run, "_history", lambda *requested: [merged] if requested[2] == "shop.orders" else [])
     found = request_of(config, RowsConfig(run="one"), NOW_US)
     assert found == BackfillRequest(destination="shop", from_us=5, to_us=8, tables=("shop.orders",))
     for given, why in (
@@ -216,8 +216,8 @@ def test_a_plan_of_a_backfill_changes_nothing(
     job = definitions.resolve_job_def(JOB)
     result = job.execute_in_process(run_config={"ops": {STEP: {"config": {"only_plan": True}}}})
     (handled,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
-    told: Any = handled.step_output_data.metadata
-    assert told["plan"].value == {"destination": "shop"}
+    reported: Any = handled.step_output_data.metadata
+    assert reported["plan"].value == {"destination": "shop"}
     assert not requests
 
 

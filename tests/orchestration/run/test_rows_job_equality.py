@@ -77,10 +77,10 @@ def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
     assert requests == [RepairRequest(destination="shop", tables=("shop.orders",), settle_seconds=9.0)]
     assert kept.status.value == "SUCCEEDED"
     (handled,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
-    told: Any = handled.step_output_data.metadata
-    assert told["found"].value == "- shop.orders: 1 missing, 1 surplus\n- shop.odd: it has no key"
-    assert (told["repaired_tables"].value, told["equal_again"].value) == (0, 1)
-    assert told["left_out"].value == {"shop.odd": "it has no key"}
+    reported: Any = handled.step_output_data.metadata
+    assert reported["found"].value == "- shop.orders: 1 missing, 1 surplus\n- shop.odd: it has no key"
+    assert (reported["repaired_tables"].value, reported["equal_again"].value) == (0, 1)
+    assert reported["left_out"].value == {"shop.odd": "it has no key"}
 
 
 def test_a_plan_of_a_repair_changes_nothing_equality(job: dg.JobDefinition, requests: list[RepairRequest]) -> None:

@@ -36,7 +36,7 @@ def being_read(now: float) -> SnapshotRecord:
     return record.with_chunks(1, ROWS, 4096)
 
 
-def told_amid(
+def reported_during(
     root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[SnapshotDependencies], None]
 ) -> dict[str, list[dict[str, Any]]]:
     """Returns the metadata of each table's observations, oldest first, as Dagster has them before the reading (`read`) has ended."""
@@ -67,13 +67,17 @@ def test_rows_percent_rate_and_end_are_reported_while_rows_are_read(
         hands.progress(being_read(now[0]))
         hands.progress(wanted(ITEMS, None, now[0]))
 
-    found = told_amid(tmp_path, monkeypatch, read)
-    (told,), (unknown,) = found[ORDERS], found[ITEMS]
-    assert (told["snapshot_rows"], told["snapshot_rows_expected"], told["snapshot_percent"]) == (250, 1000, 25.0)
-    assert told["snapshot_rows_per_second"] == pytest.approx(ROWS / SECONDS, rel=0.2)
-    assert told["snapshot_seconds_left"] == pytest.approx(30.0, rel=0.2)
-    assert told["snapshot_ends_about"] == pytest.approx(now[0] + 30.0, abs=6.0)
-    assert told["snapshot_state"] == "READING"
+    found = reported_during(tmp_path, monkeypatch, read)
+    (reported,), (unknown,) = found[ORDERS], found[ITEMS]
+    assert (reported["snapshot_rows"], reported["snapshot_rows_expected"], reported["snapshot_percent"]) == (
+        250,
+        1000,
+        25.0,
+    )
+    assert reported["snapshot_rows_per_second"] == pytest.approx(ROWS / SECONDS, rel=0.2)
+    assert reported["snapshot_seconds_left"] == pytest.approx(30.0, rel=0.2)
+    assert reported["snapshot_ends_about"] == pytest.approx(now[0] + 30.0, abs=6.0)
+    assert reported["snapshot_state"] == "READING"
     assert (unknown["snapshot_rows"], "snapshot_ends_about" in unknown) == (0, False), (
         "where nothing is known no end is named"
     )
@@ -89,9 +93,9 @@ def test_a_table_is_reported_every_few_seconds_and_not_with_each_chunk(
                 patch.setattr(time, "time", lambda at=clock + 5.0 * chunk: at)
                 hands.progress(record.with_chunks(chunk, chunk * 100, 4096))
 
-    told = told_amid(tmp_path, monkeypatch, read)[ORDERS]
-    assert [each["snapshot_rows"] for each in told] == [200, 400, 600]
-    ends = [each["snapshot_ends_about"] for each in told]
+    reported = reported_during(tmp_path, monkeypatch, read)[ORDERS]
+    assert [each["snapshot_rows"] for each in reported] == [200, 400, 600]
+    ends = [each["snapshot_ends_about"] for each in reported]
     assert len(set(ends)) == len(ends), "it is guessed anew each time"
 
 
@@ -133,7 +137,7 @@ def test_published_tables_are_in_the_newest_snapshot_before_a_large_table_is_rea
             hands.progress(record)
         written.append(amendments.written)
 
-    told_amid(tmp_path, monkeypatch, read)
+    reported_during(tmp_path, monkeypatch, read)
     assert written == [0, 0, 1, 2, 2], (
         "after some seconds; at once for a large table; never while another run holds the lock"
     )

@@ -75,9 +75,9 @@ def test_what_came_while_the_run_started_is_merged_with_its_batch(shop: Shop) ->
     assert run is not None
     assert run.tags[BATCH_TAG] == BatchReference.of("shop", head).run_key == shop.reference.run_key
     assert shop.engine.acked == [], "the ticks ack by the run's record"
-    (told,) = shop.instance.fetch_materializations(ORDERS, limit=9).records
-    assert told.asset_materialization is not None
-    assert told.asset_materialization.metadata["end_position"].value == str(head.end)
+    (reported,) = shop.instance.fetch_materializations(ORDERS, limit=9).records
+    assert reported.asset_materialization is not None
+    assert reported.asset_materialization.metadata["end_position"].value == str(head.end)
 
 
 @pytest.mark.parametrize("why", ["nothing came", "conf/ changed"])

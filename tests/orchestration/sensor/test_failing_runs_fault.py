@@ -45,7 +45,7 @@ def ended(shop: Shop, job: str, status: S, config: dict[str, Any] | None = None,
         shop.instance.report_run_canceled(run)
 
 
-def told(shop: Shop) -> tuple[str, ...]:
+def reported(shop: Shop) -> tuple[str, ...]:
     """Returns what a tick reports to the engine."""
     shop.tick()
     return shop.engine.lake
@@ -64,9 +64,9 @@ def test_fault_snapshot_runs_that_fail_reach_status_and_the_asset(shop: Shop) ->
     begin_snapshot(directory)
     job = shop.defs.resolve_job_def("snapshot_shop_job")
     for _ in range(2):
-        assert told(shop) == (), "one failure is often a killed process"
+        assert reported(shop) == (), "one failure is often a killed process"
         assert not job.execute_in_process(instance=shop.instance, raise_on_error=False).success
-    (trouble,) = told(shop)
+    (trouble,) = reported(shop)
     assert trouble.startswith("2 runs in a row that read the rows of tables failed, the newest (")
     assert "of snapshot_shop_job) with: " in trouble
     assert "sluice snapshot cancel shop" in trouble
@@ -77,7 +77,7 @@ def test_fault_snapshot_runs_that_fail_reach_status_and_the_asset(shop: Shop) ->
     assert f"shop: {trouble}" in find_problems([], [read_destination(directory, "shop", time.time())])
     assert read_failures(directory, time.time())[""] == f"TROUBLED: {trouble}"
     SnapshotRecords(directory).update("shop.orders", lambda now: now.canceled())
-    assert told(shop) == (), "nobody waits for its rows any more"
+    assert reported(shop) == (), "nobody waits for its rows any more"
 
 
 OF_SHOP = {"destination": "shop"}
@@ -102,20 +102,20 @@ def test_fault_every_kind_of_run_that_fails_twice_in_a_row_is_reported_until_one
 ) -> None:
     """Defect 8: failures in a row of all runs but merges were reported nowhere."""
     ended(shop, job, S.FAILURE, config, "the disk is full.")
-    assert told(shop) == ()
+    assert reported(shop) == ()
     ended(shop, job, S.STARTED, config)
     ended(shop, job, S.FAILURE, config, "the disk is full.")
     ended(shop, job, S.STARTED, config)
-    (trouble,) = told(shop)
+    (trouble,) = reported(shop)
     assert trouble.startswith("2 runs in a row that ")
     assert f" of {job}) with: the disk is full; " in trouble
     ended(shop, job, S.FAILURE, config, "no Spark answers")
-    assert told(shop)[0].startswith("3 runs in a row that ")
+    assert reported(shop)[0].startswith("3 runs in a row that ")
     ended(shop, job, S.CANCELED, config)
-    assert told(shop) == ()
+    assert reported(shop) == ()
     for status in (S.FAILURE, S.FAILURE, S.SUCCESS):
         ended(shop, job, status, config)
-    assert told(shop) == ()
+    assert reported(shop) == ()
 
 
 def test_runs_of_another_destination_are_not_this_ones(shop: Shop) -> None:
@@ -132,11 +132,11 @@ def test_backfills_that_succeed_do_not_hide_repairs_that_fail(shop: Shop) -> Non
     for _ in range(2):
         ended(shop, "operate_on_rows", S.FAILURE, repair, "the disk is full")
         ended(shop, "operate_on_rows", S.SUCCESS, backfill)
-    (trouble,) = told(shop)
+    (trouble,) = reported(shop)
     assert trouble.startswith("2 runs in a row that repair rows failed")
     assert "start the job operate_on_rows (`operation: repair`) again" in trouble
     ended(shop, "operate_on_rows", S.SUCCESS, repair)
-    assert told(shop) == ()
+    assert reported(shop) == ()
 
 
 def test_a_look_is_taken_every_few_seconds(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

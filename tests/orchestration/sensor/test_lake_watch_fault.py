@@ -69,11 +69,11 @@ def test_fault_ticks_alone_report_to_the_engine_that_a_table_was_restored(tmp_pa
     with dg.DagsterInstance.ephemeral() as instance:
         shop = Shop(tmp_path, instance)
 
-        def told() -> tuple[str, ...]:
+        def reported() -> tuple[str, ...]:
             shop.tick()
             return shop.engine.lake
 
-        (sentence,) = wait_for("the engine is told", told)
+        (sentence,) = wait_for("the engine is told", reported)
     assert "TABLE_RESTORED" in sentence
 
 

@@ -98,17 +98,17 @@ def test_a_tick_looks_once_if_its_definitions_are_replaced(monkeypatch: pytest.M
 
 def test_a_long_tick_returns_if_another_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon was restarted: nobody waits for the answer of the first tick."""
-    looks, told = Looks(monkeypatch, [IDLE]), list[str]()
+    looks, reported = Looks(monkeypatch, [IDLE]), list[str]()
     look = looks.ticker._tick
 
-    def beside(*given: Any) -> dg.SensorResult:
-        told.append(str(looks.tick().skip_reason))
+    def during_a_tick(*given: Any) -> dg.SensorResult:
+        reported.append(str(looks.tick().skip_reason))
         return look(*given)
 
-    monkeypatch.setattr(looks.ticker, "_tick", beside)
+    monkeypatch.setattr(looks.ticker, "_tick", during_a_tick)
     looks.tick()
-    assert len(looks.cursors) == len(told) == 1
-    assert "an earlier tick is still running" in told[0]
+    assert len(looks.cursors) == len(reported) == 1
+    assert "an earlier tick is still running" in reported[0]
     monkeypatch.setattr(looks.ticker, "_tick", look)
     looks.tick()
     assert len(looks.cursors) > 2, "the next one is long again"

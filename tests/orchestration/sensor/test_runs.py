@@ -212,8 +212,8 @@ def test_a_run_that_names_no_batch_merges_none(shop: Shop, config: dict[str, str
     )
     assert not result.success
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = "a reference to a batch must have the fields" if config else "has no position yet"
-    assert told in str(failed.step_failure_data.user_failure_data)
+    reported = "a reference to a batch must have the fields" if config else "has no position yet"
+    assert reported in str(failed.step_failure_data.user_failure_data)
     assert not materialized(result)
 
 

@@ -26,7 +26,7 @@ from sluice.orchestration.sensor.settle import (
     overdue,
 )
 
-OLD, YOUNG = RUN_SECONDS_MAX + 1.0, 1.0
+OLD, RECENT = RUN_SECONDS_MAX + 1.0, 1.0
 LOCK_FREE = LOCK_FREE_SECONDS_MAX + 1.0
 # status → what one run with it means: (young, too long in its status, too long without news, lock free for too long)
 TABLE = {
@@ -45,9 +45,9 @@ runs = st.builds(
     RunRecord,
     run_id=st.uuids().map(str),
     status=st.sampled_from(list(S)),
-    state_seconds=st.sampled_from([0.0, YOUNG, SUBMIT_SECONDS_MAX + 1, STARTING_SECONDS_MAX + 1, OLD]),
+    state_seconds=st.sampled_from([0.0, RECENT, SUBMIT_SECONDS_MAX + 1, STARTING_SECONDS_MAX + 1, OLD]),
     silent_seconds=st.sampled_from([0.0, OLD]),
-    lock_free_seconds=st.sampled_from([0.0, YOUNG, LOCK_FREE]),
+    lock_free_seconds=st.sampled_from([0.0, RECENT, LOCK_FREE]),
 )
 
 
@@ -55,7 +55,7 @@ runs = st.builds(
 @pytest.mark.parametrize(
     ("column", "record"),
     [
-        (0, {"state_seconds": YOUNG}),
+        (0, {"state_seconds": RECENT}),
         (1, {"state_seconds": OLD}),
         (2, {"silent_seconds": OLD}),
         (3, {"lock_free_seconds": LOCK_FREE}),

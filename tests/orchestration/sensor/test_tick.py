@@ -375,14 +375,14 @@ def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.Monk
     ticker, nobody = Ticker(line, lambda: cast("EngineHost", None)), cast("RunStore", None)
     monkeypatch.setattr(ticker, "_tick", broken)
     monkeypatch.setattr("sluice.orchestration.sensor.tick.time.monotonic", lambda: now[0])
-    told = list[str]()
+    reported = list[str]()
     for _ in range(40):
         with contextlib.suppress(OSError):
-            told.append(str(ticker.tick(nobody, None).skip_reason))
+            reported.append(str(ticker.tick(nobody, None).skip_reason))
         now[0] += 5.0
     assert [each - 1000.0 for each in tried][:5] == [0.0, 5.0, 15.0, 35.0, 75.0]
-    assert "ticks in a row failed, the newest with OSError; the next is tried in" in told[0]
-    assert "well" in told[-1], "one that does not break ends the pauses"
+    assert "ticks in a row failed, the newest with OSError; the next is tried in" in reported[0]
+    assert "well" in reported[-1], "one that does not break ends the pauses"
 
 
 def test_before_any_table_is_known_there_is_a_job_all_the_same(tmp_path: Path) -> None:
@@ -472,8 +472,8 @@ def test_observations_are_a_minute_apart_and_have_the_same_numbers(shop: Shop, m
 @pytest.mark.parametrize("hours", [None, 0.0, 7.5], ids=str)
 def test_failover_the_asset_shows_the_retention_left_where_it_is_known(shop: Shop, hours: float | None) -> None:
     shop.engine.state = FakeState(retention_left_hours=hours, oldest_binlog_hours=30.0)
-    (told,) = [event for event in shop.tick().asset_events if isinstance(event, dg.AssetObservation)]
-    shown = {name: value.value for name, value in told.metadata.items() if name.endswith("_hours")}
+    (reported,) = [event for event in shop.tick().asset_events if isinstance(event, dg.AssetObservation)]
+    shown = {name: value.value for name, value in reported.metadata.items() if name.endswith("_hours")}
     assert shown == {"oldest_binlog_hours": 30.0, **({} if hours is None else {"retention_left_hours": hours})}
 
 

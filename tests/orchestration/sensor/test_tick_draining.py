@@ -81,11 +81,11 @@ def test_a_batch_that_a_run_was_handed_in_the_same_moment_is_left_to_it(
     shop.engine.capture(5)
     hand_out = shop.engine.hand_out
 
-    def beside_a_run(timeout_seconds: float, *, appendable: bool) -> OutstandingBatch | None:
+    def during_a_run(timeout_seconds: float, *, appendable: bool) -> OutstandingBatch | None:
         shop.run(first, S.STARTED)
         return hand_out(timeout_seconds, appendable=appendable)
 
-    monkeypatch.setattr(shop.engine, "hand_out", beside_a_run)
+    monkeypatch.setattr(shop.engine, "hand_out", during_a_run)
     answer = shop.tick()
     assert not answer.run_requests
     assert "drains and takes the batch next" in answer.skip_message
@@ -99,13 +99,13 @@ def test_a_batch_that_a_run_took_and_failed_in_the_same_moment_waits_for_the_nex
     hand_out = shop.engine.hand_out
     monkeypatch.setattr(tick.Ticker, "_leave_to_draining", lambda *_: "")  # The check passed before.
 
-    def beside_a_run(timeout_seconds: float, *, appendable: bool) -> OutstandingBatch | None:
+    def during_a_run(timeout_seconds: float, *, appendable: bool) -> OutstandingBatch | None:
         batch = hand_out(timeout_seconds, appendable=appendable)
         take(shop, run)
         shop.instance.report_run_failed(run)
         return batch
 
-    monkeypatch.setattr(shop.engine, "hand_out", beside_a_run)
+    monkeypatch.setattr(shop.engine, "hand_out", during_a_run)
     answer = shop.tick()
     assert not answer.run_requests, "its failure is settled first, with what it says of tables and waits"
     assert "has just taken delivery 2" in answer.skip_message

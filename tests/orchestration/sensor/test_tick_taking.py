@@ -78,12 +78,12 @@ def test_a_batch_that_its_run_takes_and_merges_amid_a_tick_is_acked_up_to_its_en
     run, before = waiting(shop)
     of_batch = RunStore.of_batch
 
-    def beside_the_run(store: RunStore, reference: BatchReference) -> list[RunRecord]:
+    def during_the_run(store: RunStore, reference: BatchReference) -> list[RunRecord]:
         if shop.head().appendable:
             shop.engine.take(before)
             shop.succeed(run)
         return of_batch(store, reference)
 
-    monkeypatch.setattr(RunStore, "of_batch", beside_the_run)
+    monkeypatch.setattr(RunStore, "of_batch", during_the_run)
     shop.tick()
     assert (shop.engine.acked, shop.engine.acked_up_to) == ([1], 11)

@@ -38,7 +38,7 @@ def other(facts: ServerFacts, **more: Any) -> ServerFacts:
     return dataclasses.replace(facts, **{**OTHER, **more})
 
 
-def told(decision: Decision) -> str:
+def reported(decision: Decision) -> str:
     """Returns the decision in one line."""
     if isinstance(decision, Lost):
         return f"lost: {decision.reason}"
@@ -101,7 +101,7 @@ def told(decision: Decision) -> str:
 def test_failover_each_branch_of_the_start(
     cursor: Position | None, wanted: RequestedPosition, facts: ServerFacts, expected: str
 ) -> None:
-    assert told(decide(cursor, wanted, facts, EPOCHS)).startswith(expected)
+    assert reported(decide(cursor, wanted, facts, EPOCHS)).startswith(expected)
 
 
 def test_failover_a_start_within_the_ledgers_epoch_is_a_dump_of_it() -> None:

@@ -53,8 +53,8 @@ CREATED = {"b.000003": 100, "b.000004": 200, "b.000005": 300}
 def test_the_file_of_a_time_backfill(
     seconds: float, created: dict[str, int], nothing_purged: bool, expected: object
 ) -> None:
-    asked_us = int(seconds * SECOND_US)
-    assert file_of_time(asked_us, FILES, created, nothing_purged=nothing_purged) == expected
+    wanted_us = int(seconds * SECOND_US)
+    assert file_of_time(wanted_us, FILES, created, nothing_purged=nothing_purged) == expected
 
 
 def test_the_earliest_that_is_named_is_on_offer_backfill() -> None:

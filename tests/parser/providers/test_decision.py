@@ -86,20 +86,20 @@ def test_the_setting_that_counts_there(
 @pytest.mark.parametrize("provider", Provider)
 def test_no_provider_is_advised_to_edit_an_option_file(provider: Provider) -> None:
     advice = ADVICE[provider]
-    told = " ".join((advice.set("binlog_format", "ROW"), advice.log_bin, advice.keep_more, advice.gtids))
-    assert ("option file" in told or "SET GLOBAL" in told) == (provider is Provider.SELF_MANAGED)
+    reported = " ".join((advice.set("binlog_format", "ROW"), advice.log_bin, advice.keep_more, advice.gtids))
+    assert ("option file" in reported or "SET GLOBAL" in reported) == (provider is Provider.SELF_MANAGED)
     assert "binlog_format" in advice.set("binlog_format", "ROW")
     assert "ROW" in advice.set("binlog_format", "ROW")
 
 
 @pytest.mark.parametrize("amazon", [True, False])
 def test_the_procedure_is_called_at_amazon_alone_and_where_the_table_may_not_be_read(amazon: bool) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def answers(*statements: str) -> list[dict[str, Any]]:
-        asked.extend(statements)
+        requested.extend(statements)
         return [{"name": "binlog retention hours", "value": 24}] if statements == RDS_PROCEDURE else []
 
     facts = read_provider_facts(answers, RDS_HOST if amazon else "db1", "8.0.31", {})
     assert facts.rds_retention == ("24" if amazon else "")
-    assert asked == [*RDS_RETENTION, *PROXY, *(RDS_PROCEDURE if amazon else ())]
+    assert requested == [*RDS_RETENTION, *PROXY, *(RDS_PROCEDURE if amazon else ())]

@@ -81,8 +81,8 @@ def keyless_snapshot(feature: Feature, _folder: Path) -> None:
 
 def equal(feature: Feature, _folder: Path) -> None:
     source = source_of(feature.conf)
-    asked = ComparedDestination(feature.captured.config, "shop", source)
-    results = list(compare_destination(asked, (), Extent(mode="full", settle_seconds=1)))
+    requested = ComparedDestination(feature.captured.config, "shop", source)
+    results = list(compare_destination(requested, (), Extent(mode="full", settle_seconds=1)))
     assert {each.rows for each in results} == {1, len(ROWS)}
     assert {each.verdict for each in results} == {Verdict.DIFFERENT}, "nothing was merged"
     with SourceSide(source) as side, side.read_view() as end:
@@ -90,8 +90,8 @@ def equal(feature: Feature, _folder: Path) -> None:
 
 
 def backfill(feature: Feature, _folder: Path) -> None:
-    asked = RequestedInterval(from_us=feature.began_us, to_us=None)
-    plan = make_plan(feature.conf, feature.captured.directory, asked, time.time_ns() // 1000)
+    requested = RequestedInterval(from_us=feature.began_us, to_us=None)
+    plan = make_plan(feature.conf, feature.captured.directory, requested, time.time_ns() // 1000)
     # MariaDB has whole seconds, so that the interval may begin with a statement that concerns the tables
     assert sum(each.changes for each in plan.tables) >= len(ROWS)
 

@@ -76,11 +76,11 @@ def test_each_missing_privilege_is_printed_with_its_name(captured: Captured, tmp
     captured.run(f"GRANT {', '.join(given)} ON *.* TO {USER}")
     describe(captured, tmp_path, "snapshot: initial")
     shop = captured.config.destinations["shop"]
-    asked = list(check_destination(shop).problems)
+    requested = list(check_destination(shop).problems)
     if left_out == "LOCK TABLES":
-        asked += find_keyless(SourceSchema(shop)).notes
+        requested += find_keyless(SourceSchema(shop)).notes
     known = {left_out, {"REPLICATION CLIENT": "BINLOG MONITOR"}.get(left_out, left_out)}
-    named = [each for each in asked if any(f"GRANT {name}" in each for name in known)]
+    named = [each for each in requested if any(f"GRANT {name}" in each for name in known)]
     # InnoDB tables of MariaDB are read without it.
     needless = left_out == "LOCK TABLES" and "mariadb" in captured.server.version
-    assert (len(named), len(asked)) == ((0, 0) if needless else (1, 1)), asked
+    assert (len(named), len(requested)) == ((0, 0) if needless else (1, 1)), requested

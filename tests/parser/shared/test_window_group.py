@@ -41,19 +41,21 @@ def log_of(large_bytes: int = 0, begin: int = 4) -> Log:
     make = EventFactory(offset=begin)
     events: list[bytes] = []
     ends, rows = [], []
-    for turn, file in enumerate(FILES):
-        events.append(make.rotate(file, begin if turn == 0 else 4))
-        events.append(make.format_description(artificial=turn == 0 and begin > 4))
+    for index, file in enumerate(FILES):
+        events.append(make.rotate(file, begin if index == 0 else 4))
+        events.append(make.format_description(artificial=index == 0 and begin > 4))
         for number in range(TRANSACTIONS):
-            content = struct.pack("<HI", turn, number) + bytes(large_bytes if (turn, number) == (1, 3) else number * 17)
-            events += [make.gtid(turn * TRANSACTIONS + number + 1), make.query("BEGIN"), make.table_map(5)]
+            content = struct.pack("<HI", index, number) + bytes(
+                large_bytes if (index, number) == (1, 3) else number * 17
+            )
+            events += [make.gtid(index * TRANSACTIONS + number + 1), make.query("BEGIN"), make.table_map(5)]
             if number == 5:
                 events.append(make.event(27, file.encode(), artificial=True))  # a heartbeat event
             events += [make.rows(5, content=content), make.xid()]
             ends.append((file, make.offset))
             rows.append(content)
-        if turn + 1 < len(FILES):
-            events.append(make.rotate(FILES[turn + 1], artificial=False))
+        if index + 1 < len(FILES):
+            events.append(make.rotate(FILES[index + 1], artificial=False))
     return Log(packets(events), ends, rows)
 
 
@@ -106,7 +108,7 @@ def feed_of(window: DumpWindow, *, buffer_bytes: int = BUFFER_BYTES, room_bytes:
     return DumpFiller(window, checksum=True, contiguous=True, buffer_bytes=buffer_bytes, room_bytes_min=room_bytes)
 
 
-def told(log: Log, reader: Reader, begin: int) -> None:
+def reported(log: Log, reader: Reader, begin: int) -> None:
     """Requires that a reader has everything after the position at which it joined, without a gap."""
     assert reader.rows == log.rows[begin + 1 : begin + 1 + len(reader.rows)]
     ends = [end for end in reader.ends if end in set(log.ends)]  # The beginning of a file is a position too.
@@ -128,13 +130,13 @@ def test_every_reader_gets_all_that_follows_its_position_or_an_error_that_it_fel
     readers: dict[int, tuple[Reader, int]] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_window, "BOUNDARY_BYTES", boundary_bytes)
-        for turn, (what, size) in enumerate(itertools.cycle([*steps, ("pump", 1)])):
+        for index, (what, size) in enumerate(itertools.cycle([*steps, ("pump", 1)])):
             if what == "pump" and (moved := next(pump, None)) is None:
                 break
             if what == "pump" and not moved:  # Every connected reader has something to read.
                 assert sum(_read_some(log, readers, number, 1 << 20) for number in list(readers))
             elif what == "join":
-                _join(window, readers, log, (size + turn) % len(log.ends))
+                _join(window, readers, log, (size + index) % len(log.ends))
             elif what == "read" and readers:
                 _read_some(log, readers, sorted(readers)[size % len(readers)], size)
     for number in sorted(readers):
@@ -159,7 +161,7 @@ def _read_some(log: Log, readers: dict[int, tuple[Reader, int]], number: int, by
         reader.dump_reader.close()
         del readers[number]
         count = 0
-    told(log, reader, begin)
+    reported(log, reader, begin)
     return count
 
 

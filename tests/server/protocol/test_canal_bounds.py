@@ -62,7 +62,7 @@ def fetched(units: int, *, counts_entries: bool) -> tuple[list[int], int]:
     example.subscribe(1001, "")
     fields = SUBSCRIPTION[4:] + number_field(3, units)
     admitted(example).answered(number_field(3, PacketType.GET) + bytes_field(5, fields))
-    return [asked for asked, _ in example.calls], example.entries_max
+    return [requested for requested, _ in example.calls], example.entries_max
 
 
 @pytest.mark.parametrize(("units", "bytes_max"), [(1 << 20, FETCH_BYTES_MAX), (3, 3 * 1024), (0, 1024), (-5, 1024)])

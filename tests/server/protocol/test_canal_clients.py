@@ -85,9 +85,9 @@ def shown(captured: Captured, table_filter: str, count: int) -> list[dict[str, A
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["same"]
-    entries: list[dict[str, Any]] = told["entries"]
+    reported = json.loads(done.stdout)
+    assert reported["same"]
+    entries: list[dict[str, Any]] = reported["entries"]
     return entries
 
 
@@ -99,7 +99,7 @@ def test_canal_python_is_shown_every_type_as_canal_shows_it(captured: Captured, 
     )
     entries = shown(captured, rf"{captured.database}\.everything", 10)
     assert [entry["entryType"] for entry in entries] == [ROWS, *[BEGIN, ROWS, END] * 3]
-    ddl, inserted, updated, deleted = (entries[place] for place in (0, 2, 5, 8))
+    ddl, inserted, updated, deleted = (entries[index] for index in (0, 2, 5, 8))
     assert (ddl["header"]["eventType"], ddl["storeValue"]["isDdl"]) == (4, True)
     assert (ddl["header"]["schemaName"], ddl["header"]["tableName"]) == (captured.database, "everything")
     assert ddl["storeValue"]["sql"].startswith("CREATE TABLE")

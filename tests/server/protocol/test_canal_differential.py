@@ -113,7 +113,7 @@ def test_entries_are_those_of_the_real_canal(
     with mysql.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
         status = cursor.fetchone()
-    place, gtid_set = status[:2], status[4].replace("\n", "") if gtids else ""
+    position, gtid_set = status[:2], status[4].replace("\n", "") if gtids else ""
     engine = Engine(captured.config, "shop")
     engine.start()
     try:
@@ -124,7 +124,7 @@ def test_entries_are_those_of_the_real_canal(
         count = 7 + 3 * (len(STATEMENTS.strip().splitlines()) - 7 + 1)
         ours = [alike(each) for each in entries(port, table_filter, count)]
         log = tmp_path / "canal.log"
-        with canal_server(mysql.port, "shop", place, table_filter, log, gtid_set=gtid_set) as canal:
+        with canal_server(mysql.port, "shop", position, table_filter, log, gtid_set=gtid_set) as canal:
             theirs = [alike(each) for each in entries(canal, table_filter, count)]
     finally:
         engine.stop()
@@ -171,7 +171,7 @@ def test_sql_texts_are_those_of_the_real_canal(
     )
     with mysql.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
-        place = cursor.fetchone()[:2]
+        position = cursor.fetchone()[:2]
     engine = Engine(captured.config, "shop")
     engine.start()
     try:
@@ -184,7 +184,7 @@ def test_sql_texts_are_those_of_the_real_canal(
         ours = until_the_last(port, table_filter)
         properties = {"filters": filters}
         with canal_server(
-            *(mysql.port, "shop", place, table_filter, tmp_path / "canal.log"), properties=properties
+            *(mysql.port, "shop", position, table_filter, tmp_path / "canal.log"), properties=properties
         ) as canal:
             theirs = until_the_last(canal, table_filter)
     finally:
@@ -217,7 +217,7 @@ def test_kinds_of_entries_that_are_left_out_are_those_of_the_real_canal(
     captured.run(*ACCOUNT, f"CREATE TABLE {database}.plain (n INT)")
     with mysql80.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
-        place = cursor.fetchone()[:2]
+        position = cursor.fetchone()[:2]
     changes = [f"INSERT INTO {database}.plain VALUES ({number})" for number in range(3)]
     ddl = [
         f"ALTER TABLE {database}.plain ADD COLUMN m INT",
@@ -233,7 +233,7 @@ def test_kinds_of_entries_that_are_left_out_are_those_of_the_real_canal(
         table_filter = rf"{database}\..*"
         ours = until_the_last(port, table_filter)
         with canal_server(
-            *(mysql80.port, "shop", place, table_filter, tmp_path / "canal.log"),
+            *(mysql80.port, "shop", position, table_filter, tmp_path / "canal.log"),
             properties={"filters": ",".join(filters)},
         ) as canal:
             theirs = until_the_last(canal, table_filter)
@@ -332,7 +332,7 @@ def test_what_differs_from_the_real_canal_is_what_the_docs_say(
     captured.run(*ACCOUNT, FORMS_TABLE.format(db=database))
     with mysql.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
-        place = cursor.fetchone()[:2]
+        position = cursor.fetchone()[:2]
     engine = Engine(captured.config, "shop")
     engine.start()
     try:
@@ -340,7 +340,7 @@ def test_what_differs_from_the_real_canal_is_what_the_docs_say(
         captured.run(*(line.format(db=database) for line in FORMS_STATEMENTS.strip().splitlines()))
         table_filter = rf"{database}\..*"
         ours = until_the_last(port, table_filter)
-        with canal_server(mysql.port, "shop", place, table_filter, tmp_path / "canal.log") as canal:
+        with canal_server(mysql.port, "shop", position, table_filter, tmp_path / "canal.log") as canal:
             theirs = until_the_last(canal, table_filter)
     finally:
         engine.stop()

@@ -53,7 +53,7 @@ def test_batches_have_as_many_entries_and_statements_alone_as_those_of_the_real_
     captured.run(*ACCOUNT, f"CREATE TABLE {database}.plain (n INT)")
     with mysql80.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
-        place = cursor.fetchone()[:2]
+        position = cursor.fetchone()[:2]
     rows = [f"INSERT INTO {database}.plain VALUES ({number})" for number in range(12)]
     alter = f"ALTER TABLE {database}.plain ADD COLUMN m INT"
     changes = ["BEGIN", *rows[:3], "COMMIT", "BEGIN", *rows[3:9], "COMMIT", rows[9], alter]
@@ -65,7 +65,7 @@ def test_batches_have_as_many_entries_and_statements_alone_as_those_of_the_real_
         table_filter, count = rf"{database}\..*", 3 + 6 + 1 + 3 * 2 + 1
         ours = batches(port, table_filter, count)
         with canal_server(
-            *(mysql80.port, "shop", place, table_filter, tmp_path / "canal.log"),
+            *(mysql80.port, "shop", position, table_filter, tmp_path / "canal.log"),
             properties={"batchMode": "ITEMSIZE", "ddlIsolation": "true"},
         ) as canal:
             theirs = batches(canal, table_filter, count)

@@ -77,7 +77,7 @@ class Example:
         """Does nothing, because nobody waits."""
 
 
-def told(*parts: bytes) -> Packet:
+def reported(*parts: bytes) -> Packet:
     return parsed(b"".join(parts)[4:])
 
 
@@ -110,7 +110,7 @@ def test_an_unauthenticated_client_is_refused_and_disconnected() -> None:
     for first in (SUBSCRIPTION, b"\x18\x02\x2a\x07" + b"\x0a\x05canal", b""):
         answer = session.answered(first)
         assert answer.closes
-        assert told(*answer.parts).number(1) == 400
+        assert reported(*answer.parts).number(1) == 400
     body = bytes_field(1, b"canal") + bytes_field(2, TOKEN) + number_field(3, 3_600_000)
     answer = session.answered(number_field(3, 2) + bytes_field(5, body))
     assert (answer.parts, session.authenticated, session.read_seconds) == ((packets.ack(),), True, 3600.0)
@@ -119,7 +119,7 @@ def test_an_unauthenticated_client_is_refused_and_disconnected() -> None:
 def test_subscribe_get_ack_and_roll_back() -> None:
     example = Example()
     session = admitted(example)
-    assert told(*session.answered(GET).parts).number(1) == 400  # The client is not subscribed.
+    assert reported(*session.answered(GET).parts).number(1) == 400  # The client is not subscribed.
     assert session.answered(SUBSCRIPTION).parts == (packets.ack(),)
     assert session.answered(GET).parts == (packets.no_messages(),)
     example.content = ENTRY
@@ -144,7 +144,7 @@ def test_canal_errors_by_their_numbers(kind: int, fields: bytes, code: int, said
     example = Example()
     example.subscribe(1001, "")
     answer = admitted(example).answered(number_field(3, kind) + bytes_field(5, fields))
-    refused = told(*answer.parts)
+    refused = reported(*answer.parts)
     assert (refused.number(1), answer.closes) == (code, False)
     assert said in refused.text(2)
 
@@ -190,10 +190,10 @@ def test_a_lying_length_is_refused_before_it_costs_anything(listener: CanalListe
 
 def test_random_bytes_of_unknown_clients_end_their_connections_and_nothing_else_canal(listener: CanalListener) -> None:
     chance = random.Random(13)  # noqa: S311  no secret
-    for turn in range(60):
+    for attempt in range(60):
         with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as client:
             body = chance.randbytes(chance.randrange(1, 200))
-            framed = turn % 2 == 0
+            framed = attempt % 2 == 0
             client.sendall((packets.LENGTH.pack(len(body)) if framed else b"") + body)
             with contextlib.suppress(OSError):  # The connection may be closed already.
                 client.shutdown(socket.SHUT_WR)

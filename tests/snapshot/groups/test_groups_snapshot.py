@@ -28,7 +28,7 @@ from sluice.cdc_engine.snapshot.steps import SnapshotSituation
 from sluice.cdc_engine.snapshot.work import SizeEstimate, SnapshotDependencies
 from sluice.cdc_engine.states import SnapshotState
 
-PLACE = Position(epoch=1, file="binlog.000001", offset=400)
+POSITION = Position(epoch=1, file="binlog.000001", offset=400)
 NAMES = tuple(f"shop.t{number}" for number in range(5))
 
 
@@ -56,15 +56,17 @@ class Tables:
     held: list[list[str]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.records = _Told(self.folder, self)
+        self.records = _Reported(self.folder, self)
         for name in self.names:
-            self.records.begin(wanted(name, PLACE, 0.0))
+            self.records.begin(wanted(name, POSITION, 0.0))
 
     def dependencies(self, **changed: Any) -> SnapshotDependencies:
         return dataclasses.replace(
             SnapshotDependencies(
                 records=self.records,
-                look=lambda name: SnapshotSituation(begin=PLACE, cursor=PLACE, version=self.versions.get(name, "v1")),
+                look=lambda name: SnapshotSituation(
+                    begin=POSITION, cursor=POSITION, version=self.versions.get(name, "v1")
+                ),
                 table=self._table,
                 spark_columns=lambda _: (("id", "int"),),
                 sizes=self._sizes,
@@ -114,7 +116,7 @@ class Tables:
         return self.records.chunks(record).names()
 
 
-class _Told(SnapshotRecords):
+class _Reported(SnapshotRecords):
     """Records of snapshots that tell of each durable change, before and after it."""
 
     def __init__(self, folder: Path, tables: Tables) -> None:
@@ -154,7 +156,7 @@ class _Reader:
         return ChunkFacts(rows=rows, bytes=1, received=0, seconds=0.1)
 
     def end(self) -> SourceEnd:
-        return SourceEnd(file=PLACE.file, offset=PLACE.offset)
+        return SourceEnd(file=POSITION.file, offset=POSITION.offset)
 
     def close(self) -> None:
         self.tables.acts["closed"] += 1
@@ -277,13 +279,13 @@ def test_tables_that_are_paused_or_canceled_while_their_group_is_read_are_not_pu
 @pytest.mark.parametrize("calls", range(1, 40, 5))
 def test_what_a_group_read_under_another_conf_is_not_published(tables: Tables, calls: int) -> None:
     """conf/ changes at some moment. Tables that were published before it stay. No other table is published after it."""
-    asked, after = [0], list[str]()
+    requested, after = [0], list[str]()
 
     def changed() -> str:
-        asked[0] += 1
-        return "conf/ has changed" if asked[0] >= calls else ""
+        requested[0] += 1
+        return "conf/ has changed" if requested[0] >= calls else ""
 
-    tables.on_publish = lambda name: after.append(name) if asked[0] >= calls else None
+    tables.on_publish = lambda name: after.append(name) if requested[0] >= calls else None
     run_all(tables.dependencies(conf_changed=changed, readers=1), 0.0)
     assert not after
     tables.versions = dict.fromkeys(NAMES, "v2")
@@ -365,12 +367,12 @@ def test_a_table_that_is_canceled_during_the_wait_for_the_lock_does_not_begin(ta
 
 def test_a_table_does_not_begin_at_a_cursor_that_moved_back_during_the_wait_for_the_lock(tables: Tables) -> None:
     """Its changes are buffered from a later position on, so changes before that would be lost."""
-    cursor = [PLACE]
-    tables.records.update(NAMES[0], lambda now: now.again("truncated", buffered_after=PLACE.order_key))
+    cursor = [POSITION]
+    tables.records.update(NAMES[0], lambda now: now.again("truncated", buffered_after=POSITION.order_key))
 
     @contextlib.contextmanager
     def lock() -> Iterator[None]:
-        cursor[0] = dataclasses.replace(PLACE, offset=PLACE.offset - 100)
+        cursor[0] = dataclasses.replace(POSITION, offset=POSITION.offset - 100)
         yield
 
     def look(_name: str) -> SnapshotSituation:

@@ -20,7 +20,7 @@ from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_backfill
 from sluice.orchestration.run.rows.request import BackfillRequest
 from sluice.orchestration.run.spark_merge import spark_merge
-from tests.instance.failover.fix_pair import asked
+from tests.instance.failover.fix_pair import requested
 from tests.instance.failover.test_archive_files_s3 import uploaded
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline, by_hand
@@ -50,8 +50,8 @@ def test_rows_come_back_from_an_archive_in_a_folder_and_in_a_store(
             archive=archive_of_request(archive, "", tmp_path)[0],
         )
 
-    def backfill(asked_for: BackfillRequest) -> Done:
-        return run_backfill(by_hand(ports, pipeline.config), asked_for)
+    def backfill(requested_files: BackfillRequest) -> Done:
+        return run_backfill(by_hand(ports, pipeline.config), requested_files)
 
     with running(pipeline.captured) as engine:
         for number in range(3):
@@ -97,8 +97,8 @@ def test_rows_come_back_from_an_archive_in_a_folder_and_in_a_store(
 
 def kept(server: DatabaseServer, folder: Path) -> Path:
     """Copies the server's binlog files as they are."""
-    base = Path(str(asked(server, "SELECT @@log_bin_basename")[0][0]))
+    base = Path(str(requested(server, "SELECT @@log_bin_basename")[0][0]))
     folder.mkdir()
-    for row in asked(server, "SHOW BINARY LOGS"):
+    for row in requested(server, "SHOW BINARY LOGS"):
         shutil.copy(base.parent / str(row[0]), folder)
     return folder

@@ -29,15 +29,15 @@ from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline, by_hand
-from tests.spark.side_tables.fix_side_tables import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, before, changes, delete, insert, update
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Beside:
-    return Beside(tmp_path)
+def lake(tmp_path: Path) -> LoggedTable:
+    return LoggedTable(tmp_path)
 
 
-def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tuple[object, ...]]:
+def past(lake: LoggedTable, version: int, images: Path | None, up_to: int) -> list[tuple[object, ...]]:
     """Returns the state that is built from a version and from staged changes."""
     path, folder = str(lake.folder / "lake" / "past" / "orders"), lake.folder / "work"
     folder.mkdir()
@@ -65,7 +65,7 @@ def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tu
 
 
 @pytest.mark.spark
-def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: Beside) -> None:
+def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: LoggedTable) -> None:
     lake.merge(lake.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c"), insert(4, 16, "d")])))
     version = deltalake.DeltaTable(lake.target.path).version()
     interval = [update(1, 32, "A"), delete(2, 48), before(4, 48, "d"), update(40, 48, "d"), insert(5, 64, "e")]
@@ -83,7 +83,7 @@ def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: Besi
 
 
 @pytest.mark.spark
-def test_an_interval_without_changes_is_the_version_itself_backfill(lake: Beside) -> None:
+def test_an_interval_without_changes_is_the_version_itself_backfill(lake: LoggedTable) -> None:
     lake.merge(lake.stage(changes([insert(1, 16, "a")])))
     version = deltalake.DeltaTable(lake.target.path).version()
     lake.merge(lake.stage(changes([update(1, 32, "A")])))
@@ -92,8 +92,8 @@ def test_an_interval_without_changes_is_the_version_itself_backfill(lake: Beside
 
 def interval(version: int, offset: int, **more: object) -> CommittedInterval:
     end = Position(epoch=int(str(more.pop("epoch", 1))), file="b.000002", offset=offset).to_json()
-    told = {"table": NAME, "ledger": "l", "version_before": version - 1, "version": version, "end": end} | more
-    return CommittedInterval(operation="MERGE", committed_at_us=0, **told)  # type: ignore[arg-type]
+    reported = {"table": NAME, "ledger": "l", "version_before": version - 1, "version": version, "end": end} | more
+    return CommittedInterval(operation="MERGE", committed_at_us=0, **reported)  # type: ignore[arg-type]
 
 
 def test_a_past_state_begins_with_the_newest_version_before_it_backfill() -> None:
@@ -232,11 +232,11 @@ def test_a_swap_takes_a_table_whose_conversion_was_killed_before_its_record_for_
 def swapped_with(pipeline: Pipeline, engine: Engine, newest: str, older: str) -> None:
     """Another program removes rows of the live table. The rebuilt table brings them back, and the stream continues in the live table."""
     ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-    asked = {name: SwapRequest(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
+    requested = {name: SwapRequest(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
     rows = pipeline.rows()
     deltalake.DeltaTable(pipeline.path).delete("n IN (0, 4)")
-    assert "changes were merged into the table after the time" in plan_swap(pipeline.config, asked[older]).refused
-    run_swap(ports, pipeline.config, asked[newest], lambda _: None)
+    assert "changes were merged into the table after the time" in plan_swap(pipeline.config, requested[older]).refused
+    run_swap(ports, pipeline.config, requested[newest], lambda _: None)
     assert pipeline.rows() == rows
     pipeline.change(
         f"UPDATE {pipeline.name} SET filler = 'since' WHERE n = 4", f"DELETE FROM {pipeline.name} WHERE n = 0"

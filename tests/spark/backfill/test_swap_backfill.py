@@ -27,16 +27,16 @@ from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 from tests.fix_ledgers import FileLedger
-from tests.spark.side_tables.fix_side_tables import NAME, Beside, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID
 
 PAST = "past.orders"
 OWNER = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
 COLUMNS = (("id", "bigint"), ("note", "string"))
-PLACE = Position(epoch=0, file="b.000000", offset=40 * 16)  # An order key counts units of 16 bytes.
+POSITION = Position(epoch=0, file="b.000000", offset=40 * 16)  # An order key counts units of 16 bytes.
 
 
-class Shop(Beside):
+class Shop(LoggedTable):
     """A live table with a past state next to it, and a conf/ for both."""
 
     @property
@@ -45,14 +45,16 @@ class Shop(Beside):
 
     def begin(self) -> Shop:
         (self.folder / "conf" / "destinations").mkdir(parents=True)
-        told = {"data_dir": str(self.folder / "data"), "lake": str(self.folder / "lake")}
-        (self.folder / "conf" / "sluice.yaml").write_text(yaml.safe_dump(told))
+        reported = {"data_dir": str(self.folder / "data"), "lake": str(self.folder / "lake")}
+        (self.folder / "conf" / "sluice.yaml").write_text(yaml.safe_dump(reported))
         (self.folder / "conf" / "destinations" / "shop.yaml").write_text("source: {user: u}\n")
         directory = self.config.destination_dir("shop")
-        FileLedger(directory).update(lambda ledger: dataclasses.replace(ledger, ledger_id=LEDGER_ID).set_cursor(PLACE))
+        FileLedger(directory).update(
+            lambda ledger: dataclasses.replace(ledger, ledger_id=LEDGER_ID).set_cursor(POSITION)
+        )
         return self
 
-    def rebuild(self, version: int, up_to: Position = PLACE, ledger: str = LEDGER_ID) -> None:
+    def rebuild(self, version: int, up_to: Position = POSITION, ledger: str = LEDGER_ID) -> None:
         """Does what `backfill --into` does from a version after which no change came."""
         work = self.folder / "work"
         work.mkdir(exist_ok=True)
@@ -106,8 +108,8 @@ def test_a_swap_gives_the_rows_and_leaves_the_table_what_it_is_backfill(shop: Sh
         before.metadata().configuration,
     )
     commit = read_commit(after.history(1)[0])
-    told = (commit.ours, commit.kind, commit.backfill.endswith("past/orders"), commit.streamed)
-    assert told == (True, "swap", True, False), "as `sluice history` tells it"
+    reported = (commit.ours, commit.kind, commit.backfill.endswith("past/orders"), commit.streamed)
+    assert reported == (True, "swap", True, False), "as `sluice history` tells it"
     directory = shop.config.destination_dir("shop")
     assert destination_files.LakeTables(directory).get(NAME) == (str(after.metadata().id), after.version())
     shop.merge(shop.stage(changes([update(1, 16, "again"), insert(2, 16, "again")])))
@@ -117,7 +119,7 @@ def test_a_swap_gives_the_rows_and_leaves_the_table_what_it_is_backfill(shop: Sh
 
 
 def test_a_swap_that_lacks_what_came_since_is_refused_backfill(shop: Shop) -> None:
-    shop.merge(shop.stage(changes([insert(9, PLACE.order_key + 16, "new")])))
+    shop.merge(shop.stage(changes([insert(9, POSITION.order_key + 16, "new")])))
     version, rows = deltalake.DeltaTable(shop.target.path).version(), shop.live()
     with pytest.raises(
         MergeFailedError,
@@ -213,18 +215,23 @@ def test_the_command_plans_refuses_and_swaps_backfill(shop: Shop, monkeypatch: p
 
 
 def interval(version: int, key: int, **more: Any) -> CommittedInterval:
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "table": NAME,
         "ledger": LEDGER_ID,
         "version_before": version - 1,
         "version": version,
         "inserts": 1,
     } | more
-    return CommittedInterval(operation="MERGE", committed_at_us=0, last_order_key=key, **told)
+    return CommittedInterval(operation="MERGE", committed_at_us=0, last_order_key=key, **reported)
 
 
 GOOD = PastTable(path="/lake/past", of=NAME, ledger=LEDGER_ID, base=3, up_to={}, columns=COLUMNS, version=0, rows=1)
-TOLD = (interval(3, 90), interval(4, 100), interval(5, 200, kind="maintenance"), interval(6, 0, table="", ledger=""))
+REPORTED = (
+    interval(3, 90),
+    interval(4, 100),
+    interval(5, 200, kind="maintenance"),
+    interval(6, 0, table="", ledger=""),
+)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +252,7 @@ TOLD = (interval(3, 90), interval(4, 100), interval(5, 200, kind="maintenance"),
 def test_what_is_refused_backfill(
     changed: Mapping[str, Any], more: tuple[CommittedInterval, ...], sentence: str
 ) -> None:
-    found = refusal(OWNER, COLUMNS, dataclasses.replace(GOOD, **changed), 100, (*TOLD, *more))
+    found = refusal(OWNER, COLUMNS, dataclasses.replace(GOOD, **changed), 100, (*REPORTED, *more))
     assert (sentence in found) if sentence else not found, found
 
 

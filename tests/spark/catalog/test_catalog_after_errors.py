@@ -130,8 +130,8 @@ def test_a_reason_ends_with_its_table_and_a_clash_with_the_other_table(tmp_path:
     assert read_registered(directory).failed == {gone: "not valid"}, "it is still in the lake"
 
 
-@pytest.mark.parametrize(("path", "asked"), [("lake/sales/items", False), ("elsewhere/items", True)])
-def test_a_registration_that_another_destination_has_too_stays(tmp_path: Path, path: str, *, asked: bool) -> None:
+@pytest.mark.parametrize(("path", "requested"), [("lake/sales/items", False), ("elsewhere/items", True)])
+def test_a_registration_that_another_destination_has_too_stays(tmp_path: Path, path: str, *, requested: bool) -> None:
     shards = [{"tables": r"s\d+\.items", "into": "sales/items", "column": "shard", "name": "{database}"}]
     given: Mapping[str, Any] = {"source": {"host": "db", "user": "u"}, "include": ".*", "shards": shards}
     both = {name: DestinationConfig.model_validate({"name": name, **given}) for name in ("east", "west")}
@@ -142,6 +142,6 @@ def test_a_registration_that_another_destination_has_too_stays(tmp_path: Path, p
     LakeTables(east).forget("s1.items")
     register_after_run(config, "east")
     record = read_registered(east)
-    assert (SHARED in record.tables, bool(record.error)) == (asked, asked), (
+    assert (SHARED in record.tables, bool(record.error)) == (requested, requested), (
         "Spark, which is away, is asked only to drop it"
     )

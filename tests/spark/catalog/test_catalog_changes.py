@@ -205,9 +205,9 @@ def test_a_catalog_that_does_not_answer_fails_no_run_and_is_shown(tmp_path: Path
     register_after_run(
         config.model_copy(update={"spark": config.spark.model_copy(update={"remote": "sc://127.0.0.1:1"})}), "east"
     )
-    (told,) = catalog_troubles(directory)
-    assert "no Spark Connect server answers" in told
-    assert "`sluice lake register` does so at once" in told
+    (reported,) = catalog_troubles(directory)
+    assert "no Spark Connect server answers" in reported
+    assert "`sluice lake register` does so at once" in reported
     many = Registered(failed={("main", "shop", f"t{number}"): "refused" for number in range(8)})
     (directory / RECORD).write_text(many.to_text())
     assert len(catalog_troubles(directory)) == 6
@@ -234,16 +234,16 @@ class Answered:
         self.statements: list[str] = []
         self.spark = self
         self._name, self._facts = name, [("Type", kind), ("Provider", "delta"), ("Location", location)]
-        self._asked = ""
+        self._requested = ""
 
     def sql(self, statement: str) -> Answered:
-        self._asked = statement
+        self._requested = statement
         if statement.startswith(("DROP", "CREATE TABLE")):
             self.statements.append(statement)
         return self
 
     def collect(self) -> list[Any]:
-        pattern = re.search(r"LIKE '(.*)'", self._asked)
+        pattern = re.search(r"LIKE '(.*)'", self._requested)
         if pattern is None:
             return self._facts
         return [{"tableName": self._name}] if re.fullmatch(pattern[1], self._name) else []
@@ -274,7 +274,7 @@ class Redacted(Answered):
         self._properties = re.findall(r"'([^']*)' = '([^']*)'", made)
 
     def collect(self) -> list[Any]:
-        if not self._asked.startswith("SHOW TBLPROPERTIES"):
+        if not self._requested.startswith("SHOW TBLPROPERTIES"):
             return super().collect()
         secret = re.compile(r"url|secret|password|token|credential|access[.]?key", re.IGNORECASE)
         return [

@@ -55,12 +55,12 @@ def rows_of(server: SparkConnectServer, statement: str) -> list[tuple[Any, ...]]
 
 
 @pytest.fixture(scope="module")
-def sparks(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[Sparks]:
+def sparks(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Sparks]:
     folder = tmp_path_factory.mktemp("catalog")
     metastore = HiveMetastore(folder / "metastore").start()
     settings = ServerSettings(more=metastore.spark_settings)
     ours = SparkConnectServer(None, folder / "ours", memory="1g", settings=settings, extras=("s3",))
-    ours.add_settings(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
+    ours.add_settings(spark_settings("s3", s3_server.options), spark_environment("s3", s3_server.options))
     others = SparkConnectServer(None, folder / "others", memory="1g", settings=settings)
     servers = [ours, others]
     try:
@@ -75,11 +75,11 @@ def sparks(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iter
 
 @pytest.fixture(scope="module")
 def spark35(
-    sparks: Sparks, tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server
+    sparks: Sparks, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server
 ) -> Iterator[SparkConnectServer]:
     """Starts a Spark 3.5 of somebody else with the same metastore."""
     server = SPARK35.server(tmp_path_factory.mktemp("spark35"), more=sparks.metastore.spark_settings)
-    server.add_settings(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
+    server.add_settings(spark_settings("s3", s3_server.options), spark_environment("s3", s3_server.options))
     try:
         yield server.start()
     finally:

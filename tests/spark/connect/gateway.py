@@ -50,9 +50,9 @@ class Gateway:
                 answers = call(requests)
                 yield from answers
             except grpc.RpcError as error:
-                told: Any = error
-                context.set_trailing_metadata(told.trailing_metadata() or ())
-                context.abort(told.code(), told.details())
+                reported: Any = error
+                context.set_trailing_metadata(reported.trailing_metadata() or ())
+                context.abort(reported.code(), reported.details())
 
         return forward
 

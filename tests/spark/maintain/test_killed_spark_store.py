@@ -45,11 +45,11 @@ STORES = {"s3": "s3_store", "google": "fake_gcs", "azure": "azurite"}
 def mortal_spark(
     tmp_path_factory: pytest.TempPathFactory,
     stores_of_spark: Mapping[str, Mapping[str, str]],
-    azure_place: AzuriteServer,
+    azure_server: AzuriteServer,
 ) -> Iterator[SparkConnectServer]:
     """Starts a Spark server that the tests of this file kill."""
     folder = tmp_path_factory.mktemp("mortal")
-    settings = ServerSettings(more={**FEW_ROWS, **azure_place.spark_settings})
+    settings = ServerSettings(more={**FEW_ROWS, **azure_server.spark_settings})
     server = SparkConnectServer(None, folder, memory="1g", settings=settings, extras=(*EXTRAS, "azure"))
     for store, options in stores_of_spark.items():
         server.add_settings(spark_settings(store, options), spark_environment(store, options))

@@ -12,22 +12,22 @@ from sluice.spark_jobs.maintain.rule import SMALL_FILES_MAX
 from sluice.spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum
 from sluice.spark_jobs.maintain.tables import MaintainedTable
 from sluice.spark_jobs.table_owner import Owner
-from tests.spark.side_tables.fix_side_tables import NAME, Beside, changes, insert
+from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, changes, insert
 from tests.spark.staged import LEDGER_ID
 
 
 def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history(tmp_path: Path) -> None:
-    beside = Beside(tmp_path)
+    logged = LoggedTable(tmp_path)
     files = SMALL_FILES_MAX + 2
     for index in range(1, files + 1):
-        beside.write(beside.stage(changes([insert(index, 16 * index)])))
+        logged.write(logged.stage(changes([insert(index, 16 * index)])))
     current_state = MaintainedTable(
         owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
-        path=beside.target.path,
+        path=logged.target.path,
         run="r",
         fence=BY_HAND,
     )
-    for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
+    for kind, path in (("log", logged.target.change_log), ("history", logged.target.history)):
         given = MaintainedSideTable(current_state=current_state, path=path, kind=kind)
         rows = count(path)
         plan = planned(given)
@@ -40,8 +40,8 @@ def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history
         assert len(list(Path(path).glob("*.parquet"))) == 1
         assert count(path) == rows == files
     assert planned(MaintainedSideTable(current_state=current_state, path=str(tmp_path / "nothing"), kind="log")) is None
-    beside.write(beside.stage(changes([insert(1000, 16 * files + 16)])))
-    assert len(beside.history()) == files + 1
+    logged.write(logged.stage(changes([insert(1000, 16 * files + 16)])))
+    assert len(logged.history()) == files + 1
 
 
 def count(path: str) -> int:

@@ -96,10 +96,10 @@ def test_small_files_are_joined_and_old_ones_removed_and_consistent_snapshots_ca
         answer = CliRunner().invoke(app, ["maintain", "shop", "--optimize", "--json"])
         assert answer.exit_code == 0, answer.exception
         assert {each["act"] for each in json.loads(answer.stdout)["tables"]} <= {"compact", "nothing"}
-    told = [each for each in history_of(captured_table(pipeline.config, numbers)) if each.kind == "maintenance"]
-    assert {each.run for each in told} == {"by hand", ""}
-    assert len({each.version for each in told}) == len(told) > 1, "each for itself"
-    assert not any(each.streamed for each in told)
+    reported = [each for each in history_of(captured_table(pipeline.config, numbers)) if each.kind == "maintenance"]
+    assert {each.run for each in reported} == {"by hand", ""}
+    assert len({each.version for each in reported}) == len(reported) > 1, "each for itself"
+    assert not any(each.streamed for each in reported)
 
 
 def _count(log: deltalake.DeltaTable) -> int:

@@ -116,7 +116,7 @@ def test_the_log_names_files_for_as_long_as_they_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "hours"),
+    ("reported", "hours"),
     [
         ("interval 2 hours", 2),
         ("INTERVAL 1 week", 168),
@@ -125,8 +125,8 @@ def test_the_log_names_files_for_as_long_as_they_stay() -> None:
         ("some", RETENTION_HOURS),
     ],
 )
-def test_a_table_says_for_how_long_it_remembers_files(told: str, hours: float) -> None:
-    assert hours_of(told) == hours
+def test_a_table_says_for_how_long_it_remembers_files(reported: str, hours: float) -> None:
+    assert hours_of(reported) == hours
 
 
 def test_no_consistent_snapshot_stays_whose_files_the_log_has_forgotten() -> None:

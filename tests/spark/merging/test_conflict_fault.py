@@ -20,7 +20,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 WRITER = LakeWriter(owner=OURS, epoch=1, delivery=1)
-TOLD = "(io.delta.exceptions.ConcurrentAppendException) [DELTA_CONCURRENT_APPEND.WITHOUT_HINT] Transaction conflict detected."
+REPORTED = "(io.delta.exceptions.ConcurrentAppendException) [DELTA_CONCURRENT_APPEND.WITHOUT_HINT] Transaction conflict detected."
 
 
 class Table:
@@ -40,7 +40,7 @@ class Table:
         operation = self._others.pop(0) if self._others else "MERGE"
         self._commits.insert(0, {"version": 4 + len(self._commits), "operation": operation})
         if operation != "MERGE":
-            raise RuntimeError(TOLD)
+            raise RuntimeError(REPORTED)
 
     def refresh(self) -> DeltaSnapshot:
         self.snapshot = dataclasses.replace(self.snapshot, version=3 + len(self._commits))

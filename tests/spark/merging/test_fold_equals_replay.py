@@ -31,7 +31,7 @@ KEYS = st.integers(0, 4)
 STEPS = st.tuples(st.sampled_from(["insert", "update", "delete", "move", "swap", "replace"]), KEYS, KEYS)
 STREAMS = st.lists(st.lists(STEPS, max_size=12), min_size=15, max_size=40)
 # A delivery has two positions, in hundredths of the stream: its start, which is not after what was delivered, and its end.
-CUTS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
+DIVISIONS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
 
 
 @dataclasses.dataclass
@@ -90,20 +90,20 @@ def replay(streams: Sequence[Sequence[tuple[str, int, int]]]) -> list[Model]:
     return models
 
 
-def deliveries(transactions: Sequence[list[Image]], cuts: Sequence[tuple[int, int]]) -> list[list[Image]]:
+def deliveries(transactions: Sequence[list[Image]], divisions: Sequence[tuple[int, int]]) -> list[list[Image]]:
     """Returns batches as rollbacks may divide them: each starts at or before the end of what came before, and the
     last one ends the stream.
     """
-    cut: list[list[Image]] = []
+    divided: list[list[Image]] = []
     done = 0
-    for first, last in [*cuts, (50, 100)]:
+    for first, last in [*divisions, (50, 100)]:
         start = done * first // 100
         end = max(start, len(transactions) * last // 100)
         images = [image for transaction in transactions[start:end] for image in transaction]
         if images:
-            cut.append(images)
+            divided.append(images)
         done = max(done, end)
-    return cut
+    return divided
 
 
 @pytest.fixture(scope="module", params=["small job", "small", "large"])
@@ -117,19 +117,19 @@ def size(request: pytest.FixtureRequest) -> Iterator[SmallSetting]:
 
 # Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
-@given(streams=STREAMS, cuts=CUTS)
+@given(streams=STREAMS, divisions=DIVISIONS)
 def test_the_lake_equals_the_replay_of_the_stream(
     size: SmallSetting,
     spark_server: SparkConnectServer,
     tmp_path_factory: pytest.TempPathFactory,
     streams: Any,
-    cuts: Any,
+    divisions: Any,
 ) -> None:
     models = replay(streams)
     folder = tmp_path_factory.mktemp("fold")
     lake = Lake(folder, SparkSettings(remote=spark_server.url), size)
     transactions = [transaction for model in models for transaction in model.transactions]
-    batches = deliveries(transactions, cuts)
+    batches = deliveries(transactions, divisions)
     for number, images in enumerate(batches):
         merge_all(lake, number, images, {})
     if batches:

@@ -61,7 +61,7 @@ STEPS = st.tuples(
 )
 HISTORIES = st.lists(st.lists(STEPS, min_size=4, max_size=8), min_size=20, max_size=30)
 # A delivery has two positions, in hundredths of the history: its start, which is not after what was delivered, and its end.
-CUTS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
+DIVISIONS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
 
 
 @dataclasses.dataclass
@@ -164,13 +164,13 @@ def lakes(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFac
 
 # Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
-@given(histories=HISTORIES, cuts=CUTS)
+@given(histories=HISTORIES, divisions=DIVISIONS)
 def test_the_lake_equals_the_replay_of_full_rows_fidelity(
     way: SmallSetting,
     spark_server: SparkConnectServer,
     tmp_path_factory: pytest.TempPathFactory,
     histories: Any,
-    cuts: Any,
+    divisions: Any,
 ) -> None:
     events: list[Change] = []
     models = [Model(number, events) for number in range(len(histories))]
@@ -184,7 +184,7 @@ def test_the_lake_equals_the_replay_of_full_rows_fidelity(
     lakes = Lakes(tmp_path_factory.mktemp("partial"), SparkSettings(remote=spark_server.url), way)
     given_block = block([(TABLE, event.kind, partial_event(TABLE, [event])) for event in events])
     done = 0
-    for first, last in [*cuts, (50, 100)]:
+    for first, last in [*divisions, (50, 100)]:
         start, end = done * first // 100, max(done * first // 100, len(events) * last // 100)
         if end > start:
             lakes.merge(batch_of(given_block, start, end))

@@ -50,7 +50,7 @@ MAINTENANCE: dict[str, Stage] = {
     "history": (side_tables, "planned", lambda side: side.current_state.owner.table),
 }
 REPAIR: dict[str, Stage] = {
-    "comparison": (equality, "_compare", lambda _asked, _side, schema, *_: schema.table),
+    "comparison": (equality, "_compare", lambda _requested, _side, schema, *_: schema.table),
     "plan": (repair, "_refusal", lambda _config, _destination, result, _scope: result.table),
     "facts": (IntervalSchemas, "rows_follow", lambda _schemas, _database, table: table),
     "reading": (SourceRows, "read", lambda _rows, name, *_: name),
@@ -172,22 +172,22 @@ def test_tables_that_raise_in_upkeep_are_named_and_the_others_are_done(shop: Upk
 
 def _maintain(shop: Upkeep, chance: random.Random) -> None:
     """A VACUUM takes seconds of processor time, so it is requested for some of the tables."""
-    odd, asked = odd_tables(chance, MAINTENANCE, LOGGED), (*LOGGED, *HELD)
+    odd, requested = odd_tables(chance, MAINTENANCE, LOGGED), (*LOGGED, *HELD)
     with all_raising(MAINTENANCE, odd, chance.choice(WRONG)):
-        names = tuple(f"{shop.captured.database}.{name}" for name in asked)
+        names = tuple(f"{shop.captured.database}.{name}" for name in requested)
         request = MaintainRequest(destination="shop", tables=names, optimize=False, vacuum=True)
         looked = run_maintenance(PORTS, shop.config, request, print)
     assert shop.of(looked.failed) == set(odd.values())
-    assert shop.of(each.name for each in looked.done) >= set(asked) - set(odd.values())
+    assert shop.of(each.name for each in looked.done) >= set(requested) - set(odd.values())
 
 
 def _backfill(shop: Upkeep, chance: random.Random, from_us: int) -> None:
     shop.lose_rows(LOGGED)
     odd = odd_tables(chance, BACKFILL, LOGGED)
-    told: Callable[[str], str] = f"{shop.captured.database}.{{}}: ".format
+    reported: Callable[[str], str] = f"{shop.captured.database}.{{}}: ".format
     with all_raising(BACKFILL, odd, chance.choice(WRONG)), pytest.raises(MergeFailedError) as failed:
         shop.backfill_plain(from_us)
-    assert all(told(odd[stage]) in str(failed.value) for stage in BACKFILL), failed.value
+    assert all(reported(odd[stage]) in str(failed.value) for stage in BACKFILL), failed.value
     assert shop.has_lost() == set(odd.values()) - {odd["snapshot"]}
     shop.backfill_plain(from_us)
     assert not shop.has_lost()
@@ -203,7 +203,7 @@ def _publish(shop: Upkeep, engine: Engine, chance: random.Random) -> None:
         (well,) = set(HELD) - {odd}
         names = {each: f"{shop.captured.database}.{each}" for each in HELD}
 
-        def is_told(well: str = names[well], odd: str = names[odd]) -> bool:
+        def is_reported(well: str = names[well], odd: str = names[odd]) -> bool:
             shop.merge_next(engine)
             with contextlib.suppress(SluiceError, MergeFailedError):
                 shop.read_rows()
@@ -211,7 +211,7 @@ def _publish(shop: Upkeep, engine: Engine, chance: random.Random) -> None:
             return states[well].state is SnapshotState.PUBLISHED and odd in states[odd].reason
 
         with raising(stage, {odd}, chance.choice(WRONG)):
-            wait_for("one is published and the other one is named", is_told, 120)
+            wait_for("one is published and the other one is named", is_reported, 120)
         for each in records.all():
             if each.state is SnapshotState.FAILED:
                 records.update(each.name, lambda now: now.retried())

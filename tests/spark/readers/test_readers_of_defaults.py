@@ -47,9 +47,9 @@ def require_read(lake: Lake, there: Location, readers: Mapping[str, Reader], rig
     """Checks that these readers return the rows that are right."""
     assert lake.rows(NAME, "id", "land", "n", "new") == right
     names = [field.name for field in lake.log(NAME).schema().fields]
-    places = [names.index(name) for name in ("id", "land", "n", "new")]
+    indices = [names.index(name) for name in ("id", "land", "n", "new")]
     for reader, read in readers.items():
-        found = sorted(tuple(row[place] for place in places) for row in read(there, NAME))
+        found = sorted(tuple(row[at] for at in indices) for row in read(there, NAME))
         assert found == right, reader
 
 

@@ -107,7 +107,7 @@ def test_keys_that_did_not_change_in_the_interval_are_left_alone_backfill(
     images, begin, end, index = history
     read = [image for image in images if image.at > begin]
     meant = {image.key for image in read if image.at <= min(end, index)}
-    told = folded(read, end, index) if read else []
-    assert {image.key for image in told} == meant
-    assert all(image.at <= index for image in told)
-    assert len(told) == len(meant)
+    reported = folded(read, end, index) if read else []
+    assert {image.key for image in reported} == meant
+    assert all(image.at <= index for image in reported)
+    assert len(reported) == len(meant)

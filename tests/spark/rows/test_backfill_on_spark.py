@@ -74,8 +74,8 @@ def test_what_the_lake_lost_comes_back_and_what_was_deleted_stays_deleted_backfi
         pipeline.merge(engine)
         assert pipeline.rows() == {key: row for key, row in right.items() if key != 6}
         assert not engine.status().stopped_tables
-    told = history_of(captured_table(pipeline.config, numbers))
-    found = [each for each in told if each.backfill]
+    reported = history_of(captured_table(pipeline.config, numbers))
+    found = [each for each in reported if each.backfill]
     assert {each.kind for each in found} == {"backfill"}
     assert [(each.from_us, each.to_us) for each in found][-1] == tuple((pipeline.base + s) * SECOND_US for s in (5, 65))
     assert found[-1].run == "by hand"
@@ -213,8 +213,8 @@ def test_exactly_the_transactions_that_gtids_name_are_applied_and_those_of_a_run
     def backfilled(*words: str) -> dict[str, Any]:
         answer = CliRunner().invoke(app, ["backfill", "shop", *words, "--json"])
         assert answer.exit_code == 0, answer.exception
-        told: dict[str, Any] = json.loads(answer.stdout)
-        return told
+        reported: dict[str, Any] = json.loads(answer.stdout)
+        return reported
 
     # Otherwise times would be searched in the previous binlog file, where other tests wrote rows with later times.
     wait_for("the binlog file is older than the rows", lambda: time.time() > pipeline.began + 2)
@@ -238,8 +238,8 @@ def test_exactly_the_transactions_that_gtids_name_are_applied_and_those_of_a_run
         if kind == "mysql80":
             history = history_of(captured_table(pipeline.config, pipeline.name))
             run = min((each for each in history if each.streamed and each.run), key=lambda each: each.version).run
-            asked = request_of(pipeline.config, RowsConfig(run=run), time.time_ns() // 1000)
-            assert isinstance(asked, BackfillRequest)
-            assert (asked.destination, asked.tables, asked.from_us > 0) == ("shop", (pipeline.name,), True)
+            requested = request_of(pipeline.config, RowsConfig(run=run), time.time_ns() // 1000)
+            assert isinstance(requested, BackfillRequest)
+            assert (requested.destination, requested.tables, requested.from_us > 0) == ("shop", (pipeline.name,), True)
             backfilled("--run", run)
             assert pipeline.rows() == {1: "", 2: "", 4: ""}, "another run merged 3"

@@ -99,9 +99,9 @@ def _segment(path: Path, images: list[Image]) -> ChangesSegment:
     pq.write_table(pa.table(columns), path)
     counts: dict[str, Any] = dict.fromkeys(("size_bytes", "rows", "inserts", "updates", "deletes", "key_changes"), 1)
     names = ("first_order_key", "last_order_key", "first_commit_time_us", "last_commit_time_us")
-    places: dict[str, Any] = dict.fromkeys(names, 0)
+    zeros: dict[str, Any] = dict.fromkeys(names, 0)
     return ChangesSegment(
-        file=path, unique_keys=False, key=("n",), key_min=(), key_max=(), columns=COLUMNS, **counts, **places
+        file=path, unique_keys=False, key=("n",), key_min=(), key_max=(), columns=COLUMNS, **counts, **zeros
     )
 
 
@@ -144,28 +144,28 @@ def test_chosen_keys_become_right_and_stay_so_repair(
                 lake[key] = (Row(-1, data.draw(st.integers(-1, index))),)
             case "twice" if key in lake:
                 lake[key] = (*lake[key], Row(-2, data.draw(st.integers(-1, index))))
-    asked = sorted(wrong | data.draw(st.sets(KEYS)))
-    if not asked:
+    requested = sorted(wrong | data.draw(st.sets(KEYS)))
+    if not requested:
         return
     rows = []
-    for key in asked:  # Each key is read at a different position.
+    for key in requested:  # Each key is read at a different position.
         at = data.draw(st.integers(low, high))
         if key in source(images, at):
             rows.append((key, source(images, at)[key]))
-    doubled = [len(lake.get(key, ())) > 1 for key in asked]
+    doubled = [len(lake.get(key, ())) > 1 for key in requested]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        given_ = read(folder, rows, asked, [False] * len(asked), doubled)
+        given_ = read(folder, rows, requested, [False] * len(requested), doubled)
         segments = staged(folder, [image for image in images if image.at > low])
         fold = repaired(given_, segments, folder / "made.parquet", index)
         made, away = fold.segment, cleared(given_, fold.lost, folder / "away.parquet", index)
         after = merged(merged(lake, away), made)
         twice = merged(after, made)
-        told = {row["n"] for row in pq.read_table(made.file).to_pylist()} if made else set()
+        reported = {row["n"] for row in pq.read_table(made.file).to_pylist()} if made else set()
     values = {key: tuple(row.value for row in found) for key, found in after.items()}
     assert values == {key: tuple(row.value for row in found) for key, found in right.items()}
     assert twice == after
-    assert told <= {*asked}, "no other key is touched"
+    assert reported <= {*requested}, "no other key is touched"
     end = streamed(after, images, index)
     assert {key: found[0].value for key, found in end.items()} == source(images, 99)
 

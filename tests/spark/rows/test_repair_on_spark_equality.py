@@ -129,8 +129,8 @@ def test_rows_that_differ_are_read_again_while_the_stream_continues_repair_equal
     table = captured_table(pipeline.config, numbers)
     found = [each for each in history_of(table) if each.kind == "repair"]
     assert [each.run for each in found] == ["by hand"] * 2, "what was doubled went before"
-    told = [(each.happened, each.commit.kind) for each in row_life(table, "3") if each.commit]
-    assert told[:2] == [("delete", "changes"), ("insert", "repair")]
+    reported = [(each.happened, each.commit.kind) for each in row_life(table, "3") if each.commit]
+    assert reported[:2] == [("delete", "changes"), ("insert", "repair")]
     assert [each.commit.kind for each in row_life(table, "0") if each.commit] == ["changes"], "it is not of the repair"
     evaluation = evaluation_of(pipeline.config, "shop", done.after[0])
     assert evaluation.passed
@@ -168,13 +168,13 @@ def test_the_command_repairs_keys_of_any_kind_and_names_what_it_cannot_repair_eq
             f"UPDATE delta.`{pipeline.path}` SET filler = 'wrong', _sluice_deleted = true WHERE n = 1"
         )
         pipeline.by_another_hand(f"UPDATE delta.`{pipeline.path}` SET n = 77 WHERE n = 2")
-        told = asked("--plan", code=1)
-        plan = {each["table"]: (each["keys"], each["refused"]) for each in told["plan"]}
+        reported = requested("--plan", code=1)
+        plan = {each["table"]: (each["keys"], each["refused"]) for each in reported["plan"]}
         assert plan[words][0] == {"missing": 1, "surplus": 1, "doubled": 0, "value": 2}
         assert plan[pairs][0]["value"] == 2
         assert "no key" in plan[loose][1]
-        assert told["tables"] == []
-        made = asked("--yes", code=1)
+        assert reported["tables"] == []
+        made = requested("--yes", code=1)
         assert list(made["refused"]) == [loose]
         assert [(each["table"], each["verdict"]) for each in made["after"]] == [
             (pipeline.name, "equal"),
@@ -183,10 +183,10 @@ def test_the_command_repairs_keys_of_any_kind_and_names_what_it_cannot_repair_eq
         ]
         assert pipeline.rows() == dict.fromkeys(range(4), "")
         assert pipeline.marked() == {77: ""}, "it keeps its values"
-        assert {each["table"] for each in asked("--plan", code=1)["plan"]} == {loose}
+        assert {each["table"] for each in requested("--plan", code=1)["plan"]} == {loose}
 
 
-def asked(*words: str, code: int = 0) -> Any:
+def requested(*words: str, code: int = 0) -> Any:
     """Returns the command's JSON."""
     answer = CliRunner().invoke(app, ["repair", "shop", "--json", "--settle-seconds", "120", *words])
     assert answer.exit_code == code, (answer.exception, answer.output)

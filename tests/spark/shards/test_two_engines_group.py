@@ -115,8 +115,8 @@ class Side:
         return {row["id"]: row["word"] for row in found.to_pylist()}
 
     def equals(self) -> bool:
-        asked = ComparedDestination(self.config, self.name, source_of(self.config.destinations[self.name]))
-        (found,) = compare_destination(asked, [NAME], Extent())
+        requested = ComparedDestination(self.config, self.name, source_of(self.config.destinations[self.name]))
+        (found,) = compare_destination(requested, [NAME], Extent())
         return bool(found.equal)
 
     def catch_up(self, marker: int) -> None:
@@ -146,14 +146,14 @@ def test_two_servers_fill_one_table_while_one_of_them_is_read_in_a_group(sides: 
     ending = threading.Event()
 
     def work(side: Side) -> int:
-        merged = turn = 0
+        merged = step = 0
         while not ending.is_set():
             side.change(
-                f"REPLACE INTO {NAME} VALUES ({turn % 40}, '{side.name} {turn}')",
-                f"UPDATE {NAME} SET word = CONCAT(word, '.') WHERE id = {(turn * 7) % 40}",
-                f"DELETE FROM {NAME} WHERE id = {(turn * 3) % 40}",
+                f"REPLACE INTO {NAME} VALUES ({step % 40}, '{side.name} {step}')",
+                f"UPDATE {NAME} SET word = CONCAT(word, '.') WHERE id = {(step * 7) % 40}",
+                f"DELETE FROM {NAME} WHERE id = {(step * 3) % 40}",
             )
-            merged, turn = merged + side.merge_next(), turn + 1
+            merged, step = merged + side.merge_next(), step + 1
             if side is west:
                 side.publishes()
         return merged
@@ -188,10 +188,10 @@ def test_two_servers_fill_one_table_while_one_of_them_is_read_in_a_group(sides: 
     assert known_path_clashes(east.config) == []
     assert shards_sentence(east.config).endswith(f"orders has 'east 1' ({NAME} of east), 'west 1' ({NAME} of west)")
     assert writers_of(east.config, "east", NAME) == {"east": (NAME,), "west": (NAME,)}
-    another_place_of_locks(east, west)
+    other_locks(east, west)
 
 
-def another_place_of_locks(east: Side, west: Side) -> None:
+def other_locks(east: Side, west: Side) -> None:
     """A run that takes the locks at another location is refused, until a person accepts it."""
     (east.root / "data" / "engine" / "_sluice_tables" / "identity.json").write_text("another")
     east.change(f"REPLACE INTO {NAME} VALUES (2000, 'after it')")

@@ -38,7 +38,7 @@ ORDERS = Schema({"id": "bigint", "note": "string"}, ("id",))
 
 
 @dataclasses.dataclass
-class Beside:
+class LoggedTable:
     """The three tables. `deliveries` numbers the batches."""
 
     folder: Path

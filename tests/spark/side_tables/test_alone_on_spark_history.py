@@ -43,8 +43,8 @@ class Alone(Pipeline):
     def compared(self, engine: Engine) -> TableResult:
         """Compares the table. Changes that the source has meanwhile are merged first."""
         self.merge(engine)
-        asked = ComparedDestination(self.config, "shop", source_of(self.config.destinations["shop"]))
-        (found,) = compare_destination(asked, (), Extent(settle_seconds=60.0))
+        requested = ComparedDestination(self.config, "shop", source_of(self.config.destinations["shop"]))
+        (found,) = compare_destination(requested, (), Extent(settle_seconds=60.0))
         return found
 
     def resnapshot(self, engine: Engine) -> None:

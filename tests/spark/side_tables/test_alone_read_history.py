@@ -30,7 +30,7 @@ from tests.spark.side_tables.fix_side_tables import NAME, changes, delete, inser
 from tests.spark.side_tables.test_alone_history import Alone
 from tests.spark.staged import LEDGER_ID, TIME_US, UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 
-LANE: Any = SimpleNamespace(expect=lambda _rows: None, fence=BY_HAND)  # A change log needs no Spark.
+SESSION: Any = SimpleNamespace(expect=lambda _rows: None, fence=BY_HAND)  # A change log needs no Spark.
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def alone(tmp_path: Path) -> Alone:
 
 
 def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snapshot(alone: Alone) -> None:
-    alone.bring(alone.stage(changes([insert(1, 64, "a"), update(2, 80, "B")])), history="")
+    alone.merge_staged(alone.stage(changes([insert(1, 64, "a"), update(2, 80, "B")])), history="")
     chunks = alone.folder / "read-chunks-0"
     chunks.mkdir()
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "note": ["a", "b"]})
@@ -64,7 +64,7 @@ def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snaps
         since=48,
     )
     for _ in range(2):  # The publication is repeated.
-        published = publish(LANE, given, {}, alone.records)
+        published = publish(SESSION, given, {}, alone.records)
     assert (published.rows, published.label) == (2, 80)
     log = alone.rows(
         alone.target.change_log, "operation, order_key, after['id'], after['note']", "order_key, after['id']"
@@ -75,17 +75,17 @@ def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snaps
         ("read", 80, None, None),
     ]
     assert [row for row in log if row[0] != "read"] == [("insert", 64, 1, "a"), ("update", 80, 2, "B")]
-    assert ("shop.orders", "log") in alone.records.kept_beside
+    assert ("shop.orders", "log") in alone.records.side_records
 
 
 def test_what_is_open_in_a_history_is_read_as_the_rows_of_the_table_equality(alone: Alone) -> None:
-    alone.bring(alone.stage(changes([insert(1, 16, "1"), insert(2, 16, "2"), insert(3, 16, "3")])))
-    alone.bring(alone.stage(changes([update(1, 32, "7"), delete(2, 48)])))
+    alone.merge_staged(alone.stage(changes([insert(1, 16, "1"), insert(2, 16, "2"), insert(3, 16, "3")])))
+    alone.merge_staged(alone.stage(changes([update(1, 32, "7"), delete(2, 48)])))
     numbered = Schema({"id": "bigint", "note": "int"}, ("id",))
     alteration = {"kind": "convert", "column": "note"}
     images = [Image(UPDATE_AFTER, 80, {"id": 3, "note": 30})]
     statement = SchemaChange(64, numbered, alterations=(alteration,))
-    alone.bring(alone.stage(statement, Changes(numbered, images, log=images)))
+    alone.merge_staged(alone.stage(statement, Changes(numbered, images, log=images)))
     side = HistorySide(NAME, alone.target.history, {}, {"id": "bigint", "note": "int"})
     assert side.columns() == {"id": "bigint", "note": "int", ORDER_KEY: "bigint"}
     plan: Any = SimpleNamespace(columns=[SimpleNamespace(name="id"), SimpleNamespace(name="note")])
@@ -107,10 +107,10 @@ def test_a_consistent_snapshot_names_logs_and_histories_and_no_current_state_tab
     directory = config.destination_dir("shop")
     FileLedger(directory).update(lambda _: full_ledger())
     staged = alone.stage(changes([insert(1, 16, "a")]))
-    alone.bring(staged)
+    alone.merge_staged(staged)
     records = LakeTables(directory)
     records.keep({NAME: ("a current_state that was", 3), "shop.items": ("items", 5)})
-    for (name, kind), record in alone.records.kept_beside.items():
+    for (name, kind), record in alone.records.side_records.items():
         records.keep_side_table(name, kind, (record.table_id, record.version))
     publish_for_batch(config, "shop", "run", read_staged_batch(staged), BY_HAND, buffered=[NAME])
     tables = read_consistent_snapshot(config.lake, "shop").tables

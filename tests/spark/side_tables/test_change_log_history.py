@@ -18,25 +18,25 @@ from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
-from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, LoggedTable, before, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, Truncate
 
 COLUMNS = 'operation, order_key, "row", before, after'
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Beside:
-    return Beside(tmp_path)
+def logged(tmp_path: Path) -> LoggedTable:
+    return LoggedTable(tmp_path)
 
 
-def log(beside: Beside, columns: str = COLUMNS) -> list[tuple[object, ...]]:
-    return beside.rows(beside.target.change_log, columns, 'order_key, "row"')
+def log(logged: LoggedTable, columns: str = COLUMNS) -> list[tuple[object, ...]]:
+    return logged.rows(logged.target.change_log, columns, 'order_key, "row"')
 
 
-def test_the_log_of_a_batch_has_each_change_with_before_and_after_history(beside: Beside) -> None:
+def test_the_log_of_a_batch_has_each_change_with_before_and_after_history(logged: LoggedTable) -> None:
     images = [insert(1, 16, "a"), insert(2, 16, "b"), before(1, 32, "a"), update(1, 32, "A"), delete(2, 48, "b")]
-    beside.write(beside.stage(changes([image for image in images if image.operation != 2], images)))
-    assert log(beside) == [
+    logged.write(logged.stage(changes([image for image in images if image.operation != 2], images)))
+    assert log(logged) == [
         ("insert", 16, 1, None, {"id": 1, "note": "a"}),
         ("insert", 16, 2, None, {"id": 2, "note": "b"}),
         ("update", 32, 1, {"id": 1, "note": "a"}, {"id": 1, "note": "A"}),
@@ -44,79 +44,79 @@ def test_the_log_of_a_batch_has_each_change_with_before_and_after_history(beside
     ]
 
 
-def test_a_batch_that_comes_again_with_the_same_or_another_end_doubles_nothing_history(beside: Beside) -> None:
-    first = beside.stage(changes([insert(1, 16), insert(2, 32)]))
-    beside.write(first)
-    beside.write(first)
-    beside.write(beside.stage(changes([insert(1, 16), insert(2, 32), insert(3, 48)])))
-    assert [row[1] for row in log(beside)] == [16, 32, 48]
-    assert deltalake.DeltaTable(beside.target.change_log).version() == 2
+def test_a_batch_that_comes_again_with_the_same_or_another_end_doubles_nothing_history(logged: LoggedTable) -> None:
+    first = logged.stage(changes([insert(1, 16), insert(2, 32)]))
+    logged.write(first)
+    logged.write(first)
+    logged.write(logged.stage(changes([insert(1, 16), insert(2, 32), insert(3, 48)])))
+    assert [row[1] for row in log(logged)] == [16, 32, 48]
+    assert deltalake.DeltaTable(logged.target.change_log).version() == 2
 
 
-def test_a_batch_killed_between_the_commits_of_table_and_log_is_finished_history(beside: Beside) -> None:
-    directory = beside.stage(changes([insert(1, 16)]))
-    beside.merge(directory)  # Then the run dies.
-    beside.merge(directory)
-    beside.write(directory)
-    assert [row[1] for row in log(beside)] == [16]
-    assert len(beside.history()) == 1
+def test_a_batch_killed_between_the_commits_of_table_and_log_is_finished_history(logged: LoggedTable) -> None:
+    directory = logged.stage(changes([insert(1, 16)]))
+    logged.merge(directory)  # Then the run dies.
+    logged.merge(directory)
+    logged.write(directory)
+    assert [row[1] for row in log(logged)] == [16]
+    assert len(logged.history()) == 1
 
 
-def test_a_truncate_and_a_statement_are_rows_history(beside: Beside) -> None:
+def test_a_truncate_and_a_statement_are_rows_history(logged: LoggedTable) -> None:
     wider = Schema({**ORDERS.columns, "price": "decimal(10,2)"}, ("id",))
     after = Image(1, 64, {"id": 2, "note": "b", "price": None})
-    beside.write(
-        beside.stage(
+    logged.write(
+        logged.stage(
             changes([insert(1, 16, "a")]),
             Truncate(32),
             SchemaChange(48, wider, alterations=({"kind": "add", "column": "price"},)),
             Changes(wider, [after], log=[after]),
         )
     )
-    assert [row[:2] for row in log(beside)] == [("insert", 16), ("truncate", 32), ("schema", 48), ("insert", 64)]
-    (told,) = (row[0] for row in log(beside, "detail") if row[0])
-    assert [each["column"] for each in json.loads(str(told))["alterations"]] == ["price"]
-    assert log(beside)[0][4] == {"id": 1, "note": "a", "price": None}
+    assert [row[:2] for row in log(logged)] == [("insert", 16), ("truncate", 32), ("schema", 48), ("insert", 64)]
+    (reported,) = (row[0] for row in log(logged, "detail") if row[0])
+    assert [each["column"] for each in json.loads(str(reported))["alterations"]] == ["price"]
+    assert log(logged)[0][4] == {"id": 1, "note": "a", "price": None}
 
 
-def test_a_log_may_begin_with_a_statement_history(beside: Beside) -> None:
-    beside.write(beside.stage(SchemaChange(16, ORDERS)))
-    beside.write(beside.stage(changes([insert(1, 32, "a")])))
-    assert [row[0] for row in log(beside)] == ["schema", "insert"]
+def test_a_log_may_begin_with_a_statement_history(logged: LoggedTable) -> None:
+    logged.write(logged.stage(SchemaChange(16, ORDERS)))
+    logged.write(logged.stage(changes([insert(1, 32, "a")])))
+    assert [row[0] for row in log(logged)] == ["schema", "insert"]
 
 
-def test_a_column_of_another_type_goes_on_in_a_field_of_its_own_history(beside: Beside) -> None:
-    beside.write(beside.stage(changes([insert(1, 16, "a")])))
+def test_a_column_of_another_type_goes_on_in_a_field_of_its_own_history(logged: LoggedTable) -> None:
+    logged.write(logged.stage(changes([insert(1, 16, "a")])))
     other = Schema({"id": "bigint", "note": "timestamp_ntz"}, ("id",))
     image = Image(1, 32, {"id": 2, "note": None})
-    beside.write(beside.stage(Changes(other, [image], log=[image])))
-    assert log(beside)[1][4] == {"id": 2, "note": None, "note__timestamp_ntz": None}
+    logged.write(logged.stage(Changes(other, [image], log=[image])))
+    assert log(logged)[1][4] == {"id": 2, "note": None, "note__timestamp_ntz": None}
 
 
-def test_images_that_lack_columns_say_which_they_have_history(beside: Beside) -> None:
+def test_images_that_lack_columns_say_which_they_have_history(logged: LoggedTable) -> None:
     images = [Image(2, 16, {"id": 1}), Image(3, 16, {"id": 1, "note": "x"})]
-    beside.write(beside.stage(Changes(ORDERS, images[1:], partial=True, log=images)), history="")
-    ((preimage, now),) = log(beside, "before_present, after_present")
+    logged.write(logged.stage(Changes(ORDERS, images[1:], partial=True, log=images)), history="")
+    ((preimage, now),) = log(logged, "before_present, after_present")
     assert (preimage, now) == (["id"], None)
 
 
-def test_a_batch_that_was_staged_without_preimages_is_staged_again_history(beside: Beside) -> None:
+def test_a_batch_that_was_staged_without_preimages_is_staged_again_history(logged: LoggedTable) -> None:
     """The batch is staged again before anything is merged. No Spark answers here, and none is called."""
-    directory = beside.stage(Changes(ORDERS, [insert(1, 16)]))
+    directory = logged.stage(Changes(ORDERS, [insert(1, 16)]))
     with pytest.raises(StagedBatchError, match="staged before change_log was set"):
-        merge_batch(directory, {NAME: beside.target}, SparkSettings(remote="sc://127.0.0.1:1"))
-    assert not (beside.folder / "lake").exists()
+        merge_batch(directory, {NAME: logged.target}, SparkSettings(remote="sc://127.0.0.1:1"))
+    assert not (logged.folder / "lake").exists()
 
 
-def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside) -> None:
+def test_what_foreign_keys_changed_is_in_the_log_by_name_history(logged: LoggedTable) -> None:
     """The segment is as `cascades.files` leaves it: staged and derived images in one file, and the log's file next to the folder."""
-    batch = read_staged_batch(beside.stage(changes([insert(1, 16, "a")])))
+    batch = read_staged_batch(logged.stage(changes([insert(1, 16, "a")])))
     (staged,) = batch.tables
     (segment,) = staged.changes
     derived = [delete(2, 16, "b"), update(3, 16, "c")]
     folder = batch.directory / "derived"
     folder.mkdir()
-    other = read_staged_batch(beside.stage(changes(derived))).tables[0].changes[0]
+    other = read_staged_batch(logged.stage(changes(derived))).tables[0].changes[0]
     images = pa.concat_tables([pq.read_table(segment.file), pq.read_table(other.file)])
     pq.write_table(images.append_column(DERIVED, pa.array([False, True, True])), folder / "shop.orders.parquet")
     carried = dataclasses.replace(
@@ -125,12 +125,12 @@ def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside)
     share = Share(
         batch=batch,
         staged=dataclasses.replace(staged, segments=(carried,)),
-        target=dataclasses.replace(beside.target, history=""),
+        target=dataclasses.replace(logged.target, history=""),
         context=BY_HAND_CONTEXT,
     )
     for _ in range(2):
         write_side_tables(None, share)
-    found = beside.rows(beside.target.change_log, 'operation, "row", before, after, origin', "operation")
+    found = logged.rows(logged.target.change_log, 'operation, "row", before, after, origin', "operation")
     assert found == [
         ("delete", None, {"id": 2, "note": "b"}, None, "foreign key"),
         ("insert", 1, None, {"id": 1, "note": "a"}, None),
@@ -138,7 +138,7 @@ def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside)
     ]
 
 
-def test_a_log_of_another_one_is_not_written_to_history(beside: Beside) -> None:
-    beside.write(beside.stage(changes([insert(1, 16)])))
+def test_a_log_of_another_one_is_not_written_to_history(logged: LoggedTable) -> None:
+    logged.write(logged.stage(changes([insert(1, 16)])))
     with pytest.raises(TableError, match="move that table away"):
-        beside.write(beside.stage(changes([insert(1, 32)])), change_log=beside.target.history, history="")
+        logged.write(logged.stage(changes([insert(1, 32)])), change_log=logged.target.history, history="")

@@ -17,7 +17,7 @@ from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
-from tests.spark.side_tables.fix_side_tables import ORDERS, Beside, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import ORDERS, LoggedTable, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, stage
 
 NARROW = Schema({"id": "int", "note": "string"}, ("id",))
@@ -25,8 +25,8 @@ TEXT = Schema({"id": "string", "note": "string"}, ("id",))
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Beside:
-    return Beside(tmp_path)
+def logged(tmp_path: Path) -> LoggedTable:
+    return LoggedTable(tmp_path)
 
 
 def images(schema: Schema, *given: tuple[int, int, dict[str, Any]]) -> Changes:
@@ -39,27 +39,27 @@ def altered(kind: str, column: str, new_name: str = "") -> tuple[dict[str, str],
     return ({"kind": kind, "column": column, "new_name": new_name},)
 
 
-def found(beside: Beside, columns: str) -> list[tuple[Any, ...]]:
+def found(logged: LoggedTable, columns: str) -> list[tuple[Any, ...]]:
     order = "_sluice_from_order_key"
-    return beside.rows(beside.target.history, f"{columns}, {order}, _sluice_to_order_key", f"{order}, note")
+    return logged.rows(logged.target.history, f"{columns}, {order}, _sluice_to_order_key", f"{order}, note")
 
 
-def test_a_key_of_another_type_closes_what_was_open_and_so_it_does_back_again_history(beside: Beside) -> None:
+def test_a_key_of_another_type_closes_what_was_open_and_so_it_does_back_again_history(logged: LoggedTable) -> None:
     first = images(NARROW, (1, 16, {"id": 1, "note": "a"}), (1, 16, {"id": 2, "note": "b"}))
     wider = SchemaChange(32, ORDERS, alterations=altered("widen", "id"))
-    beside.write(beside.stage(first))
-    beside.write(beside.stage(wider, changes([update(1, 48, "A"), insert(3, 48, "c")])))
-    assert found(beside, "id, id__bigint, note") == [
+    logged.write(logged.stage(first))
+    logged.write(logged.stage(wider, changes([update(1, 48, "A"), insert(3, 48, "c")])))
+    assert found(logged, "id, id__bigint, note") == [
         (1, 1, "a", 16, 48),
         (2, 2, "b", 16, None),
         (None, 1, "A", 48, None),
         (None, 3, "c", 48, None),
     ]
     narrower = SchemaChange(64, NARROW, alterations=altered("convert", "id"))
-    beside.write(
-        beside.stage(narrower, images(NARROW, (4, 80, {"id": 3, "note": "c"}), (4, 80, {"id": 2, "note": "b"})))
+    logged.write(
+        logged.stage(narrower, images(NARROW, (4, 80, {"id": 3, "note": "c"}), (4, 80, {"id": 2, "note": "b"})))
     )
-    assert [row[2:5] for row in found(beside, "id, id__bigint, note") if row[4]] == [
+    assert [row[2:5] for row in found(logged, "id, id__bigint, note") if row[4]] == [
         ("a", 16, 48),
         ("b", 16, 80),
         ("c", 48, 80),
@@ -67,10 +67,10 @@ def test_a_key_of_another_type_closes_what_was_open_and_so_it_does_back_again_hi
 
 
 def test_a_crash_between_the_new_column_and_its_values_is_made_good_history(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch
+    logged: LoggedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside.write(beside.stage(images(NARROW, (1, 16, {"id": 1, "note": "a"}))))
-    directory = beside.stage(changes([update(1, 48, "A")]))  # No segment contains the statement.
+    logged.write(logged.stage(images(NARROW, (1, 16, {"id": 1, "note": "a"}))))
+    directory = logged.stage(changes([update(1, 48, "A")]))  # No segment contains the statement.
     add = SideTable.add
 
     def dies(self: SideTable, columns: Any) -> None:
@@ -80,85 +80,85 @@ def test_a_crash_between_the_new_column_and_its_values_is_made_good_history(
     with monkeypatch.context() as patch:
         patch.setattr(SideTable, "add", dies)
         with pytest.raises(KeyboardInterrupt):
-            beside.write(directory)
-    beside.write(directory)
-    assert found(beside, "id__bigint, note") == [(1, "a", 16, 48), (1, "A", 48, None)]
+            logged.write(directory)
+    logged.write(directory)
+    assert found(logged, "id__bigint, note") == [(1, "a", 16, 48), (1, "A", 48, None)]
 
 
-def test_a_renamed_key_closes_what_was_open_history(beside: Beside) -> None:
-    beside.write(beside.stage(changes([insert(1, 16, "a")])))
+def test_a_renamed_key_closes_what_was_open_history(logged: LoggedTable) -> None:
+    logged.write(logged.stage(changes([insert(1, 16, "a")])))
     named = Schema({"Nr": "bigint", "note": "string"}, ("Nr",))
     change = SchemaChange(32, named, alterations=altered("rename", "id", "Nr"))
-    beside.write(beside.stage(change, images(named, (3, 48, {"Nr": 1, "note": "A"}))))
-    assert found(beside, 'id, "Nr", note') == [(1, 1, "a", 16, 48), (None, 1, "A", 48, None)]
+    logged.write(logged.stage(change, images(named, (3, 48, {"Nr": 1, "note": "A"}))))
+    assert found(logged, 'id, "Nr", note') == [(1, 1, "a", 16, 48), (None, 1, "A", 48, None)]
 
 
-def test_columns_that_swap_their_names_swap_once_history(beside: Beside) -> None:
+def test_columns_that_swap_their_names_swap_once_history(logged: LoggedTable) -> None:
     two = Schema({"id": "bigint", "note": "string", "other": "string"}, ("id",))
-    beside.write(beside.stage(images(two, (1, 16, {"id": 1, "note": "a", "other": "b"}))))
+    logged.write(logged.stage(images(two, (1, 16, {"id": 1, "note": "a", "other": "b"}))))
     swap = (*altered("rename", "note", "other"), *altered("rename", "other", "note"))
-    directory = beside.stage(SchemaChange(32, two, alterations=swap))
+    directory = logged.stage(SchemaChange(32, two, alterations=swap))
     for _ in range(2):
-        beside.write(directory)
-    assert found(beside, "note, other") == [("b", "a", 16, None)]
+        logged.write(directory)
+    assert found(logged, "note, other") == [("b", "a", 16, None)]
 
 
-def test_a_column_that_is_added_again_has_no_values_of_the_one_before_history(beside: Beside) -> None:
+def test_a_column_that_is_added_again_has_no_values_of_the_one_before_history(logged: LoggedTable) -> None:
     priced = Schema({**ORDERS.columns, "price": "int"}, ("id",))
-    beside.write(beside.stage(images(priced, (1, 16, {"id": 1, "note": "a", "price": 7}))))
+    logged.write(logged.stage(images(priced, (1, 16, {"id": 1, "note": "a", "price": 7}))))
     dropped = SchemaChange(32, ORDERS, alterations=altered("drop", "price"))
     again = SchemaChange(
         48, Schema({**ORDERS.columns, "price": "bigint"}, ("id",)), alterations=altered("add", "price")
     )
-    beside.write(beside.stage(dropped, again))
-    assert found(beside, "price, price__bigint") == [(7, None, 16, None)]
+    logged.write(logged.stage(dropped, again))
+    assert found(logged, "price, price__bigint") == [(7, None, 16, None)]
 
 
-def test_a_key_whose_values_do_not_fit_the_new_type_stops_by_name_history(beside: Beside) -> None:
-    beside.write(beside.stage(changes([insert(1, 16, "a")])))
+def test_a_key_whose_values_do_not_fit_the_new_type_stops_by_name_history(logged: LoggedTable) -> None:
+    logged.write(logged.stage(changes([insert(1, 16, "a")])))
     change = SchemaChange(32, TEXT, alterations=altered("convert", "id"))
     with pytest.raises(TableError, match="begins with the current rows") as refused:
-        beside.write(beside.stage(change, images(TEXT, (3, 48, {"id": "1", "note": "A"}))))
+        logged.write(logged.stage(change, images(TEXT, (3, 48, {"id": "1", "note": "A"}))))
     assert refused.value.for_good
 
 
-def renamed(beside: Beside, pairs: Sequence[tuple[str, str]]) -> None:
+def renamed(logged: LoggedTable, pairs: Sequence[tuple[str, str]]) -> None:
     """Renames tables of the lake at 64, given as (old, new). The current-state tables have followed."""
     tables = {new: [SchemaChange(64, ORDERS, renamed_from=old)] for old, new in pairs}
-    batch = read_staged_batch(stage(beside.folder / "staging", tables, delivery=next(beside.deliveries)))
+    batch = read_staged_batch(stage(logged.folder / "staging", tables, delivery=next(logged.deliveries)))
     for table in batch.tables:
         share = Share(
             batch=batch,
             staged=table,
-            target=target(beside, table.name),
-            context=MergeContext(target_of=lambda name: target(beside, name)),
+            target=target(logged, table.name),
+            context=MergeContext(target_of=lambda name: target(logged, name)),
             renamed=names_given(batch),
         )
         for _ in range(2):
             write_side_tables(None, share)
 
 
-def target(beside: Beside, name: str) -> TableTarget:
-    path = f"{beside.folder}/lake/{name.replace('.', '/')}"
-    return dataclasses.replace(beside.target, path=path, change_log="", history=f"{path}__history")
+def target(logged: LoggedTable, name: str) -> TableTarget:
+    path = f"{logged.folder}/lake/{name.replace('.', '/')}"
+    return dataclasses.replace(logged.target, path=path, change_log="", history=f"{path}__history")
 
 
-def test_a_table_that_got_a_name_has_versions_from_there_and_the_old_name_none_history(beside: Beside) -> None:
+def test_a_table_that_got_a_name_has_versions_from_there_and_the_old_name_none_history(logged: LoggedTable) -> None:
     rows = changes([insert(1, 16, "a"), insert(2, 32, "b")])
-    beside.write(beside.stage(rows))
-    other = Beside(beside.folder, beside.deliveries, name="shop.past")
+    logged.write(logged.stage(rows))
+    other = LoggedTable(logged.folder, logged.deliveries, name="shop.past")
     # The current-state table under the new name is the table of the old name.
     other.merge(other.stage(changes([*rows.images, delete(9, 64)])))
-    renamed(beside, [("shop.orders", "shop.past")])
-    assert beside.history() == [(1, "a", 16, 64, False), (2, "b", 32, 64, False)]
+    renamed(logged, [("shop.orders", "shop.past")])
+    assert logged.history() == [(1, "a", 16, 64, False), (2, "b", 32, 64, False)]
     assert other.history() == [(1, "a", 64, None, True), (2, "b", 64, None, True)]
 
 
-def test_tables_that_swap_their_names_keep_what_came_with_the_statement_history(beside: Beside) -> None:
-    other = Beside(beside.folder, beside.deliveries, name="shop.past")
-    for each, mine, theirs in ((beside, "a", "b"), (other, "b", "a")):
+def test_tables_that_swap_their_names_keep_what_came_with_the_statement_history(logged: LoggedTable) -> None:
+    other = LoggedTable(logged.folder, logged.deliveries, name="shop.past")
+    for each, mine, theirs in ((logged, "a", "b"), (other, "b", "a")):
         each.write(each.stage(changes([insert(1, 16, mine), insert(2, 16, "same")])))
         each.merge(each.stage(changes([insert(1, 16, theirs), insert(2, 16, "same"), delete(9, 64)])))
-    renamed(beside, [("shop.orders", "shop.past"), ("shop.past", "shop.orders")])
-    assert beside.history() == [(1, "a", 16, 64, False), (1, "b", 64, None, True), (2, "same", 16, None, True)]
+    renamed(logged, [("shop.orders", "shop.past"), ("shop.past", "shop.orders")])
+    assert logged.history() == [(1, "a", 16, 64, False), (1, "b", 64, None, True), (2, "same", 16, None, True)]
     assert other.history() == [(1, "b", 16, 64, False), (1, "a", 64, None, True), (2, "same", 16, None, True)]

@@ -24,30 +24,30 @@ from sluice.spark_jobs.snapshot.publication import Publication
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, Beside, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, LoggedTable, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID, TIME_US, SchemaChange, Segment, Truncate
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Beside:
-    return Beside(tmp_path)
+def logged(tmp_path: Path) -> LoggedTable:
+    return LoggedTable(tmp_path)
 
 
-def both(beside: Beside, directory: Path, **wanted: Any) -> None:
-    beside.merge(directory)
-    beside.write(directory, **wanted)
+def both(logged: LoggedTable, directory: Path, **wanted: Any) -> None:
+    logged.merge(directory)
+    logged.write(directory, **wanted)
 
 
-def log(beside: Beside) -> list[tuple[Any, ...]]:
-    return beside.rows(beside.target.change_log, "operation, order_key", 'order_key, "row"')
+def log(logged: LoggedTable) -> list[tuple[Any, ...]]:
+    return logged.rows(logged.target.change_log, "operation, order_key", 'order_key, "row"')
 
 
 def test_a_run_that_dies_before_the_rows_of_a_beginning_history_leaves_nothing_out_history(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch
+    logged: LoggedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside.merge(beside.stage(changes([insert(1, 16, "a"), insert(2, 32, "b")])))
-    directory = beside.stage(changes([update(1, 48, "A")]))
-    beside.merge(directory)
+    logged.merge(logged.stage(changes([insert(1, 16, "a"), insert(2, 32, "b")])))
+    directory = logged.stage(changes([update(1, 48, "A")]))
+    logged.merge(directory)
     make = SideTable.make
 
     def dies(self: SideTable, *given: Any) -> None:
@@ -57,24 +57,24 @@ def test_a_run_that_dies_before_the_rows_of_a_beginning_history_leaves_nothing_o
     with monkeypatch.context() as patch:
         patch.setattr(SideTable, "make", dies)
         with pytest.raises(KeyboardInterrupt):
-            beside.write(directory, change_log="")
-    beside.write(directory)
-    assert beside.history() == [(1, "a", 16, 48, False), (1, "A", 48, None, True), (2, "b", 32, None, True)]
+            logged.write(directory, change_log="")
+    logged.write(directory)
+    assert logged.history() == [(1, "a", 16, 48, False), (1, "A", 48, None, True), (2, "b", 32, None, True)]
 
 
-def test_settings_that_were_out_of_conf_for_a_while_leave_a_gap_row_history(beside: Beside) -> None:
-    both(beside, beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
+def test_settings_that_were_out_of_conf_for_a_while_leave_a_gap_row_history(logged: LoggedTable) -> None:
+    both(logged, logged.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
     both(
-        beside,
-        beside.stage(changes([update(1, 32, "A"), delete(2, 48, "b"), insert(4, 64, "d")])),
+        logged,
+        logged.stage(changes([update(1, 32, "A"), delete(2, 48, "b"), insert(4, 64, "d")])),
         change_log="",
         history="",
     )
-    last = beside.stage(changes([update(4, 80, "D")]))
-    beside.merge(last)
+    last = logged.stage(changes([update(4, 80, "D")]))
+    logged.merge(last)
     for _ in range(2):
-        beside.write(last)
-    assert beside.history() == [
+        logged.write(last)
+    assert logged.history() == [
         (1, "a", 16, 32, False),
         (1, "A", 32, None, True),
         (2, "b", 16, 64, False),
@@ -82,44 +82,46 @@ def test_settings_that_were_out_of_conf_for_a_while_leave_a_gap_row_history(besi
         (4, "d", 64, 80, False),
         (4, "D", 80, None, True),
     ]
-    assert log(beside) == [("insert", 16)] * 3 + [("gap", 80), ("update", 80)]
+    assert log(logged) == [("insert", 16)] * 3 + [("gap", 80), ("update", 80)]
 
 
 @pytest.mark.parametrize("statement", [Truncate(96), SchemaChange(96, ORDERS)], ids=["truncate", "schema"])
-def test_a_gap_that_ends_with_a_statement_alone_is_made_good_too_history(beside: Beside, statement: Segment) -> None:
-    both(beside, beside.stage(changes([insert(1, 16, "a")])))
-    both(beside, beside.stage(changes([update(1, 32, "A"), insert(2, 48, "b")])), change_log="", history="")
-    directory = beside.stage(statement)
+def test_a_gap_that_ends_with_a_statement_alone_is_made_good_too_history(
+    logged: LoggedTable, statement: Segment
+) -> None:
+    both(logged, logged.stage(changes([insert(1, 16, "a")])))
+    both(logged, logged.stage(changes([update(1, 32, "A"), insert(2, 48, "b")])), change_log="", history="")
+    directory = logged.stage(statement)
     for _ in range(2):
-        beside.write(directory)
+        logged.write(directory)
     gone = isinstance(statement, Truncate)
-    assert beside.history() == [
+    assert logged.history() == [
         (1, "a", 16, 32, False),
         (1, "A", 32, 96 if gone else None, not gone),
         (2, "b", 48, 96 if gone else None, not gone),
     ]
 
 
-def test_where_nothing_is_left_out_there_is_no_gap_history(beside: Beside) -> None:
-    both(beside, beside.stage(changes([insert(1, 16)])))
-    both(beside, beside.stage(changes([insert(2, 32)])))
-    assert log(beside) == [("insert", 16), ("insert", 32)]
-    assert deltalake.DeltaTable(beside.target.history).version() == 2
+def test_where_nothing_is_left_out_there_is_no_gap_history(logged: LoggedTable) -> None:
+    both(logged, logged.stage(changes([insert(1, 16)])))
+    both(logged, logged.stage(changes([insert(2, 32)])))
+    assert log(logged) == [("insert", 16), ("insert", 32)]
+    assert deltalake.DeltaTable(logged.target.history).version() == 2
 
 
-def test_a_re_snapshot_has_one_row_in_the_log_of_its_table_and_no_gap_history(beside: Beside) -> None:
-    both(beside, beside.stage(changes([insert(1, 16)])))
-    both(beside, beside.stage(changes([insert(2, 64)])), change_log="")  # This has the effect of a publication at 64.
+def test_a_re_snapshot_has_one_row_in_the_log_of_its_table_and_no_gap_history(logged: LoggedTable) -> None:
+    both(logged, logged.stage(changes([insert(1, 16)])))
+    both(logged, logged.stage(changes([insert(2, 64)])), change_log="")  # This has the effect of a publication at 64.
     given = Publication(
         snapshot_id="0123456789ab",
         owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
-        target=beside.target,
+        target=logged.target,
         columns=(),
         key=("id",),
-        chunks=StoredFiles(folder=beside.folder),
+        chunks=StoredFiles(folder=logged.folder),
         rows=2,
-        changes=StoredFiles(folder=beside.folder),
-        cascades=StoredFiles(folder=beside.folder / "cascades"),
+        changes=StoredFiles(folder=logged.folder),
+        cascades=StoredFiles(folder=logged.folder / "cascades"),
         order_key=64,
         read_at_us=TIME_US,
         run="r",
@@ -129,60 +131,60 @@ def test_a_re_snapshot_has_one_row_in_the_log_of_its_table_and_no_gap_history(be
     )
     for _ in range(2):  # The publication is repeated.
         publish._append_read_row(BY_HAND, given, 64, {})
-    both(beside, beside.stage(changes([insert(3, 80)])))
-    assert log(beside) == [("insert", 16), ("read", 64), ("insert", 80)]
+    both(logged, logged.stage(changes([insert(3, 80)])))
+    assert log(logged) == [("insert", 16), ("read", 64), ("insert", 80)]
 
 
-def test_a_log_of_a_table_that_another_ledger_took_over_continues_with_its_rows_history(beside: Beside) -> None:
+def test_a_log_of_a_table_that_another_ledger_took_over_continues_with_its_rows_history(logged: LoggedTable) -> None:
     """`position set` and `lake accept` leave both tables like this: with another owner, and at no position of this owner."""
-    both(beside, beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
-    beside.merge(beside.stage(changes([update(1, 32, "A")])))
+    both(logged, logged.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
+    logged.merge(logged.stage(changes([update(1, 32, "A")])))
     owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
-    current_state = deltalake.DeltaTable(beside.target.path)
+    current_state = deltalake.DeltaTable(logged.target.path)
     current_state.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
-    for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
+    for kind, path in (("log", logged.target.change_log), ("history", logged.target.history)):
         name = side_app_id_of("shop", owner.ledger_id, kind, NAME)
         deltalake.DeltaTable(path).alter.set_table_name(name)
-    both(beside, beside.stage(changes([update(2, 1 << 50, "B")]), ledger_id=owner.ledger_id))
+    both(logged, logged.stage(changes([update(2, 1 << 50, "B")]), ledger_id=owner.ledger_id))
     at = 1 << 50
-    assert beside.history() == [
+    assert logged.history() == [
         (1, "a", 16, 32, False),
         (1, "A", 32, None, True),
         (2, "b", 16, at, False),
         (2, "B", at, None, True),
     ]
-    assert log(beside) == [("insert", 16), ("insert", 16), ("gap", at), ("update", at)]
+    assert log(logged) == [("insert", 16), ("insert", 16), ("gap", at), ("update", at)]
 
 
-def taking(beside: Beside) -> tuple[History, DeltaTable]:
+def taking(logged: LoggedTable) -> tuple[History, DeltaTable]:
     table = SideTable(
-        NAME, beside.target.history, side_app_id_of("shop", LEDGER_ID, "history", NAME), {}, fence=BY_HAND
+        NAME, logged.target.history, side_app_id_of("shop", LEDGER_ID, "history", NAME), {}, fence=BY_HAND
     ).open()
     owner = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
-    current_state = DeltaTable(NAME, beside.target.path, app_id_of(owner), {})
+    current_state = DeltaTable(NAME, logged.target.path, app_id_of(owner), {})
     current_state.refresh()
-    return History(table=table, folder=beside.folder), current_state
+    return History(table=table, folder=logged.folder), current_state
 
 
-def test_a_publication_at_the_position_of_a_history_is_not_that_of_another_ledger_history(beside: Beside) -> None:
-    beside.write(beside.stage(changes([insert(1, 96, "a")])))
+def test_a_publication_at_the_position_of_a_history_is_not_that_of_another_ledger_history(logged: LoggedTable) -> None:
+    logged.write(logged.stage(changes([insert(1, 96, "a")])))
     for note in ("b", "c"):
-        beside.merge(beside.stage(changes([insert(1, 96 if note == "b" else 112, note)])))
-        given, current_state = taking(beside)
+        logged.merge(logged.stage(changes([insert(1, 96 if note == "b" else 112, note)])))
+        given, current_state = taking(logged)
         assert given.take(current_state, current_state.snapshot.version, ["id"], (96, TIME_US), "{}")
-    found = sorted(beside.history(), key=lambda row: str(row[1]))
+    found = sorted(logged.history(), key=lambda row: str(row[1]))
     assert found == [(1, "a", 96, 96, False), (1, "b", 96, 112, False), (1, "c", 112, None, True)]
 
 
 def test_a_current_state_table_that_deltalake_cannot_read_is_refused_without_spark_history(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch
+    logged: LoggedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside.merge(beside.stage(changes([insert(1, 16)])))
-    deltalake.DeltaTable(beside.target.path).alter.add_feature(
+    logged.merge(logged.stage(changes([insert(1, 16)])))
+    deltalake.DeltaTable(logged.target.path).alter.add_feature(
         TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
     )
     monkeypatch.setattr(history, "FEATURES", frozenset())
-    given, current_state = taking(beside)
+    given, current_state = taking(logged)
     with pytest.raises(
         TableError, match="the current-state table, which has the features deletionVectors that deltalake cannot read"
     ):
@@ -200,14 +202,14 @@ def test_a_current_state_table_that_deltalake_cannot_read_is_refused_without_spa
     ],
 )
 def test_only_what_the_lake_says_of_itself_holds_up_all_tables_history(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch, error: Exception, own: bool, for_good: bool
+    logged: LoggedTable, monkeypatch: pytest.MonkeyPatch, error: Exception, own: bool, for_good: bool
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(change_log, "write_deltalake", fails)
     with pytest.raises(TableError) as refused:
-        beside.write(beside.stage(changes([insert(1, 16)])))
+        logged.write(logged.stage(changes([insert(1, 16)])))
     assert (refused.value.own, refused.value.for_good) == (own, for_good)
 
 

@@ -14,7 +14,7 @@ from sluice.spark_jobs.side_tables.history import History
 from sluice.spark_jobs.side_tables.history_fix import HistoryFix, is_due
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from sluice.spark_jobs.table_owner import Owner
-from tests.spark.side_tables.fix_side_tables import NAME, Beside, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID, TIME_US, Records, Segment
 
 OWNER = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
@@ -25,21 +25,21 @@ class DiesError(Exception):
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Beside:
-    found = Beside(tmp_path)
+def logged(tmp_path: Path) -> LoggedTable:
+    found = LoggedTable(tmp_path)
     directory = found.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")]))
     found.merge(directory)
     found.write(directory)
     return found
 
 
-def repair(beside: Beside, *segments: Segment) -> TableReport:
+def repair(logged: LoggedTable, *segments: Segment) -> TableReport:
     """Writes the current-state table at the position of the stream."""
     history_fix = HistoryFix(
         session=None,
-        folder=beside.folder,
+        folder=logged.folder,
         owner=OWNER,
-        target=beside.target,
+        target=logged.target,
         key=("id",),
         position=(32, TIME_US),
         record="{}",
@@ -47,28 +47,28 @@ def repair(beside: Beside, *segments: Segment) -> TableReport:
         records=Records(),
         fence=BY_HAND,
     )
-    return history_fix.do(lambda: beside.merge(beside.stage(*segments)))
+    return history_fix.do(lambda: logged.merge(logged.stage(*segments)))
 
 
-def due(beside: Beside) -> bool:
+def due(logged: LoggedTable) -> bool:
     app_id = side_app_id_of("shop", LEDGER_ID, "history", NAME)
-    return is_due(SideTable(NAME, beside.target.history, app_id, {}, fence=BY_HAND).open())
+    return is_due(SideTable(NAME, logged.target.history, app_id, {}, fence=BY_HAND).open())
 
 
-def test_what_a_repair_changed_is_a_version_of_its_history(beside: Beside) -> None:
-    repair(beside, changes([update(1, 32, "A"), delete(2, 32), insert(3, 32, "c")]))
-    assert beside.history() == [
+def test_what_a_repair_changed_is_a_version_of_its_history(logged: LoggedTable) -> None:
+    repair(logged, changes([update(1, 32, "A"), delete(2, 32), insert(3, 32, "c")]))
+    assert logged.history() == [
         (1, "a", 16, 32, False),
         (1, "A", 32, None, True),
         (2, "b", 16, 32, False),
         (3, "c", 32, None, True),
     ]
-    assert not due(beside)
+    assert not due(logged)
 
 
 @pytest.mark.parametrize("moment", ["before the current_state", "before the history", "before it is settled"])
 def test_a_repair_that_dies_leaves_a_history_that_the_next_batch_corrects_history(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch, moment: str
+    logged: LoggedTable, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     with monkeypatch.context() as patch:
         take: Callable[..., bool] = History.take
@@ -80,18 +80,18 @@ def test_a_repair_that_dies_leaves_a_history_that_the_next_batch_corrects_histor
 
         patch.setattr(History, "take", dies)
         if moment == "before the current_state":
-            patch.setattr(beside, "merge", dies)
+            patch.setattr(logged, "merge", dies)
         with pytest.raises(DiesError):
-            repair(beside, changes([update(1, 32, "A")]))
-    assert due(beside)
-    directory = beside.stage(changes([update(2, 48, "B")]))
-    beside.merge(directory)
+            repair(logged, changes([update(1, 32, "A")]))
+    assert due(logged)
+    directory = logged.stage(changes([update(2, 48, "B")]))
+    logged.merge(directory)
     for _ in range(2):
-        beside.write(directory)
-    assert not due(beside)
+        logged.write(directory)
+    assert not due(logged)
     of_repair = (
         [(1, "a", 16, None, True)]
         if moment == "before the current_state"
         else [(1, "a", 16, 32, False), (1, "A", 32, None, True)]
     )
-    assert beside.history() == [*of_repair, (2, "b", 16, 48, False), (2, "B", 48, None, True)]
+    assert logged.history() == [*of_repair, (2, "b", 16, 48, False), (2, "B", 48, None, True)]

@@ -18,7 +18,7 @@ from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.conftest import Lake
-from tests.spark.side_tables.fix_side_tables import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, before, changes, delete, insert, update
 from tests.spark.staged import DELETE, Changes, Image, Schema, SchemaChange, Truncate
 
 pytestmark = pytest.mark.spark
@@ -27,20 +27,20 @@ OTHER = Schema({"id": "decimal(20,0)", "text": "string"}, ("id",))
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Beside:
-    return Beside(tmp_path)
+def logged(tmp_path: Path) -> LoggedTable:
+    return LoggedTable(tmp_path)
 
 
-def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lake) -> None:
+def test_by_spark_a_history_is_as_by_deltalake_history(logged: LoggedTable, lake: Lake) -> None:
     batches = [
-        beside.stage(changes([insert(1, 16), update(1, 32), insert(2, 32), insert(3, 32)])),
-        beside.stage(changes([before(1, 48, "n32"), update(4, 48), delete(2, 48), insert(2, 64)])),
-        beside.stage(Truncate(80), changes([insert(1, 96), insert(2, 96)])),
+        logged.stage(changes([insert(1, 16), update(1, 32), insert(2, 32), insert(3, 32)])),
+        logged.stage(changes([before(1, 48, "n32"), update(4, 48), delete(2, 48), insert(2, 64)])),
+        logged.stage(Truncate(80), changes([insert(1, 96), insert(2, 96)])),
     ]
-    by_spark = dataclasses.replace(beside.target, change_log="", merge="spark", history=f"{beside.folder}/by_spark")
+    by_spark = dataclasses.replace(logged.target, change_log="", merge="spark", history=f"{logged.folder}/by_spark")
     with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         for directory in batches:
-            beside.write(directory)
+            logged.write(directory)
             batch = read_staged_batch(directory)
             for _ in range(2):  # The batch is delivered twice.
                 write_side_tables(
@@ -49,41 +49,41 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
                 )
         columns = "id, note, valid_from, valid_to, _sluice_from_order_key, _sluice_to_order_key, is_current, _sluice_operation"
         order = "id, _sluice_from_order_key"
-        assert beside.rows(by_spark.history, columns, order) == beside.rows(beside.target.history, columns, order)
-        beside.merge(beside.stage(changes([insert(1, 96, "n96"), insert(5, 112)])))
-        batch = read_staged_batch(beside.stage(changes([insert(9, 112)])))
-        current_state = DeltaTable(NAME, beside.target.path, batch.app_id(batch.tables[0]), {})
+        assert logged.rows(by_spark.history, columns, order) == logged.rows(logged.target.history, columns, order)
+        logged.merge(logged.stage(changes([insert(1, 96, "n96"), insert(5, 112)])))
+        batch = read_staged_batch(logged.stage(changes([insert(9, 112)])))
+        current_state = DeltaTable(NAME, logged.target.path, batch.app_id(batch.tables[0]), {})
         version = current_state.refresh().version
-        for path, each in ((by_spark.history, session), (beside.target.history, None)):
+        for path, each in ((by_spark.history, session), (logged.target.history, None)):
             table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}, fence=BY_HAND).open()
-            given = History(table=table, folder=beside.folder, session=each, by_spark=each is not None)
+            given = History(table=table, folder=logged.folder, session=each, by_spark=each is not None)
             given.take(current_state, version, ["id"], (112, 1_000), "{}")
         alterations = ({"kind": "rename", "column": "note", "new_name": "text"}, {"kind": "convert", "column": "id"})
         gone = [Image(DELETE, 144, {"id": Decimal(5), "text": "x"})]
-        directory = beside.stage(SchemaChange(128, OTHER, alterations=alterations), Changes(OTHER, gone, log=gone))
+        directory = logged.stage(SchemaChange(128, OTHER, alterations=alterations), Changes(OTHER, gone, log=gone))
         batch = read_staged_batch(directory)
-        beside.write(directory, change_log="")
+        logged.write(directory, change_log="")
         write_side_tables(session, Share(batch=batch, staged=batch.tables[0], target=by_spark, context=BY_HAND_CONTEXT))
         seen = f"{columns}, id__decimal_20_0, text"
-        assert beside.rows(by_spark.history, seen, order) == beside.rows(beside.target.history, seen, order)
-        assert {row[0] for row in beside.rows(by_spark.history, "text", "text")} == {"n112", "n96", None}
-        for path, each in ((by_spark.history, session), (beside.target.history, None)):
+        assert logged.rows(by_spark.history, seen, order) == logged.rows(logged.target.history, seen, order)
+        assert {row[0] for row in logged.rows(by_spark.history, "text", "text")} == {"n112", "n96", None}
+        for path, each in ((by_spark.history, session), (logged.target.history, None)):
             table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}, fence=BY_HAND).open()
-            History(table=table, folder=beside.folder, session=each, by_spark=each is not None).leave(160, 1_000, "{}")
-    assert beside.rows(by_spark.history, columns, order) == beside.rows(beside.target.history, columns, order)
-    assert [row[:2] for row in beside.history() if row[3] == 160] == [(1, "n96")]
-    assert not [row for row in beside.history() if row[4]]
+            History(table=table, folder=logged.folder, session=each, by_spark=each is not None).leave(160, 1_000, "{}")
+    assert logged.rows(by_spark.history, columns, order) == logged.rows(logged.target.history, columns, order)
+    assert [row[:2] for row in logged.history() if row[3] == 160] == [(1, "n96")]
+    assert not [row for row in logged.history() if row[4]]
 
 
-def test_a_merge_writes_current_state_table_log_and_history_history(beside: Beside, lake: Lake) -> None:
+def test_a_merge_writes_current_state_table_log_and_history_history(logged: LoggedTable, lake: Lake) -> None:
     images = [insert(1, 16, "a"), update(1, 32, "b")]
-    directory = beside.stage(changes(images, [images[0], before(1, 32, "a"), images[1]]))
+    directory = logged.stage(changes(images, [images[0], before(1, 32, "a"), images[1]]))
     for _ in range(2):
-        (report,) = merge_batch(directory, {NAME: beside.target}, lake.spark)
+        (report,) = merge_batch(directory, {NAME: logged.target}, lake.spark)
         assert report.name == NAME
-    assert beside.rows(beside.target.path, "id, note", "id") == [(1, "b")]
-    assert beside.rows(beside.target.change_log, "operation, before['note']", "order_key") == [
+    assert logged.rows(logged.target.path, "id, note", "id") == [(1, "b")]
+    assert logged.rows(logged.target.change_log, "operation, before['note']", "order_key") == [
         ("insert", None),
         ("update", "a"),
     ]
-    assert beside.history() == [(1, "a", 16, 32, False), (1, "b", 32, None, True)]
+    assert logged.history() == [(1, "a", 16, 32, False), (1, "b", 32, None, True)]

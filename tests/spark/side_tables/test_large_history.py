@@ -22,7 +22,7 @@ from sluice.spark_jobs.side_tables import history
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
-from tests.spark.side_tables.fix_side_tables import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, before, changes, delete, insert, update
 from tests.spark.snapshot.test_publish_snapshot import Holding
 from tests.spark.staged import UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 
@@ -33,8 +33,8 @@ COLUMNS = "id, note, valid_from, valid_to, _sluice_from_order_key, _sluice_to_or
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Beside:
-    return Beside(tmp_path)
+def logged(tmp_path: Path) -> LoggedTable:
+    return LoggedTable(tmp_path)
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def refuse(*_: Any, **__: Any) -> Any:
     raise AssertionError("this process reads rows")
 
 
-def write_large(beside: Beside, session: LakeSession, directory: Path, patch: pytest.MonkeyPatch) -> str:
+def write_large(logged: LoggedTable, session: LakeSession, directory: Path, patch: pytest.MonkeyPatch) -> str:
     """The batch is delivered twice. Returns its path."""
-    batch, path = read_staged_batch(directory), f"{beside.folder}/large"
-    target = dataclasses.replace(beside.target, change_log="", merge="auto", history=path)
+    batch, path = read_staged_batch(directory), f"{logged.folder}/large"
+    target = dataclasses.replace(logged.target, change_log="", merge="auto", history=path)
     with patch.context() as limited:
         limited.setattr(history, "ROWS_MAX", 0)
         limited.setattr(history, "QueryBuilder", refuse)
@@ -62,7 +62,7 @@ def write_large(beside: Beside, session: LakeSession, directory: Path, patch: py
 
 
 def test_a_large_history_is_as_a_small_one_history(
-    beside: Beside, session: LakeSession, monkeypatch: pytest.MonkeyPatch
+    logged: LoggedTable, session: LakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = [insert(1, 16), update(1, 32, "a"), update(1, 32, "b"), insert(2, 32), insert(3, 32), insert(4, 32)]
     moved = [before(1, 48, "b"), update(5, 48), delete(2, 48), insert(2, 64), update(3, 64), delete(4, 64)]
@@ -74,24 +74,24 @@ def test_a_large_history_is_as_a_small_one_history(
         [SchemaChange(80, WIDER, fills=fills)],
         [Changes(WIDER, [again], log=[again])],
     ):
-        directory = beside.stage(*segments)
-        beside.write(directory)
-        path = write_large(beside, session, directory, monkeypatch)
+        directory = logged.stage(*segments)
+        logged.write(directory)
+        path = write_large(logged, session, directory, monkeypatch)
         columns = f"{COLUMNS}, price, mark" if "price" in deltalake.DeltaTable(path).schema().to_json() else COLUMNS
         order = "id, _sluice_from_order_key"
-        found = beside.rows(path, columns, order)
-        assert found == beside.rows(beside.target.history, columns, order)
+        found = logged.rows(path, columns, order)
+        assert found == logged.rows(logged.target.history, columns, order)
     assert [row[0] for row in found if row[4] == 80] == [2, 3, 5]
 
 
 def test_spark_reads_a_large_history_while_the_snapshot_of_its_table_runs_history(
-    beside: Beside, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    logged: LoggedTable, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch has no other table, so without a large history it would need no Spark."""
-    holds = Holding(beside.folder / "held")
+    holds = Holding(logged.folder / "held")
     holds.begin(NAME)
-    directories = [beside.stage(changes([insert(1, 16), insert(2, 16)])), beside.stage(changes([update(1, 32)]))]
-    context, target = BatchContext(buffers=holds), dataclasses.replace(beside.target, merge="auto")
+    directories = [logged.stage(changes([insert(1, 16), insert(2, 16)])), logged.stage(changes([update(1, 32)]))]
+    context, target = BatchContext(buffers=holds), dataclasses.replace(logged.target, merge="auto")
     no_spark = SparkSettings(remote="sc://127.0.0.1:1")
     merge_batch(directories[0], {NAME: target}, no_spark, context)
     with monkeypatch.context() as limited:
@@ -100,17 +100,17 @@ def test_spark_reads_a_large_history_while_the_snapshot_of_its_table_runs_histor
             merge_batch(directories[1], {NAME: target}, no_spark, context)
         limited.setattr(deltalake.DeltaTable, "merge", refuse)
         merge_batch(directories[1], {NAME: target}, lake.spark, context)
-    assert beside.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]
+    assert logged.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]
 
 
 def test_spark_reads_a_large_current_state_table_that_a_new_history_lacks_history(
-    beside: Beside, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    logged: LoggedTable, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The history was switched on while the rows of the table are read again."""
-    beside.merge(beside.stage(changes([insert(1, 16), insert(2, 16)])))
-    holds = Holding(beside.folder / "held")
+    logged.merge(logged.stage(changes([insert(1, 16), insert(2, 16)])))
+    holds = Holding(logged.folder / "held")
     holds.begin(NAME)
-    directory, target = beside.stage(changes([update(1, 32)])), dataclasses.replace(beside.target, merge="auto")
+    directory, target = logged.stage(changes([update(1, 32)])), dataclasses.replace(logged.target, merge="auto")
     context = BatchContext(buffers=holds)
     with monkeypatch.context() as limited:
         limited.setattr(history, "ROWS_MAX", 2)
@@ -119,4 +119,4 @@ def test_spark_reads_a_large_current_state_table_that_a_new_history_lacks_histor
         limited.setattr(history, "ROWS_MAX", 1)
         limited.setattr(history, "QueryBuilder", refuse)
         merge_batch(directory, {NAME: target}, lake.spark, context)
-    assert beside.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]
+    assert logged.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]

@@ -108,15 +108,15 @@ def histories(draw: st.DrawFn) -> list[tuple[int, list[tuple[int, int, str]]]]:
     return transactions
 
 
-@given(stream=histories(), cuts=st.sets(st.integers(1, 6)))
+@given(stream=histories(), ends=st.sets(st.integers(1, 6)))
 @settings(max_examples=400, deadline=None)
 def test_any_division_into_batches_gives_the_versions_of_the_model_history(
-    stream: list[tuple[int, list[tuple[int, int, str]]]], cuts: set[int]
+    stream: list[tuple[int, list[tuple[int, int, str]]]], ends: set[int]
 ) -> None:
     model, table, begin = Model(), Table(), 0
     for index, images in stream:
         model.commit(index, images)
-    for end in [*sorted(cut for cut in cuts if cut < len(stream)), len(stream)]:
+    for end in [*sorted(at for at in ends if at < len(stream)), len(stream)]:
         if end > begin:
             table.merge(images_of(stream[begin:end]))
         begin = end

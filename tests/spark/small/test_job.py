@@ -126,12 +126,12 @@ def test_small_tables_of_executors_that_lack_a_package_are_merged_in_the_run_and
     report = lake.merge({"shop.a": [SECOND]})["shop.a"]
     assert (report.way, lake.log("shop.a").history(1)[0]["operation"]) == ("small", "MERGE"), report.reason
     assert lake.rows("shop.a", "id", "name") == MERGED
-    told = why_not_on_executors(lake.spark)
+    reported = why_not_on_executors(lake.spark)
     wanted = f"install Python {small_job.PYTHON} with deltalake {deltalake.__version__} and pyarrow {pa.__version__} on the executors"
-    assert told.startswith(
+    assert reported.startswith(
         "the executors lack the Python package no_such_package: runs merge small tables in their own process"
     )
-    assert told.endswith(wanted)
+    assert reported.endswith(wanted)
 
 
 @pytest.mark.spark
@@ -219,9 +219,9 @@ def test_an_error_of_a_store_does_not_show_its_secrets(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(small_job, "merge_small", fails)
     job: Any = SimpleNamespace(storage_options=SECRETS, staged=SimpleNamespace(name="shop.a"))
-    told = small_job._answer(job)["declined"]
-    assert "***" in told
-    assert "cret" not in told
+    reported = small_job._answer(job)["declined"]
+    assert "***" in reported
+    assert "cret" not in reported
 
 
 def test_the_code_for_executors_is_written_once_and_read_once_per_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_the_code_for_executors_is_written_once_and_read_once_per_worker(monkeyp
     monkeypatch.setattr(cloudpickle, "dumps", write)
     shipped.forget()
     given = [{"target": TableTarget(path=f"/lake/{number}"), "other": Fraction(number)} for number in range(3)]
-    read, answers = in_a_worker([writes(shipped.shipped(_told, each)) for each in given])
+    read, answers = in_a_worker([writes(shipped.shipped(_reported, each)) for each in given])
     shipped.forget()
     assert [rows for rows, _ in answers] == [[repr((7, f"/lake/{number}", Fraction(number)))] for number in range(3)]
     assert (len(written), read) == (1, 1)
@@ -247,7 +247,7 @@ def test_a_worker_keeps_only_the_code_that_it_has_read_last() -> None:
     """Defect 43: each process that writes the code writes another one. A worker that serves many of them kept the code of all."""
     writes: Any = cloudpickle.dumps
     given = {"target": TableTarget(path="/lake/1"), "other": Fraction(1)}
-    works = (_told, _told_alike)
+    works = (_reported, _reported_alike)
     _, answers = in_a_worker([writes(shipped.shipped(work, given)) for work in works])
     assert [kept for _, kept in answers] == [[shipped.code_of(work)[1]] for work in works]
     shipped.forget()
@@ -285,10 +285,10 @@ def test_a_run_finds_the_code_for_executors_written() -> None:
     assert shipped.code_of.cache_info().currsize == 1
 
 
-def _told(batches: Iterator[Any], given: Mapping[str, Any]) -> Iterator[Any]:
+def _reported(batches: Iterator[Any], given: Mapping[str, Any]) -> Iterator[Any]:
     for batch in batches:
         yield batch, given["target"].path, given["other"]
 
 
-def _told_alike(batches: Iterator[Any], given: Mapping[str, Any]) -> Iterator[Any]:
-    yield from _told(batches, given)
+def _reported_alike(batches: Iterator[Any], given: Mapping[str, Any]) -> Iterator[Any]:
+    yield from _reported(batches, given)

@@ -18,7 +18,7 @@ from tests.spark.merging.test_fold_equals_replay import STREAMS, compare, delive
 
 pytestmark = pytest.mark.spark
 
-CUTS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=4, max_size=5)
+DIVISIONS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=4, max_size=5)
 WAYS = st.lists(
     st.fixed_dictionaries({f"shop.{name}": st.sampled_from(["spark", "small"]) for name in ("hard", "soft", "log")}),
     min_size=6,
@@ -28,15 +28,15 @@ WAYS = st.lists(
 
 # Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
-@given(streams=STREAMS, cuts=CUTS, ways=WAYS)
+@given(streams=STREAMS, divisions=DIVISIONS, ways=WAYS)
 @pytest.mark.timeout(600)
 def test_histories_of_tables_that_change_their_way_equal_the_replay_of_the_stream(
-    spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any, ways: Any
+    spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, divisions: Any, ways: Any
 ) -> None:
     models = replay(streams)
     lake = Lake(tmp_path_factory.mktemp("ways"), SparkSettings(remote=spark_server.url))
     transactions = [transaction for model in models for transaction in model.transactions]
-    batches = deliveries(transactions, cuts)
+    batches = deliveries(transactions, divisions)
     for number, images in enumerate(batches):
         merge_all(lake, number, images, ways[number])
     if batches:

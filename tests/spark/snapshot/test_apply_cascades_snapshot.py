@@ -162,9 +162,9 @@ class Read:
         segments = [Changes(self.schema, images)] if images else []
         root = self.folder / "staging"
         batch = read_staged_batch(stage(root, {NAME: segments}, delivery=self.batches))
-        places = root / f"{self.batches}.places"
-        places.write_bytes(np.array([each.values["_place"] for each in images], "<i8").tobytes())
-        return dataclasses.replace(batch.tables[0], positions=places), [
+        sequence_numbers = root / f"{self.batches}.places"
+        sequence_numbers.write_bytes(np.array([each.values["_place"] for each in images], "<i8").tobytes())
+        return dataclasses.replace(batch.tables[0], positions=sequence_numbers), [
             each for each in every if isinstance(each, Passed)
         ]
 
@@ -236,8 +236,8 @@ def play(seed: int, folder: Path, schema: Schema, *, fresh: bool) -> tuple[Sourc
     while at < end:
         until = min(end, at + chance.randrange(1, 8))
         while chance.random() < 0.3:
-            cut = chance.randrange(at + 1, 41)
-            read.take(source.log[at:cut], cut, chance.choice(["changes", "images"]))
+            until = chance.randrange(at + 1, 41)
+            read.take(source.log[at:until], until, chance.choice(["changes", "images"]))
         read.take(source.log[at:until], until)
         at = until
     if chance.random() < 0.3:  # A run ended during the next batch.
@@ -401,9 +401,9 @@ def test_changes_are_bounded_over_all_batches_of_a_snapshot(tmp_path: Path, monk
     monkeypatch.setattr(buffered_cascades, "CHANGES_MAX", 5)
     read, key = Read(tmp_path, KEYED), foreign_key("up", "CASCADE")
     for batch in (1, 2):
-        read.take([[Passed(ChangeOrder(batch, place, TIME), key, (place,), None) for place in (0, 2)]], batch)
+        read.take([[Passed(ChangeOrder(batch, number, TIME), key, (number,), None) for number in (0, 2)]], batch)
     with pytest.raises(TooManyChangesError, match="more than 5 changes of values"):
-        read.take([[Passed(ChangeOrder(3, place, TIME), key, (place,), None) for place in (0, 2)]], 3)
+        read.take([[Passed(ChangeOrder(3, number, TIME), key, (number,), None) for number in (0, 2)]], 3)
     held = read.holds.open[NAME]
     assert complete_up_to(held.cascades) == 2
 

@@ -95,8 +95,8 @@ def test_tables_with_awkward_keys_equal_the_source_though_they_change_while_a_sn
                 ending.set()
                 changing.result()
         pipeline.merge(engine)
-        asked = ComparedDestination(pipeline.config, "shop", source_of(pipeline.config.destinations["shop"]))
-        for found in compare_destination(asked, tables, Extent()):
+        requested = ComparedDestination(pipeline.config, "shop", source_of(pipeline.config.destinations["shop"]))
+        for found in compare_destination(requested, tables, Extent()):
             assert found.equal, found
     ways = {name: (done.way, done.reason) for name, done in published.items() if done.way != "files"}
     assert ways.keys() <= {"floats"}, ways
@@ -112,16 +112,16 @@ def change(pipeline: Pipeline, ending: threading.Event) -> None:
     """Rows come, change, go and move to other keys, in every table, again and again."""
     with pipeline.captured.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"USE {pipeline.captured.database}")
-        turn = 0
+        step = 0
         while not ending.is_set():
             for name in KEYS:
-                n = (turn * 7) % 58
+                n = (step * 7) % 58
                 for statement in (
                     f"REPLACE INTO {name} VALUES {values(name, (n,))}",
-                    f"UPDATE {name} SET word = 'changed {turn}' WHERE n % 5 = {turn % 5}",
+                    f"UPDATE {name} SET word = 'changed {step}' WHERE n % 5 = {step % 5}",
                     f"DELETE FROM {name} WHERE n = {(n + 2) % 58}",
                 ):
                     cursor.execute(statement)
             connection.commit()
-            turn += 1
+            step += 1
             ending.wait(0.1)

@@ -137,8 +137,8 @@ class Batches:
             "id": pa.array([first], pa.int32()),
         }
         pq.write_table(pa.table(columns), events)
-        places = batch.directory / "places"
-        places.write_bytes(np.array([9], "<i8").tobytes())
+        sequence_numbers = batch.directory / "places"
+        sequence_numbers.write_bytes(np.array([9], "<i8").tobytes())
         cascades = CascadeEvents(
             parent=("shop", "parent"),
             referenced=("id",),
@@ -147,7 +147,7 @@ class Batches:
             cascades=(foreign_key("up", "CASCADE"),),
             live=(("shop", "child"),),
         )
-        table = dataclasses.replace(batch.tables[0], positions=places)
+        table = dataclasses.replace(batch.tables[0], positions=sequence_numbers)
         return dataclasses.replace(batch, cascades=(cascades,), tables=(table,))
 
     def take(self, batch: StagedBatch) -> Buffering:

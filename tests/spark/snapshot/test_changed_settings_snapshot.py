@@ -79,10 +79,12 @@ class Shop(Pipeline):
         self.merge(engine)
         names = {f"{self.captured.database}.{table}" for table in tables}
         assert set(older_tables(self.captured.directory)) == names
-        (told,) = read_status(self.config).destinations
-        assert {each["table"] for each in told.snapshots if "older than the cursor" in each["lake_is_older"]} == names
+        (reported,) = read_status(self.config).destinations
+        assert {
+            each["table"] for each in reported.snapshots if "older than the cursor" in each["lake_is_older"]
+        } == names
         shown = io.StringIO()
-        Console(file=shown, width=400).print(render(StatusReport([], [told], [])))
+        Console(file=shown, width=400).print(render(StatusReport([], [reported], [])))
         assert "all is well" not in shown.getvalue()
         assert f"{len(tables)} tables in the lake are older" in shown.getvalue()
         results = self.compared()
@@ -92,8 +94,8 @@ class Shop(Pipeline):
         } == names
 
     def compared(self) -> dict[str, TableResult]:
-        asked = ComparedDestination(self.config, "shop", source_of(self.config.destinations["shop"]))
-        found = compare_destination(asked, (), Extent(settle_seconds=60.0))
+        requested = ComparedDestination(self.config, "shop", source_of(self.config.destinations["shop"]))
+        found = compare_destination(requested, (), Extent(settle_seconds=60.0))
         return {each.table.partition(".")[2]: each for each in found}
 
     def lake(self, table: str, columns: str, condition: str = "true") -> set[tuple[object, ...]]:
@@ -123,8 +125,8 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
         f"CREATE TABLE {base}.loose (id INT NOT NULL, v INT)",
         f"CREATE TABLE {base}.lettered (id INT PRIMARY KEY, note VARCHAR(9) CHARACTER SET latin1)",
     )
-    beside = "history: true, change_log: true"
-    shop.say(f"column_exclude: {base}.narrow:b", soft="deletes: soft", zeros=beside, slow=f"{beside}, merge: spark")
+    sides = "history: true, change_log: true"
+    shop.say(f"column_exclude: {base}.narrow:b", soft="deletes: soft", zeros=sides, slow=f"{sides}, merge: spark")
     with running(shop.captured) as engine:
         shop.captured.run(
             ZEROS,
@@ -143,7 +145,7 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
         shop.merge(engine)
         assert shop.stopped(engine) == {"dated": "KEY_NULL"}
     text = "zero_dates: text"
-    zeros = {"zeros": f"{text}, {beside}", "slow": f"{text}, {beside}, merge: spark"}
+    zeros = {"zeros": f"{text}, {sides}", "slow": f"{text}, {sides}, merge: spark"}
     shop.say("", loose="key: [id]", dated=text, lettered="charsets: {note: gbk}", **zeros)
     with running(shop.captured) as engine:
         assert set(shop.stopped(engine)) <= TABLES

@@ -117,8 +117,10 @@ class Family:
 
     def compare(self, *tables: str) -> None:
         self.pipeline.merge(self.engine)
-        asked = ComparedDestination(self.pipeline.config, "shop", source_of(self.pipeline.config.destinations["shop"]))
-        for found in compare_destination(asked, self.names(*tables), Extent()):
+        requested = ComparedDestination(
+            self.pipeline.config, "shop", source_of(self.pipeline.config.destinations["shop"])
+        )
+        for found in compare_destination(requested, self.names(*tables), Extent()):
             assert found.equal, found
 
 
@@ -127,10 +129,10 @@ def family(
     server: DatabaseServer, spark: SparkConnectServer, root: Path, tables: Sequence[str], *rows: str
 ) -> Iterator[Family]:
     pipeline = Pipeline(root, server, spark)
-    beside = {f"{pipeline.captured.database}.loose": {"deletes": "soft", "history": True, "change_log": True}}
+    sides = {f"{pipeline.captured.database}.loose": {"deletes": "soft", "history": True, "change_log": True}}
     pipeline.captured.describe(
         f"snapshots: {json.dumps({'chunk_rows': CHUNK_ROWS, 'readers': 1})}",
-        f"tables: {json.dumps(beside)}",
+        f"tables: {json.dumps(sides)}",
         "schema_changes: {rename: apply}",
     )
     pipeline.captured.run("SET sql_log_bin = 0", f"USE {pipeline.captured.database}", *tables, *rows)

@@ -30,7 +30,7 @@ def take(reading: Reading, number: int, wanted: dict[str, Any], *images: Image) 
     reading.take(Changes(ORDERS, images, log=images), number, **wanted)
 
 
-def asked(path: str, columns: str, order: str) -> list[tuple[Any, ...]]:
+def requested(path: str, columns: str, order: str) -> list[tuple[Any, ...]]:
     found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path))
     return [
         tuple(each.values())
@@ -52,17 +52,17 @@ def test_history_and_log_without_a_current_state_table_have_the_rows_of_a_snapsh
     reading.holds.open.clear()
     take(reading, 3, wanted, image(UPDATE_AFTER, 300, 2, "after"))
     columns = "id, value, _sluice_from_order_key, _sluice_to_order_key, is_current"
-    assert asked(wanted["history"], columns, "id, _sluice_from_order_key") == [
+    assert requested(wanted["history"], columns, "id, _sluice_from_order_key") == [
         (1, "a", 100, 200, False),
         (1, "held", 200, None, True),
         (2, "read", 208, 300, False),
         (2, "after", 300, None, True),
         (9, "gone unseen", 100, 208, False),
     ]
-    told = asked(
+    reported = requested(
         wanted["change_log"], """operation, order_key, "row", after['id']""", """order_key, "row", after['id']"""
     )
-    assert told == [
+    assert reported == [
         ("read", 96, None, 1),
         ("read", 96, None, 2),
         ("read", 96, None, 3),
@@ -74,5 +74,5 @@ def test_history_and_log_without_a_current_state_table_have_the_rows_of_a_snapsh
         ("update", 300, 1, 2),
     ]
     assert not reading.lake.folder.joinpath("lake", NAME).exists()
-    versions = {kind: record.version for (_, kind), record in reading.records.kept_beside.items()}
+    versions = {kind: record.version for (_, kind), record in reading.records.side_records.items()}
     assert versions == {kind: deltalake.DeltaTable(f"{reading.lake.path(NAME)}__{kind}").version() for kind in versions}

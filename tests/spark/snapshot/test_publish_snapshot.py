@@ -35,7 +35,7 @@ from sluice.spark_jobs.snapshot.publish import publish_snapshot
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.targets.layout import PLAIN, Layout
 from tests.spark.conftest import Lake
-from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, STREAMS, Model, deliveries, replay
+from tests.spark.merging.test_fold_equals_replay import DIVISIONS, KEYED, STREAMS, Model, deliveries, replay
 from tests.spark.staged import (
     ARROW_TYPES,
     DELETE,
@@ -67,8 +67,8 @@ class Holding:
     lost: dict[str, tuple[str, frozenset[str]]] = dataclasses.field(default_factory=dict)
 
     def begin(self, name: str, after: int = -1) -> BufferedChanges:
-        places = (StoredFiles(folder=self.folder / f"{name}{kind}-{after}") for kind in ("", "-cascades"))
-        files, cascades = places
+        folders = (StoredFiles(folder=self.folder / f"{name}{kind}-{after}") for kind in ("", "-cascades"))
+        files, cascades = folders
         self.open[name] = BufferedChanges(files=files, after=after, cascades=cascades)
         return self.open[name]
 
@@ -165,9 +165,9 @@ def image(operation: int, order_key: int, key: int, value: str = "") -> Image:
 
 # Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
-@given(streams=STREAMS, cuts=CUTS, data=st.data())
+@given(streams=STREAMS, divisions=DIVISIONS, data=st.data())
 def test_a_snapshot_equals_the_replay_of_the_stream(
-    spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any, data: Any
+    spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, divisions: Any, data: Any
 ) -> None:
     models = replay(streams)
     transactions = [transaction for model in models for transaction in model.transactions]
@@ -184,7 +184,7 @@ def test_a_snapshot_equals_the_replay_of_the_stream(
         rows = _state(model, transactions[:read_at])
         for each in readings.values():
             each.chunk(number, rows)
-    held = deliveries(transactions[begin:], cuts)
+    held = deliveries(transactions[begin:], divisions)
     last = max((images[-1].order_key for images in held), default=0)
     for deletes, each in readings.items():
         for number, images in enumerate(held):
@@ -265,14 +265,14 @@ def test_a_second_snapshot_at_the_same_position_is_published_too(reading: Readin
     reading.chunk(1, [{"id": 1, "value": "second"}])
     reading.publish(100)
     assert reading.lake.rows("shop.orders", "id", "value") == [(1, "second")]
-    _is_told(reading)
+    _is_reported(reading)
 
 
-def _is_told(reading: Reading) -> None:
+def _is_reported(reading: Reading) -> None:
     """Each publication is a separate interval in the table's history, although no delivery number distinguishes them."""
     target = reading.lake.target("shop.orders")
-    told = history_of(HistoryTable("shop", "shop.orders", target.path, ("id",), {}))
-    published = [each for each in told if each.kind == "snapshot"]
+    reported = history_of(HistoryTable("shop", "shop.orders", target.path, ("id",), {}))
+    published = [each for each in reported if each.kind == "snapshot"]
     assert [(each.rows_inserted, each.run, each.last_order_key) for each in published] == [(1, "the-run", 100)] * 2
     assert [each.version - each.version_before for each in published] == [1, 1]
     assert (published[0].server_uuid, published[0].last_commit_time_us) == ("u-1", 1_700_000_000_000_000)
@@ -357,8 +357,8 @@ def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading
     change_log.append_event(SideTable(reading.name, changes, name, {}, fence=BY_HAND), "schema", (16, 0), {}, "{}")
     for _ in range(2):  # The publication is repeated.
         reading.publish(64, history=history, change_log=changes)
-    told = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(changes))
-    rows = pa.table(told.execute("SELECT operation, order_key FROM t ORDER BY order_key").read_all()).to_pylist()
+    reported = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(changes))
+    rows = pa.table(reported.execute("SELECT operation, order_key FROM t ORDER BY order_key").read_all()).to_pylist()
     assert [tuple(row.values()) for row in rows] == [("schema", 16), ("read", 64)]
     log = deltalake.DeltaTable(history)
     query = "SELECT id, value, _sluice_from_order_key, is_current FROM t ORDER BY id"

@@ -9,8 +9,8 @@ COLUMNS = (LakeColumn(name="id", type="int", nullable=False), LakeColumn(name="a
 
 
 def test_a_key_may_be_spelled_otherwise_than_its_column_fidelity() -> None:
-    told = Rows(columns=COLUMNS, key=("ID",), label=1, read_at_us=1, partial=True)
+    reported = Rows(columns=COLUMNS, key=("ID",), label=1, read_at_us=1, partial=True)
     same = Rows(columns=COLUMNS, key=("id",), label=1, read_at_us=1, partial=True)
     for statement in (selection, incomplete):
-        assert "max_by(`id`" not in statement(told), "twice in one result"
-        assert statement(told).lower() == statement(same).lower()
+        assert "max_by(`id`" not in statement(reported), "twice in one result"
+        assert statement(reported).lower() == statement(same).lower()

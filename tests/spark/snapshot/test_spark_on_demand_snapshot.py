@@ -36,16 +36,16 @@ class Session:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Returns what is opened and released."""
-    told = list[str]()
+    reported = list[str]()
 
     @contextlib.contextmanager
     def open_sessions(_settings: SparkSettings, _count: int, _fence: Fence) -> Iterator[list[Any]]:
-        told.append("opened")
+        reported.append("opened")
         yield [Session()]
-        told.append("released")
+        reported.append("released")
 
     monkeypatch.setattr(spark_on_demand, "open_sessions", open_sessions)
-    return told
+    return reported
 
 
 def test_the_tables_of_a_group_use_one_session_and_one_that_needs_spark_does_not_fail_the_others_snapshot(

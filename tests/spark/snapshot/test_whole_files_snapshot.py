@@ -42,7 +42,7 @@ from sluice.spark_jobs.tables.file_statistics import statistics
 from sluice.spark_jobs.targets.layout import Layout
 from tests.durability.disk import Disk
 from tests.spark.conftest import Lake
-from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, Model, deliveries, replay
+from tests.spark.merging.test_fold_equals_replay import DIVISIONS, KEYED, Model, deliveries, replay
 from tests.spark.snapshot.test_publish_snapshot import ORDERS, READ_AT_US, Holding, Reading, image
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, stage
 
@@ -89,9 +89,9 @@ def reading(tmp_path: Path) -> Reading:
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(streams=st.lists(st.lists(STEPS, max_size=12), min_size=1, max_size=6), cuts=CUTS, data=st.data())
+@given(streams=st.lists(st.lists(STEPS, max_size=12), min_size=1, max_size=6), divisions=DIVISIONS, data=st.data())
 def test_a_snapshot_made_of_files_equals_the_replay_of_the_stream(
-    tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any, data: Any
+    tmp_path_factory: pytest.TempPathFactory, streams: Any, divisions: Any, data: Any
 ) -> None:
     """A row that was read overwrites no later change. A row that was deleted while it was read does not come back."""
     models = replay(streams)
@@ -101,7 +101,7 @@ def test_a_snapshot_made_of_files_equals_the_replay_of_the_stream(
     for number, model in enumerate(models):
         read_at = data.draw(st.integers(begin, len(transactions)), "read at")
         reading.chunk(number, _state(model, transactions[:read_at]))
-    held = deliveries(transactions[begin:], cuts)
+    held = deliveries(transactions[begin:], divisions)
     for number, images in enumerate(held):
         hold(reading, images, number)
     publish_files(reading, max((images[-1].order_key for images in held), default=0))
@@ -267,17 +267,17 @@ def test_a_key_of_a_snapshot_is_found_by_its_very_value(tmp_path: Path, more: tu
 
 def test_identity_a_path_of_a_new_table_that_has_files_is_left_to_spark(reading: Reading) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}])
-    place = Path(reading.lake.path(NAME))
-    place.mkdir(parents=True)
-    (place / "notes.txt").write_text("of somebody")
+    table_folder = Path(reading.lake.path(NAME))
+    table_folder.mkdir(parents=True)
+    (table_folder / "notes.txt").write_text("of somebody")
     with pytest.raises(AttributeError):  # There is no such Spark.
         publish(NoSpark(), reading.publication(100, SINCE), {}, reading.records)  # type: ignore[arg-type]
-    assert [each.name for each in place.iterdir()] == ["notes.txt"]
-    assert [each.name for each in place.parent.iterdir()] == [place.name]
+    assert [each.name for each in table_folder.iterdir()] == ["notes.txt"]
+    assert [each.name for each in table_folder.parent.iterdir()] == [table_folder.name]
 
 
 @pytest.mark.parametrize(
-    ("changed", "options", "told"),
+    ("changed", "options", "reported"),
     [
         ({"key": ()}, {}, "no key"),
         ({"key": ("ID",)}, {}, "spells the key column ID differently"),
@@ -291,11 +291,11 @@ def test_identity_a_path_of_a_new_table_that_has_files_is_left_to_spark(reading:
     ],
 )
 def test_a_snapshot_that_cannot_be_made_of_files_says_why(
-    reading: Reading, changed: Any, options: Any, told: str
+    reading: Reading, changed: Any, options: Any, reported: str
 ) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}])
     publication = dataclasses.replace(reading.publication(100, SINCE, **options), **changed)
-    assert told in whole_files.why_not(publication, NO_TABLE, tuple)
+    assert reported in whole_files.why_not(publication, NO_TABLE, tuple)
 
 
 def test_a_snapshot_leaves_many_buffered_changes_to_spark(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,8 +369,8 @@ def test_statistics_of_a_snapshots_files_hold_every_value(tmp_path: Path) -> Non
     ours = _flat(deltalake.DeltaTable(tmp_path / "theirs"))
     assert ours["num_records"] == 2
     # deltalake writes no statistics of binary columns.
-    told = {name: value for name, value in theirs.items() if value is not None}
-    differ = {name.partition(".")[::2] for name, value in told.items() if ours[name] != value}
+    reported = {name: value for name, value in theirs.items() if value is not None}
+    differ = {name.partition(".")[::2] for name, value in reported.items() if ours[name] != value}
     names = {column.name: column.type for column in columns}
     wider = {"string", "timestamp", "timestamp_ntz"}
     # deltalake limits integers to 2^63, and supports no NaN.
@@ -424,9 +424,9 @@ def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> Non
         assert session.sql(f"SELECT count(*) FROM {mine}").collect()[0][0] == 2
         for column in columns[1:]:
             kept = f"SELECT {column.name} FROM {other} WHERE {column.name} IS NOT NULL"
-            asked = f"SELECT count(*) FROM {mine} WHERE {column.name} IN ({kept})"
+            requested = f"SELECT count(*) FROM {mine} WHERE {column.name} IN ({kept})"
             known = [value for value in rows[column.name].to_pylist() if value is not None]
-            assert session.sql(asked).collect()[0][0] == len(known), column
+            assert session.sql(requested).collect()[0][0] == len(known), column
         session.sql(f"OPTIMIZE {mine}")
     first = found["auto"][1]
     assert first.publish(100, since=SINCE).way == "files"  # The run was killed before its record was written.

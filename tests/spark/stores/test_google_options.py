@@ -28,10 +28,10 @@ EMULATOR = json.dumps({"gcs_base_url": "http://127.0.0.1:4443", "disable_oauth":
     ],
 )
 def test_google_an_account_that_cannot_be_read_is_an_error_of_the_store(options: dict[str, str]) -> None:
-    with pytest.raises(StoreError, match=r"^gs://lake/shop: .*account file") as told:
+    with pytest.raises(StoreError, match=r"^gs://lake/shop: .*account file") as reported:
         StoreFolder("gs://lake/shop", options)
-    assert "another file" not in str(told.value)
-    assert "Debug source" not in str(told.value)
+    assert "another file" not in str(reported.value)
+    assert "Debug source" not in str(reported.value)
 
 
 @pytest.mark.parametrize(

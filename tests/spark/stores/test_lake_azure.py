@@ -121,12 +121,12 @@ def test_azure_equality_compares_a_lake_there(
     try:
         shelf.make("CREATE TABLE t (id BIGINT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
         source = Source(destination="shelf", host="127.0.0.1", port=mysql80.port, user="root")
-        asked = ComparedDestination(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
+        requested = ComparedDestination(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
         verdicts = []
         for ids in ([1, 2], [3]):
             rows = pa.table({"id": ids, "_sluice_order_key": [1] * len(ids)})
             write_deltalake(shelf.path("t"), rows, mode="append", storage_options=options)
-            verdicts += [each.verdict for each in compare_destination(asked, [f"{shelf.database}.t"], Extent())]
+            verdicts += [each.verdict for each in compare_destination(requested, [f"{shelf.database}.t"], Extent())]
         assert verdicts == [Verdict.DIFFERENT, Verdict.EQUAL]
     finally:
         shelf.drop()

@@ -107,7 +107,7 @@ class TokenServer:
     """Answers requests for tokens as Google does. `asked`: how many it has answered."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requested = 0
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -128,7 +128,7 @@ class TokenServer:
         class Answer(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
-                tokens.asked += 1
+                tokens.requested += 1
                 content = json.dumps({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
@@ -163,12 +163,12 @@ def test_google_spark_sends_tokens_of_the_account_in_its_environment(
 ) -> None:
     sent = list[bytes]()
 
-    def asked(piece: bytes) -> bytes:
+    def requested(piece: bytes) -> bytes:
         sent.append(piece)
         return piece
 
     with Proxy(fake_gcs.port) as proxy, TokenServer() as tokens:
-        proxy.asked = asked
+        proxy.requested = requested
         address = f"http://127.0.0.1:{proxy.port}"
         key = account_key(tokens.url, address)
         options = {"google_service_account_key": json.dumps(key), "google_base_url": address}
@@ -180,15 +180,15 @@ def test_google_spark_sends_tokens_of_the_account_in_its_environment(
                 path = delta_path(f"{prefix}/t")
                 session.spark.sql(f"CREATE TABLE {path} USING delta AS SELECT 1 AS id").collect()
                 assert session.spark.table(path).count() == 1
-                told = " ".join(str(tuple(row)) for row in session.spark.sql("SET").collect())
-            told += " ".join(psutil.Process(server.pid).cmdline()) + server.log.read_text()
+                reported = " ".join(str(tuple(row)) for row in session.spark.sql("SET").collect())
+            reported += " ".join(psutil.Process(server.pid).cmdline()) + server.log.read_text()
         finally:
             server.stop()
-    assert tokens.asked == 1
+    assert tokens.requested == 1
     requests = b"".join(sent).lower()
     assert requests.count(f"authorization: bearer {TOKEN}".encode()) == requests.count(b" http/1.1\r\n") > 0
-    assert TOKEN not in told
-    assert key["private_key"].split()[5] not in told
+    assert TOKEN not in reported
+    assert key["private_key"].split()[5] not in reported
 
 
 def test_google_equality_compares_a_lake_there(
@@ -200,12 +200,12 @@ def test_google_equality_compares_a_lake_there(
     try:
         shelf.make("CREATE TABLE t (id BIGINT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
         source = Source(destination="shelf", host="127.0.0.1", port=mysql80.port, user="root")
-        asked = ComparedDestination(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
+        requested = ComparedDestination(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
         verdicts = []
         for ids in ([1, 2], [3]):
             rows = pa.table({"id": ids, "_sluice_order_key": [1] * len(ids)})
             write_deltalake(shelf.path("t"), rows, mode="append", storage_options=options)
-            verdicts += [each.verdict for each in compare_destination(asked, [f"{shelf.database}.t"], Extent())]
+            verdicts += [each.verdict for each in compare_destination(requested, [f"{shelf.database}.t"], Extent())]
         assert verdicts == [Verdict.DIFFERENT, Verdict.EQUAL]
     finally:
         shelf.drop()

@@ -135,9 +135,9 @@ def test_s3_a_run_merges_and_publishes_its_consistent_snapshot_and_the_table_is_
     config = s3_config.model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
     staged = stage(tmp_path / "staging", {NAME: [Changes(ORDERS, FIRST)]})
     order = MergeOrder(config=config, destination="shop", batch_dir=staged, tables=(NAME,), refusal=str)
-    told: list[str] = []
-    spark_merge(order, lambda outcome: told.append(outcome.name))
-    assert told == [NAME]
+    reported: list[str] = []
+    spark_merge(order, lambda outcome: reported.append(outcome.name))
+    assert reported == [NAME]
     options = storage_options(config.storage_options)
     snapshot = read_consistent_snapshot(config.lake, "shop", storage_options=options)
     (table,) = deltalake_tables(snapshot, options).values()
@@ -162,12 +162,12 @@ def test_s3_equality_compares_a_lake_there(s3_config: SluiceConfig, mysql80: Dat
         shelf.make("CREATE TABLE t (id BIGINT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
         rows = pa.table({"id": [1, 2], "_sluice_order_key": [1, 1]})
         source = Source(destination="shelf", host="127.0.0.1", port=mysql80.port, user="root")
-        asked = ComparedDestination(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
+        requested = ComparedDestination(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
         verdicts = []
         for mode in ("overwrite", "append"):
             write_deltalake(shelf.path("t"), rows, mode=mode, storage_options=options)
             rows = pa.table({"id": [3], "_sluice_order_key": [1]})
-            verdicts += [each.verdict for each in compare_destination(asked, [f"{shelf.database}.t"], Extent())]
+            verdicts += [each.verdict for each in compare_destination(requested, [f"{shelf.database}.t"], Extent())]
         assert verdicts == [Verdict.DIFFERENT, Verdict.EQUAL]
     finally:
         shelf.drop()
@@ -188,8 +188,8 @@ def test_s3_files_with_rounded_bounds_are_rewritten(s3_lake: Lake) -> None:
     s3_lake.merge({name: [first, SchemaChange(50, after, (rename,))]})
     rows = {"id": pa.array([Decimal(big)], pa.decimal128(20, 0)), "n": pa.array([0], pa.int32())}
     ours = {"_sluice_order_key": [60], "_sluice_commit_time": pa.array([0], pa.timestamp("us", "UTC"))}
-    told = pa.table({**rows, **ours, "_sluice_operation": ["insert"]})
-    write_deltalake(s3_lake.log(name), told, mode="append")
+    reported = pa.table({**rows, **ours, "_sluice_operation": ["insert"]})
+    write_deltalake(s3_lake.log(name), reported, mode="append")
     assert len(rounded_files(name, s3_lake.log(name), s3_lake.path(name), s3_lake.storage_options)) == 1
     s3_lake.merge({name: [Changes(after, [Image(UPDATE_AFTER, 100, {"id": Decimal(big), "n": 1})])]})
     assert rounded_files(name, s3_lake.log(name), s3_lake.path(name), s3_lake.storage_options) == ()
@@ -247,9 +247,9 @@ def test_s3_a_commit_that_was_written_over_is_no_success(
     def written_over(table: DeltaTable) -> DeltaSnapshot:
         if not over and s3_lake.log(NAME).version() > before:
             over.append(f"{before + 1:020d}.json")
-            told = json.dumps({"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE"}}).encode()
+            reported = json.dumps({"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE"}}).encode()
             log = StoreFolder(f"{s3_lake.path(NAME)}/_delta_log", s3_store.options)
-            log.write(over[0], told)
+            log.write(over[0], reported)
             log.remove_files([over[0].replace(".json", ".crc")])
         return refresh(table)
 

@@ -142,7 +142,7 @@ class FirstCommit:
         self._table, self._version = table, version
         self._before, self._loses, self._begun = before, lost, False
 
-    def asked(self, sent: bytes) -> bytes:
+    def requested(self, sent: bytes) -> bytes:
         if not self._begun and self._table.begins(sent, self._version):
             self._begun = True
             self._before()
@@ -169,7 +169,7 @@ def test_store_a_commit_by_spark_replaces_no_commit_that_arrives_immediately_bef
     table: Table, proxy: Proxy, spark_server: SparkConnectServer
 ) -> None:
     commit = FirstCommit(table, 1, before=lambda: table.append(2))
-    proxy.asked = commit.asked
+    proxy.requested = commit.requested
     table.append_by_spark(spark_server, proxy, 3)
     assert commit.seen
     assert (table.rows, table.commits) == ([1, 2, 3], 2)
@@ -182,7 +182,7 @@ def test_store_a_commit_by_spark_whose_answer_is_lost_adds_its_rows_once(
     table: Table, proxy: Proxy, spark_server: SparkConnectServer
 ) -> None:
     commit = FirstCommit(table, 1, lost=True)
-    proxy.asked, proxy.tamper = commit.asked, commit.tamper
+    proxy.requested, proxy.tamper = commit.requested, commit.tamper
     table.append_by_spark(spark_server, proxy, 3)
     assert commit.seen
     assert (table.rows, table.commits) == ([1, 3], table.versions_after_lost_answer)

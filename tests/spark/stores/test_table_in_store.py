@@ -110,9 +110,9 @@ def test_store_identity_files_that_were_removed_before_the_commit_become_no_tabl
         clear(there)
 
     monkeypatch.setattr(StoreFolder, "put_file", removed)
-    with pytest.raises(TableError, match="another program removed or replaced snapshot-0123456789ab-") as told:
+    with pytest.raises(TableError, match="another program removed or replaced snapshot-0123456789ab-") as reported:
         make(table, tmp_path)
-    assert not told.value.own
+    assert not reported.value.own
     assert table.sizes() == {}
 
 
@@ -135,6 +135,8 @@ def test_store_a_path_that_cannot_be_listed_is_no_failure_of_the_table_itself(
         raise StoreError(f"{there.url}: nobody answers")
 
     monkeypatch.setattr(StoreFolder, "sizes", unanswered)
-    with pytest.raises(TableError, match=r"cannot be listed or cleared: .* nobody answers; Sluice tries again") as told:
+    with pytest.raises(
+        TableError, match=r"cannot be listed or cleared: .* nobody answers; Sluice tries again"
+    ) as reported:
         clear_path(NAME, table.url, {}, Fence(lambda: ""))
-    assert not told.value.own
+    assert not reported.value.own

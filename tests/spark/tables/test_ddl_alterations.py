@@ -205,8 +205,8 @@ def test_ddl_a_statement_that_only_converts_columns_is_one_commit_without_column
 def test_ddl_a_batch_that_comes_again_changes_nothing(followed: Followed) -> None:
     versions = {name: followed.lake.log(name).version() for name in STORIES}
     repeated = followed.merge(followed.directory)
-    for cut in (0, 1, 2):  # Each segment is a batch of its own, as if the batches were divided differently.
-        followed.merge(followed.lake.stage({name: segments[cut : cut + 1] for name, segments in STORIES.items()}))
+    for begin in (0, 1, 2):  # Each segment is a batch of its own, as if the batches were divided differently.
+        followed.merge(followed.lake.stage({name: segments[begin : begin + 1] for name, segments in STORIES.items()}))
     assert {name: followed.lake.log(name).version() for name in STORIES} == versions
     assert all(report.skipped for report in repeated.values())
 

@@ -197,15 +197,15 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
     away.rename(away.with_name("away"))
     swap: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", A)]}
     context = BatchContext(records=records, target_of=lake.target)
-    with pytest.raises(MergeError, match=r"renamed from s\.a.*is missing") as told:
+    with pytest.raises(MergeError, match=r"renamed from s\.a.*is missing") as reported:
         merge_batch(lake.stage(swap), {"s.b": targets["s.b"]}, lake.spark, context)
-    assert [(each.table, each.state, each.for_good) for each in told.value.errors] == [("s.b", TABLE_MISSING, True)]
+    assert [(each.table, each.state, each.for_good) for each in reported.value.errors] == [("s.b", TABLE_MISSING, True)]
     away.with_name("away").rename(away)
     for other in (Schema({**A.columns, "more": "int"}, A.key), Schema({**A.columns, "a": "bigint"}, A.key)):
         unlike: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", other)]}
-        with pytest.raises(MergeError, match="conf/ has different settings for the two names") as told:
+        with pytest.raises(MergeError, match="conf/ has different settings for the two names") as reported:
             merge_batch(lake.stage(unlike), {"s.b": targets["s.b"]}, lake.spark, context)
-        assert [(each.state, each.for_good) for each in told.value.errors] == [("DDL_UNSUPPORTED", True)]
+        assert [(each.state, each.for_good) for each in reported.value.errors] == [("DDL_UNSUPPORTED", True)]
     assert lake.rows("s.b", "code") == [("k",), ("l",)]
 
 

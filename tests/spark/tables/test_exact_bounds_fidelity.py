@@ -30,7 +30,7 @@ from sluice.spark_jobs.tables import exact_bounds
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 from tests.spark.conftest import Lake
-from tests.spark.side_tables.fix_side_tables import Beside
+from tests.spark.side_tables.fix_side_tables import LoggedTable
 from tests.spark.staged import (
     DELETE,
     INSERT,
@@ -66,7 +66,7 @@ def found(path: str, condition: str) -> int:
 
 
 def test_rows_of_large_numbers_are_found_wherever_deltalake_wrote_them(tmp_path: Path) -> None:
-    shop = Beside(tmp_path)
+    shop = LoggedTable(tmp_path)
     first = [image(INSERT, 16 * index, key, 0) for index, key in enumerate(KEYS, start=1)]
     then = [image(UPDATE_BEFORE, 160, KEYS[0], 0), image(UPDATE_AFTER, 160, KEYS[0], 1), image(DELETE, 176, KEYS[1], 0)]
     for images in (first, then):
@@ -87,12 +87,12 @@ def test_rows_of_large_numbers_are_found_wherever_deltalake_wrote_them(tmp_path:
         (log, ("after.id", "before.id")),
     ):
         bounds = pa.table(deltalake.DeltaTable(path).get_add_actions(flatten=True))
-        told = [
+        reported = [
             bounds[f"min.{name}"].null_count == bounds.num_rows
             for name in columns
             if f"min.{name}" in bounds.column_names
         ]
-        assert all(told), path
+        assert all(reported), path
     assert pa.table(deltalake.DeltaTable(current_state).get_add_actions(flatten=True))["min.n"].to_pylist() == [0]
 
 
@@ -111,9 +111,9 @@ def test_fidelity_files_are_found_by_bounds_above_all_signed_numbers(tmp_path: P
     deltalake.write_deltalake(tmp_path / "t", rows)
     commit = next((tmp_path / "t" / "_delta_log").glob("*.json"))
     wrong, right = f"{2**63 - 1}", (f"{2**64 - 9}", f"{2**64 - 5}")
-    told = commit.read_text()
-    assert told.count(wrong) == 2
-    first, then = told.index(wrong) < told.index("maxValues"), told
+    reported = commit.read_text()
+    assert reported.count(wrong) == 2
+    first, then = reported.index(wrong) < reported.index("maxValues"), reported
     for bound in right if first else reversed(right):
         then = then.replace(wrong, bound, 1)
     commit.write_text(then)
@@ -204,12 +204,12 @@ def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
     reading = deltalake.DeltaTable(path)
     whole = LakeSession.commit
 
-    def cut_off(merging: LakeSession, name: str, statement: str) -> None:
+    def die(merging: LakeSession, name: str, statement: str) -> None:
         if exact_bounds.EXACT_PROPERTY in statement:
             raise ConnectionError("cut off")
         whole(merging, name, statement)
 
-    monkeypatch.setattr(LakeSession, "commit", cut_off)
+    monkeypatch.setattr(LakeSession, "commit", die)
     changed = {"shop.renamed": [rows_of(SWAPPED, UPDATE_AFTER, 300, BIG, n=1), rows_of(SWAPPED, DELETE, 310, BIG + 1)]}
     with pytest.raises(MergeError):
         lake.merge(changed)
@@ -305,17 +305,17 @@ def test_a_past_state_of_a_mapped_table_is_built_and_swapped_in(
     """Defect 1: `backfill --into` failed for a table with column mapping, and the swap wrote rounded bounds into it."""
     path = mapped(lake, "shop.renamed")
     lake.merge({"shop.renamed": [rows_of(SWAPPED, INSERT, 100, BIG, BIG + 1)]})
-    beside, name = str(tmp_path / "past"), "shop.renamed"
-    told = {"past_of": name, "ledger": "0123456789ab", "version": 0, "up_to": {"epoch": 1}}
+    rebuilt_path, name = str(tmp_path / "past"), "shop.renamed"
+    reported = {"past_of": name, "ledger": "0123456789ab", "version": 0, "up_to": {"epoch": 1}}
     past = PastState(
         name=name,
         base=deltalake.DeltaTable(path),
         images=None,
         key=("id",),
-        path=beside,
+        path=rebuilt_path,
         description="as it was",
         folder=tmp_path,
-        record=told,
+        record=reported,
         storage_options={},
     )
     assert build(past, BY_HAND) == 4
@@ -323,7 +323,7 @@ def test_a_past_state_of_a_mapped_table_is_built_and_swapped_in(
     lake.merge({name: [rows_of(SWAPPED, DELETE, 200, BIG)]})
     live = DeltaTable(name, path, app_id_of(owner), {})
     live.refresh()
-    swap(live, owner, read_rebuilt(beside, {}), Records(), BY_HAND, run="r")
-    assert by_every_reader(session, path, BIG) == by_every_reader(session, beside, BIG) == [1, 1, 1]
+    swap(live, owner, read_rebuilt(rebuilt_path, {}), Records(), BY_HAND, run="r")
+    assert by_every_reader(session, path, BIG) == by_every_reader(session, rebuilt_path, BIG) == [1, 1, 1]
     lake.merge({name: [rows_of(SWAPPED, UPDATE_AFTER, 300, BIG, n=5)]})
     assert lake.rows(name, "id", "n") == [(1, 0), (2, 0), (BIG, 5), (BIG + 1, 0)]

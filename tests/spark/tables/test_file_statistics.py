@@ -82,19 +82,19 @@ def test_a_reader_that_skips_files_finds_each_value(
     path = tmp_path_factory.mktemp("bounds") / "table"
     _make(path, type_name, kind, files)
     table = deltalake.DeltaTable(path)
-    for told in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        found = files[int(Path(told["path"]).stem)]
+    for reported in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        found = files[int(Path(reported["path"]).stem)]
         known = [value for value in found if value is not None]
-        assert told["null_count.value"] == len(found) - len(known)
-        if (low := told.get("min.value")) is not None:
-            assert all(low <= value for value in known), told
-        if (high := told.get("max.value")) is not None:
-            assert all(value <= high for value in known), told
+        assert reported["null_count.value"] == len(found) - len(known)
+        if (low := reported.get("min.value")) is not None:
+            assert all(low <= value for value in known), reported
+        if (high := reported.get("max.value")) is not None:
+            assert all(value <= high for value in known), reported
     everything = [value for found in files for value in found if value is not None]
     dataset, lazy = table.to_pyarrow_dataset(), pl.scan_delta(str(path))
     # A parameter with this many digits would be a DOUBLE.
-    asked = f"CAST(? AS {type_name})" if type_name.startswith("decimal") else "?"
-    duck_sql = f"SELECT count(*) FROM delta_scan('{path}') WHERE value = {asked}"
+    requested = f"CAST(? AS {type_name})" if type_name.startswith("decimal") else "?"
+    duck_sql = f"SELECT count(*) FROM delta_scan('{path}') WHERE value = {requested}"
     for value in set(everything):
         count = sum(each == value for each in everything)
         assert dataset.count_rows(filter=ds.field("value") == pa.scalar(value, kind)) == count

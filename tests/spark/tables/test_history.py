@@ -52,14 +52,14 @@ BATCHES: list[Sequence[Segment]] = [
 
 
 @dataclasses.dataclass
-class Told:
+class History:
     table: HistoryTable
     reports: list[TableReport]
     history: list[CommittedInterval]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Told:
+def shown(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> History:
     """Merges five batches of one table, each with a run of its own name."""
     folder: Path = tmp_path_factory.mktemp("history")
     lake = Lake(folder, SparkSettings(remote=spark_server.url, sessions_file=folder / "lanes.json"))
@@ -68,11 +68,11 @@ def told(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectSer
         staged = lake.stage({NAME: segments})
         reports += merge_batch(staged, {NAME: lake.target(NAME)}, lake.spark, BatchContext(run=f"run-{number}"))
     table = HistoryTable("shop", NAME, lake.target(NAME).path, ("id",), {})
-    return Told(table, reports, history.history_of(table))
+    return History(table, reports, history.history_of(table))
 
 
-def test_history_each_batch_is_an_interval_with_its_changes_and_versions(told: Told) -> None:
-    ours = [each for each in told.history if each.ours]
+def test_history_each_batch_is_an_interval_with_its_changes_and_versions(shown: History) -> None:
+    ours = [each for each in shown.history if each.ours]
     assert [(each.delivery, each.run, each.inserts, each.updates, each.deletes) for each in ours] == [
         (5, "run-4", 1, 0, 0),
         (4, "run-3", 1, 0, 0),
@@ -86,17 +86,17 @@ def test_history_each_batch_is_an_interval_with_its_changes_and_versions(told: T
     assert (oldest.ledger, oldest.epoch, oldest.table, oldest.destination) == (LEDGER_ID, 1, NAME, "shop")
     assert oldest.first_commit_time_us == TIME_US
     assert oldest.last_commit_time_us == TIME_US + 11
-    for report, interval in zip(told.reports, ours[::-1], strict=True):
+    for report, interval in zip(shown.reports, ours[::-1], strict=True):
         assert report.delta_version == interval.version
         assert report.delta_version_before <= interval.version_before
         assert (report.source_inserts, report.source_updates, report.source_deletes) == (
             interval.inserts, interval.updates, interval.deletes,
         )  # fmt: skip
-        assert history.at(told.history, str(interval.version)) == [interval]
+        assert history.at(shown.history, str(interval.version)) == [interval]
 
 
-def test_history_of_a_row_goes_back_over_updates_deletes_and_returns(told: Told) -> None:
-    steps, gone = life.known_life(told.table, "1")
+def test_history_of_a_row_goes_back_over_updates_deletes_and_returns(shown: History) -> None:
+    steps, gone = life.known_life(shown.table, "1")
     assert not gone
     assert [(step.happened, step.values["name"]) for step in steps] == [
         ("delete", "again"),
@@ -107,5 +107,5 @@ def test_history_of_a_row_goes_back_over_updates_deletes_and_returns(told: Told)
     ]
     runs = [step.commit.run for step in steps if step.commit]
     assert runs == ["run-4", "run-3", "run-2", "run-1", "run-0"]
-    assert [step.values["name"] for step in life.known_life(told.table, "id=3")[0]] == ["c"]
-    assert life.known_life(told.table, "77") == ([], "")
+    assert [step.values["name"] for step in life.known_life(shown.table, "id=3")[0]] == ["c"]
+    assert life.known_life(shown.table, "77") == ([], "")

@@ -85,7 +85,7 @@ COLUMNS = (LakeColumn(name="id", type="bigint"),)
 
 
 def test_fault_a_table_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "lake" / "shop" / "orders"
+    folder = tmp_path / "lake" / "shop" / "orders"
 
     def breaks(*_: Any) -> str:
         raise OSError("No space left on device")
@@ -93,17 +93,17 @@ def test_fault_a_table_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(new_table, "first_commit", breaks)
         with pytest.raises(OSError, match="No space left"):
-            make_table(str(place), COLUMNS, {}, check=UNASKED)
-    assert list(place.parent.iterdir()) == []
-    place.mkdir()  # Somebody may have left such a folder.
-    assert make_table(str(place), COLUMNS, {}, check=UNASKED)
-    assert [each.name for each in place.parent.iterdir()] == ["orders"]
+            make_table(str(folder), COLUMNS, {}, check=UNASKED)
+    assert list(folder.parent.iterdir()) == []
+    folder.mkdir()  # Somebody may have left such a folder.
+    assert make_table(str(folder), COLUMNS, {}, check=UNASKED)
+    assert [each.name for each in folder.parent.iterdir()] == ["orders"]
 
 
 def test_identity_a_table_is_not_created_over_existing_files(tmp_path: Path) -> None:
-    place = tmp_path / "orders"
-    place.mkdir()
-    (place / "notes.txt").write_text("of somebody")
-    assert not make_table(str(place), COLUMNS, {}, check=UNASKED)
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("of somebody")
+    assert not make_table(str(folder), COLUMNS, {}, check=UNASKED)
     assert not make_table("s3://lake/orders", COLUMNS, {}, check=UNASKED)
     assert [each.name for each in tmp_path.rglob("*")] == ["orders", "notes.txt"]

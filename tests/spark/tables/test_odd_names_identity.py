@@ -88,8 +88,8 @@ def test_tables_with_names_that_no_file_has(
         }
         assert {path.parent for path in tables} == {lake / odd.captured.database}
         assert len(tables) == len(NAMES) + 4  # `numbers`, and `log/ged` with its change log and its history
-        asked = ComparedDestination(odd.config, "shop", source_of(odd.config.destinations["shop"]))
-        found = {each.table: each for each in compare_destination(asked, (), Extent(settle_seconds=60.0))}
+        requested = ComparedDestination(odd.config, "shop", source_of(odd.config.destinations["shop"]))
+        found = {each.table: each for each in compare_destination(requested, (), Extent(settle_seconds=60.0))}
         assert {name: each.reason for name, each in found.items() if each.verdict is not Verdict.EQUAL} == {}
         assert len(found) == len(NAMES) + 2
         # DuckDB's own reader finds no files in a folder whose name is not ASCII

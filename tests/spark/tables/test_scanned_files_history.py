@@ -8,11 +8,11 @@ import pytest
 
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from tests.spark.side_tables.fix_side_tables import Beside, changes, insert, update
+from tests.spark.side_tables.fix_side_tables import LoggedTable, changes, insert, update
 
 
 def test_a_merge_reports_what_it_changed_and_what_it_rewrote_history(tmp_path: Path) -> None:
-    lake = Beside(tmp_path)
+    lake = LoggedTable(tmp_path)
     first = lake.merge(lake.stage(changes([insert(key, 16) for key in range(10)])))
     assert (first.rows_inserted, first.rows_copied, first.files_scanned, first.files_pruned) == (10, 0, 0, 0)
     lake.merge(lake.stage(changes([insert(key, 32) for key in range(100, 105)])))

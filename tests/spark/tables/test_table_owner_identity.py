@@ -150,9 +150,9 @@ def test_ddl_identity_a_table_that_took_over_rows_of_another_is_ours() -> None:
         (found(commit("CREATE OR REPLACE TABLE AS SELECT")), TABLE_REPLACED),
         (found(replaced(OURS.table), commit("RESTORE")), TABLE_RESTORED),
     ):
-        with pytest.raises(TableError) as told:
+        with pytest.raises(TableError) as reported:
             refuse_unless_ours(WRITER, LEFT, other)
-        assert told.value.state == state
+        assert reported.value.state == state
 
 
 def test_identity_owners_are_read_back() -> None:

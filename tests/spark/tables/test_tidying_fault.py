@@ -39,14 +39,14 @@ class User:
         whole = LakeSession.commit
 
         def commit(merging: LakeSession, name: str, statement: str) -> None:
-            beside = threading.Thread(target=self._optimize)
+            optimizing = threading.Thread(target=self._optimize)
             if merging is not session and statement.startswith("MERGE"):
-                beside.start()
+                optimizing.start()
             try:
                 whole(merging, name, statement)
             finally:
-                if beside.ident is not None:
-                    beside.join()
+                if optimizing.ident is not None:
+                    optimizing.join()
 
         monkeypatch.setattr(LakeSession, "commit", commit)
 

@@ -22,10 +22,10 @@ def other_spark(request: pytest.FixtureRequest) -> OtherSpark:
 
 @pytest.fixture(scope="session")
 def spark_server(
-    other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server
+    other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server
 ) -> Iterator[SparkConnectServer]:
     server = other_spark.server(tmp_path_factory.mktemp(other_spark.group), more=FEW_ROWS)
-    server.add_settings(spark_settings("s3", s3_place.options), spark_environment("s3", s3_place.options))
+    server.add_settings(spark_settings("s3", s3_server.options), spark_environment("s3", s3_server.options))
     try:
         yield server.start()
     finally:

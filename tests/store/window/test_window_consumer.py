@@ -256,24 +256,28 @@ def test_a_put_by_a_thread_whose_stream_was_dropped_is_refused() -> None:
         window.put(source.block([1]))
 
 
-Cut = st.tuples(st.lists(st.integers(0, 4), max_size=4), st.integers(0, 3)).filter(lambda cut: bool(cut[0] or cut[1]))
-Cuts = st.lists(Cut, min_size=1, max_size=12)
+Division = st.tuples(st.lists(st.integers(0, 4), max_size=4), st.integers(0, 3)).filter(
+    lambda division: bool(division[0] or division[1])
+)
+Divisions = st.lists(Division, min_size=1, max_size=12)
 
 
-@given(cuts=Cuts, sizes=st.lists(st.integers(1, 200), min_size=1, max_size=8), drops=st.sets(st.integers(0, 11)))
+@given(
+    divisions=Divisions, sizes=st.lists(st.integers(1, 200), min_size=1, max_size=8), drops=st.sets(st.integers(0, 11))
+)
 def test_any_division_of_a_stream_read_in_any_steps_is_the_stream_consumer(
-    cuts: list[tuple[list[int], int]], sizes: list[int], drops: set[int]
+    divisions: list[tuple[list[int], int]], sizes: list[int], drops: set[int]
 ) -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()
     position, found, open_events = WindowPosition(START), list[int](), 0
-    for turn, (ends, more) in enumerate(cuts):
+    for index, (ends, more) in enumerate(divisions):
         block: Block = source.block(ends, more)
         window.put(block)
-        reading = window.read(position, sizes[turn % len(sizes)], 1 << 20)
+        reading = window.read(position, sizes[index % len(sizes)], 1 << 20)
         assert reading is not None
         found, position = found + numbers(reading.pieces), reading.end
         open_events = more if ends else open_events + more
-        if turn in drops and open_events:
+        if index in drops and open_events:
             window.drop_open()
             source.offset -= open_events * 19
             source.number -= open_events
@@ -304,12 +308,12 @@ def test_a_window_remembers_a_bounded_number_of_executed_sets(monkeypatch: pytes
     monkeypatch.setattr("sluice.cdc_engine.store.window.window.EXECUTED_MAX", 4)
     window, source = Window(START, bytes_max=1 << 20), Source(transaction=1)
     window.put(source.block([1] * 20, size=16))
-    position, places = WindowPosition(START), []
+    position, seen = WindowPosition(START), []
     while (reading := window.read(position, 16, 1 << 20)) is not None and reading.pieces:
         position = reading.end
-        places.append(position)
-    assert len(places) == 20
-    assert all(window.has(each) for each in places)
+        seen.append(position)
+    assert len(seen) == 20
+    assert all(window.has(each) for each in seen)
     assert len(window._executed) == 4
 
 

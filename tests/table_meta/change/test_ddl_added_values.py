@@ -94,8 +94,8 @@ def test_ddl_a_session_has_the_servers_values_that_its_event_lacks() -> None:
     server = DdlServerFacts(flavour="mysql", charset="", explicit_timestamps=True, system_time_zone="UTC")
     known = server.known(StatementSession(time_zone="SYSTEM", started_us=1))
     assert known == StatementSession(time_zone="UTC", started_us=1, explicit_timestamps=True, flavour="mysql")
-    told = StatementSession(time_zone="+01:00", explicit_timestamps=False)
-    assert server.known(told) == dataclasses.replace(told, flavour="mysql")
+    reported = StatementSession(time_zone="+01:00", explicit_timestamps=False)
+    assert server.known(reported) == dataclasses.replace(reported, flavour="mysql")
     short = dataclasses.replace(server, system_time_zone="CST")
     assert short.known(StatementSession(time_zone="SYSTEM")).time_zone == "SYSTEM, CST", (
         "Chicago's, Shanghai's or Havana's"
@@ -160,7 +160,7 @@ def test_ddl_an_event_has_the_variables_of_its_session() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "tells"),
+    ("version", "logs"),
     [
         ("10.11.5-MariaDB-log", True),
         ("5.5.5-10.5.17-MariaDB", True),
@@ -171,19 +171,19 @@ def test_ddl_an_event_has_the_variables_of_its_session() -> None:
         ("MariaDB", False),
     ],
 )
-def test_ddl_mariadb_says_in_its_flags_whether_a_bare_timestamp_is_null(version: str, tells: bool) -> None:
-    assert FileFormat(version, checksum=True, created=0).logs_timestamps is tells
+def test_ddl_mariadb_says_in_its_flags_whether_a_bare_timestamp_is_null(version: str, logs: bool) -> None:
+    assert FileFormat(version, checksum=True, created=0).logs_timestamps is logs
     for flags, said in ((1 << 24, True), (0, False)):
         event = EventFactory(checksum=False).query(
             "CREATE TABLE t (a timestamp)", status=b"\0" + flags.to_bytes(4, "little")
         )
-        assert parse_query(event, 0, logs_timestamps=tells).session.explicit_timestamps == (said if tells else None)
+        assert parse_query(event, 0, logs_timestamps=logs).session.explicit_timestamps == (said if logs else None)
 
 
 @given(st.integers(0, len(STATUS)), st.binary(max_size=12))
-def test_ddl_a_truncated_or_unknown_variable_ends_the_variables_of_an_event(cut: int, garbage: bytes) -> None:
-    told = session_of(STATUS[:cut])
-    assert told.time_zone in ("", "+03:30")
-    assert told.sql_mode in (0, 0x01400020)
+def test_ddl_a_truncated_or_unknown_variable_ends_the_variables_of_an_event(size: int, garbage: bytes) -> None:
+    reported = session_of(STATUS[:size])
+    assert reported.time_zone in ("", "+03:30")
+    assert reported.sql_mode in (0, 0x01400020)
     assert session_of(b"\x63" + STATUS) == StatementSession(started_us=TIME * 1_000_000)
     session_of(garbage)

@@ -88,13 +88,13 @@ def _exactly(definition: str) -> str:
     return "CAST(c AS CHAR)" if base != "timestamp" else "DATE_FORMAT(c, '%Y-%m-%d %H:%i:%s.%f')"
 
 
-def _same(told: str | None, shown: str | None, mysql_type: str) -> bool:
-    if told is None or shown is None:
-        return told is shown
+def _same(reported: str | None, shown: str | None, mysql_type: str) -> bool:
+    if reported is None or shown is None:
+        return reported is shown
     base = declared_type(mysql_type).base
     if base == "timestamp":
-        return told.ljust(20, ".").ljust(26, "0") == shown
-    return float(told) == float(shown) if base in {"float", "double"} else told == shown
+        return reported.ljust(20, ".").ljust(26, "0") == shown
+    return float(reported) == float(shown) if base in {"float", "double"} else reported == shown
 
 
 @pytest.mark.parametrize("server", ["mysql57", "mysql80", "mysql9", "mariadb1011", "mariadb114"])
@@ -149,7 +149,11 @@ def test_ddl_an_empty_string_is_null_where_the_session_says_so_fidelity(
     for each in found:
         if each.change.kind is not TableChangeKind.STOPPED:
             assert each.schema is not None
-            told = (dict(each.change.fills).get("c"), *each.schema.columns[-1].column().default)
-            shown = (each.there, *each.inserted)[: len(told)]
-            assert all(map(_same, told, shown, [each.schema.columns[-1].type] * 2)), (each.definition, told, shown)
+            reported = (dict(each.change.fills).get("c"), *each.schema.columns[-1].column().default)
+            shown = (each.there, *each.inserted)[: len(reported)]
+            assert all(map(_same, reported, shown, [each.schema.columns[-1].type] * 2)), (
+                each.definition,
+                reported,
+                shown,
+            )
     assert [each.definition for each in found if each.change.kind is TableChangeKind.STOPPED] == [EMPTY[-1]]

@@ -80,11 +80,11 @@ def test_ddl_a_decision_follows_the_policy_and_an_approval_answers_hold_alone(
             assert followed in item.plans
             assert word in {HOLD, followed}
             assert word != HOLD or approved not in item.plans or followed == approved
-    told = [item.alteration for item in wanted if item.alteration is not None]
+    reported = [item.alteration for item in wanted if item.alteration is not None]
     if decision.verdict is PolicyAnswer.FOLLOW:
         plans = [word for item, word in zip(wanted, decision.plans, strict=True) if item.alteration is not None]
         assert list(decision.alterations) == [
-            dataclasses.replace(each, plan=plan) for each, plan in zip(told, plans, strict=True)
+            dataclasses.replace(each, plan=plan) for each, plan in zip(reported, plans, strict=True)
         ]
     else:
         assert decision.alterations == ()
@@ -159,7 +159,7 @@ def reviewed(tmp_path: Path) -> Reviewed:
     return Reviewed(tmp_path)
 
 
-def told(changes: tuple[TableChange, ...]) -> list[tuple[str, str, str]]:
+def reported(changes: tuple[TableChange, ...]) -> list[tuple[str, str, str]]:
     assert all(change.kind is TableChangeKind.SCHEMA for change in changes)
     return [(each.kind.value, each.column, each.plan) for change in changes for each in change.alterations]
 
@@ -181,7 +181,7 @@ def test_ddl_the_lake_gets_the_plans_of_the_policy(
     reviewed: Reviewed, actions: str, words: dict[str, str], expected: list[tuple[str, str, str]] | None
 ) -> None:
     changes = reviewed.apply(f"ALTER TABLE t {actions}", **words)
-    assert (told(changes) if expected is not None else list(changes)) == (expected or [])
+    assert (reported(changes) if expected is not None else list(changes)) == (expected or [])
 
 
 def test_ddl_a_pending_change_names_its_statement_both_plans_and_the_command(reviewed: Reviewed) -> None:
@@ -205,7 +205,7 @@ def test_ddl_an_approval_lets_just_that_statement_pass(reviewed: Reviewed) -> No
     reviewed.files.approve(record, "new_column")
     history = reviewed.history()
     changes = history.apply("ALTER TABLE t RENAME COLUMN name TO title", "shop", at(200))
-    assert told(changes) == [("rename", "name", "new_column")]
+    assert reported(changes) == [("rename", "name", "new_column")]
     (again,) = history.apply("ALTER TABLE t RENAME COLUMN title TO name", "shop", at(300))
     assert again.state == "DDL_HELD"
 
@@ -247,7 +247,7 @@ def test_ddl_a_table_that_is_created_again_loses_the_rows_of_the_one_before(revi
     gone, made = history.apply("CREATE TABLE t (id int primary key, amount varchar(9))", "shop", at(300))
     assert (gone.kind, made.kind) == (TableChangeKind.TRUNCATE, TableChangeKind.SCHEMA)
     assert gone.order_key < made.order_key == at(300).order_key
-    assert told((made,)) == [("drop", "name", "keep"), ("convert", "amount", "apply")]
+    assert reported((made,)) == [("drop", "name", "keep"), ("convert", "amount", "apply")]
 
 
 def test_ddl_an_approval_that_cannot_be_read_is_no_approval_and_no_refusal(reviewed: Reviewed) -> None:

@@ -67,10 +67,10 @@ def played_group(played: Scene, group: Group, server: str) -> list[Step]:
 def fed(played: Scene, folder: Path) -> TableHistory:
     history = TableHistory(folder / "schema.jsonl", lambda database, _: database.startswith("ddl_"))
     history.seed(played.before, Position(epoch=1, file=played.file, offset=played.start))
-    tells = file_format(played.server, played.file).logs_timestamps
+    logs = file_format(played.server, played.file).logs_timestamps
     for event_type, end, event in events_since(played.server, played.file, played.start):
         if event_type == QUERY:
-            query = parse_query(event, 0, logs_timestamps=tells)
+            query = parse_query(event, 0, logs_timestamps=logs)
             if not query.takes_effect:
                 continue
             position = Position(epoch=1, file=played.file, offset=end)

@@ -30,7 +30,7 @@ from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, 
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.binlog.scan.event_factory import START, EventFactory, feed
 
-LETTERS_A_QUERY = 800
+CHARACTERS_A_QUERY = 800
 
 
 @pytest.mark.servers
@@ -38,16 +38,20 @@ LETTERS_A_QUERY = 800
 def test_ddl_names_are_folded_as_the_server_folds_them(server: str, request: pytest.FixtureRequest) -> None:
     """The names contain every letter that a name can have: those of Unicode's basic plane."""
     source: DatabaseServer = request.getfixturevalue(server)
-    mails = [chr(index) for index in range(0x21, 0x10000) if not 0xD800 <= index < 0xE000]
-    mails = [mail for mail in mails if mail.lower() != mail or lowered(mail) != mail]
-    assert len(mails) > 1000
+    characters = [chr(index) for index in range(0x21, 0x10000) if not 0xD800 <= index < 0xE000]
+    characters = [
+        character for character in characters if character.lower() != character or lowered(character) != character
+    ]
+    assert len(characters) > 1000
     with source.connect() as connection, connection.cursor() as cursor:
-        for start in range(0, len(mails), LETTERS_A_QUERY):
-            chunk = mails[start : start + LETTERS_A_QUERY]
-            folded = (f"HEX(LOWER(CONVERT(_utf8mb4 x'{mail.encode().hex()}' USING utf8mb3)))" for mail in chunk)
+        for start in range(0, len(characters), CHARACTERS_A_QUERY):
+            chunk = characters[start : start + CHARACTERS_A_QUERY]
+            folded = (
+                f"HEX(LOWER(CONVERT(_utf8mb4 x'{character.encode().hex()}' USING utf8mb3)))" for character in chunk
+            )
             cursor.execute(f"SELECT {', '.join(folded)}")
             wanted = [bytes.fromhex(text).decode() for text in cursor.fetchall()[0]]
-            assert [lowered(mail) for mail in chunk] == wanted
+            assert [lowered(character) for character in chunk] == wanted
 
 
 def test_ddl_a_name_is_folded_character_by_character() -> None:

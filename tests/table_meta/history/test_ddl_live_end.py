@@ -25,24 +25,26 @@ def test_ddl_the_servers_schema_answers_until_another_statement_touches_the_tabl
     server: str, request: pytest.FixtureRequest
 ) -> None:
     source: DatabaseServer = request.getfixturevalue(server)
-    with scene(source, "meta_live") as played, source.connect() as asked:
+    with scene(source, "meta_live") as played, source.connect() as requested:
         played.run("CREATE TABLE t (id int primary key, a int)")
         played.run("ALTER TABLE t ADD b varchar(3)")
         position = str(played.now())
         (expected,) = played.after[-1][2]
-        assert schema_now(asked, "meta_live", "t", position) == expected
+        assert schema_now(requested, "meta_live", "t", position) == expected
         played.run("INSERT INTO t VALUES (1, 2, 'x')")
         played.run("CREATE TABLE other (a int)")
         played.run("GRANT SELECT ON meta_live.t TO CURRENT_USER")
-        assert schema_now(asked, "meta_live", "t", position) == expected, "rows and other tables lie between"
+        assert schema_now(requested, "meta_live", "t", position) == expected, "rows and other tables lie between"
         played.run("ALTER TABLE t ADD c int")
-        assert schema_now(asked, "meta_live", "t", position) is None, "another statement about the table lies between"
+        assert schema_now(requested, "meta_live", "t", position) is None, (
+            "another statement about the table lies between"
+        )
         now = str(played.now())
-        assert schema_now(asked, "meta_live", "t", now) is not None
-        assert schema_now(asked, "meta_live", "never_was", now) is None
+        assert schema_now(requested, "meta_live", "t", now) is not None
+        assert schema_now(requested, "meta_live", "never_was", now) is None
         with played.connection.cursor() as cursor:
             cursor.execute("FLUSH BINARY LOGS")
-        assert schema_now(asked, "meta_live", "t", now) is None, "the position is not in the current binlog file"
+        assert schema_now(requested, "meta_live", "t", now) is None, "the position is not in the current binlog file"
 
 
 def test_ddl_a_statement_no_rule_reads_is_answered_at_the_live_end_once_and_for_all(

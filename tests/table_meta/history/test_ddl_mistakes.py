@@ -80,17 +80,17 @@ def failing(error: type[Exception]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("place", "name"),
+    ("owner", "name"),
     [
         *((history, name) for name in ("read_statement", "effects_of", "_changes", "_effect_records")),
         *((effects, name) for name in ("altered", "created", "moved", "_become", "_gone", "_reviewed")),
     ],
 )
 def test_ddl_a_mistake_anywhere_stops_the_table_by_name_and_the_rest_goes_on(
-    known: TableHistory, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+    known: TableHistory, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     chance = random.Random(name)  # noqa: S311 - a seeded choice
-    right = getattr(place, name)
+    right = getattr(owner, name)
     offset = 200
     for _ in range(40):
         table = chance.choice((*TABLES, "not_ours"))
@@ -104,7 +104,7 @@ def test_ddl_a_mistake_anywhere_stops_the_table_by_name_and_the_rest_goes_on(
                 wrong()
             return right(*values, **named)
 
-        monkeypatch.setattr(place, name, once)
+        monkeypatch.setattr(owner, name, once)
         offset += 10
         changes = known.apply(form.format(t=f"`{table}`"), "shop", at(offset))
         if raised:

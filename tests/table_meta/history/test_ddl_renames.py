@@ -130,7 +130,7 @@ def test_ddl_the_rows_of_a_copy_that_was_created_while_excluded_are_not_moved(tm
     assert (change.table, change.kind) == ("orders", TableChangeKind.STOPPED)
 
 
-def told(changes: tuple[TableChange, ...]) -> dict[str, tuple[str, str]]:
+def reported(changes: tuple[TableChange, ...]) -> dict[str, tuple[str, str]]:
     """Returns table → what the lake is told, and the previous name of the table."""
     return {change.table: (change.kind.value, change.renamed_from) for change in changes}
 
@@ -138,7 +138,7 @@ def told(changes: tuple[TableChange, ...]) -> dict[str, tuple[str, str]]:
 def test_ddl_two_captured_tables_that_swap_names_take_their_rows_along(history: TableHistory) -> None:
     history.apply("ALTER TABLE items ADD more int", "shop", at(200))
     changes = history.apply("RENAME TABLE orders TO t, items TO orders, t TO items", "shop", at(300))
-    assert told(changes) == {"orders": ("schema", "shop.items"), "items": ("schema", "shop.orders")}
+    assert reported(changes) == {"orders": ("schema", "shop.items"), "items": ("schema", "shop.orders")}
     columns = {change.table: [column.name for column in change.schema.columns] for change in changes if change.schema}
     assert columns == {"orders": ["id", "v", "more"], "items": ["id", "v"]}
     assert {change.order_key for change in changes} == {at(300).order_key}
@@ -154,24 +154,24 @@ def test_ddl_chains_and_cycles_of_captured_tables_take_their_rows_along(tmp_path
         SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), tuple(map(table, names))), at(100)
     )
     cycle = history.apply("RENAME TABLE a TO t, b TO a, c TO b, t TO c", "shop", at(200))
-    assert told(cycle) == {
+    assert reported(cycle) == {
         "a": ("schema", "shop.b"),
         "b": ("schema", "shop.c"),
         "c": ("schema", "shop.a"),
     }
     chain = history.apply("RENAME TABLE a TO d, b TO a", "shop", at(300))
-    assert told(chain) == {"d": ("schema", "shop.a"), "a": ("schema", "shop.b"), "b": ("stopped", "")}
+    assert reported(chain) == {"d": ("schema", "shop.a"), "a": ("schema", "shop.b"), "b": ("stopped", "")}
     assert history.apply("RENAME TABLE a TO t, t TO a", "shop", at(400)) == (), "nothing has another name"
 
 
 def test_ddl_a_plain_rename_moves_the_rows_to_the_new_name(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
-    assert told(history.apply("ALTER TABLE a RENAME TO b", "shop", at(200))) == {"b": ("schema", "shop.a")}
-    assert told(history.apply("RENAME TABLE b TO other.b", "shop", at(300))) == {"b": ("schema", "shop.b")}
+    assert reported(history.apply("ALTER TABLE a RENAME TO b", "shop", at(200))) == {"b": ("schema", "shop.a")}
+    assert reported(history.apply("RENAME TABLE b TO other.b", "shop", at(300))) == {"b": ("schema", "shop.b")}
     created = history.apply("CREATE TABLE a (id int PRIMARY KEY)", "shop", at(400))
     assert [change.kind.value for change in created] == ["truncate", "schema"], "rows that the name had before go first"
-    assert told(history.apply("RENAME TABLE other.b TO shop.b", "shop", at(500))) == {"b": ("schema", "other.b")}
+    assert reported(history.apply("RENAME TABLE other.b TO shop.b", "shop", at(500))) == {"b": ("schema", "other.b")}
 
 
 def test_ddl_a_rename_that_alters_too_takes_the_rows_first_and_alters_them_then(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_ddl_vitess_swaps_over_a_name_of_its_own(history: TableHistory) -> None:
     history.apply(f"CREATE TABLE {copy} LIKE orders", "shop", at(200))
     history.apply(f"ALTER TABLE {copy} ADD added int", "shop", at(210))
     swap = f"RENAME TABLE orders TO {sentry}, {copy} TO orders, {sentry} TO {copy}"
-    changes = told(history.apply(swap, "shop", at(300)))
+    changes = reported(history.apply(swap, "shop", at(300)))
     assert changes["orders"] == (("schema", f"shop.{copy}") if captures_all(history) else ("stopped", ""))
     assert history.apply(f"RENAME TABLE {copy} TO _vt_hld_{UUID}_20260102120000_", "shop", at(400)) == ()
 

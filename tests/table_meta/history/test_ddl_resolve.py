@@ -257,9 +257,9 @@ def test_ddl_the_rules_return_questions_and_query_nothing_themselves() -> None:
         )
     )
     context = DdlContext(known, at(2).order_key, lambda *_: True, "shop", lower_case_names=False, position="here")
-    asked, meant = [], effects_of(read_statement("ALTER TABLE orders DROP id, ADD n int", "mysql"), context)
+    requested, meant = [], effects_of(read_statement("ALTER TABLE orders DROP id, ADD n int", "mysql"), context)
     while isinstance(meant, Question):
-        asked.append(meant)
+        requested.append(meant)
         answers: dict[Unknown, object] = {
             Unknown.POLICY: dict.fromkeys(PLANS, "stop"),
             Unknown.APPROVAL: "",
@@ -268,7 +268,7 @@ def test_ddl_the_rules_return_questions_and_query_nothing_themselves() -> None:
         context = dataclasses.replace(context, answers=context.answers.with_answer(meant, answers[meant.what]))
         meant = effects_of(read_statement("ALTER TABLE orders DROP id, ADD n int", "mysql"), context)
     table = ("shop", "orders")
-    assert asked == [Question(Unknown.POLICY, table), Question(Unknown.APPROVAL, table)]
+    assert requested == [Question(Unknown.POLICY, table), Question(Unknown.APPROVAL, table)]
     assert [effect.change for effect in meant] == [TableChangeKind.STOPPED]
 
 
@@ -276,11 +276,11 @@ def test_ddl_the_rules_return_questions_and_query_nothing_themselves() -> None:
 def test_ddl_each_question_is_put_once_and_an_answer_that_fails_is_no_answer(
     tmp_path: Path, given: TableSchema | None
 ) -> None:
-    asked: list[tuple[str, str]] = []
+    requested: list[tuple[str, str]] = []
 
     def resolved(database: str, table: str, *_: str) -> TableSchema | None:
-        asked.append((database, table))
-        if len(asked) == 1:
+        requested.append((database, table))
+        if len(requested) == 1:
             raise SourceConnectionError("the server does not answer")
         return given
 
@@ -292,5 +292,5 @@ def test_ddl_each_question_is_put_once_and_an_answer_that_fails_is_no_answer(
         history.apply(UNREADABLE, "shop", at(200))
     assert isinstance(history.state("shop", "orders", at(300)), TableSchema), "nothing is kept of what was not answered"
     (*changes,) = history.apply(UNREADABLE, "shop", at(200))
-    assert asked == [("shop", "orders")] * 2
+    assert requested == [("shop", "orders")] * 2
     assert bool(changes) is (given is None)

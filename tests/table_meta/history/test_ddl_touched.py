@@ -12,7 +12,7 @@ from sluice.cdc_engine.table_meta.history.changed_tables import TouchedTables, c
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
 
-PLACE = Position(epoch=1, file="binlog.000001", offset=4)
+POSITION = Position(epoch=1, file="binlog.000001", offset=4)
 SERVER = DdlServerFacts(flavour=MYSQL, charset="utf8mb4")
 ORDERS, ITEMS, OTHER = ("shop", "orders"), ("shop", "items"), ("depot", "items")
 
@@ -23,7 +23,7 @@ def touched(statement: str, server: DdlServerFacts = SERVER) -> TouchedTables:
         for key in (ORDERS, ITEMS, OTHER)
     )
     found = TouchedTables(SchemaSnapshot(server, databases=(), tables=tables))
-    assert found.apply(statement, "shop", PLACE) == ()
+    assert found.apply(statement, "shop", POSITION) == ()
     return found
 
 

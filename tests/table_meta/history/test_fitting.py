@@ -180,6 +180,6 @@ def test_mariadb_counts_a_geometry_among_the_character_columns() -> None:
         ColumnBytes(TypeCode.VARCHAR, b"\x05\x00"),
         ColumnBytes(TypeCode.BLOB, b"\x02"),
     ]
-    told: TableMap = parse_table_map(table_map_body("d", "t", columns, [(Field.DEFAULT_CHARSET, b"\x3f\x01\x08")]))
-    assert told.collations(mariadb=True) == (0, 8, 63)
-    assert told.collations(mariadb=False) == (0, 63, 8)
+    reported: TableMap = parse_table_map(table_map_body("d", "t", columns, [(Field.DEFAULT_CHARSET, b"\x3f\x01\x08")]))
+    assert reported.collations(mariadb=True) == (0, 8, 63)
+    assert reported.collations(mariadb=False) == (0, 63, 8)

@@ -119,8 +119,8 @@ def test_full_metadata_alone_gives_what_the_history_would(
         bare.seed(played.before, Position(epoch=1, file=played.file, offset=played.start))
         alone = played.replay(bare)
     assert len(alone.versions) == len(known.versions) >= len(INSERTS)
-    for (_, told), (_, remembered) in zip(alone.versions, known.versions, strict=True):
-        for column, other in zip(told.columns, remembered.columns, strict=True):
+    for (_, reported), (_, remembered) in zip(alone.versions, known.versions, strict=True):
+        for column, other in zip(reported.columns, remembered.columns, strict=True):
             layout = (
                 column.name,
                 column.type_code,
@@ -140,7 +140,7 @@ def test_full_metadata_alone_gives_what_the_history_would(
                 other.nullable,
             )
         if remembered.key:
-            assert told.key == remembered.key
+            assert reported.key == remembered.key
 
 
 def test_generated_columns_are_in_row_images_and_functional_index_columns_are_not(

@@ -51,9 +51,9 @@ def begun(folder: Path) -> TableHistory:
     return made
 
 
-def raising(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, odd: set[str]) -> None:
+def raising(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, odd: set[str]) -> None:
     """Makes the function raise for these tables, which are its first argument."""
-    real, chance = getattr(place, name), random.Random(repr(sorted(odd)))  # noqa: S311  the errors of a test
+    real, chance = getattr(owner, name), random.Random(repr(sorted(odd)))  # noqa: S311  the errors of a test
 
     def maybe(*given: Any, **named: Any) -> Any:
         schema = next((each for each in given if isinstance(each, TableSchema)), None)
@@ -61,7 +61,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, odd: set[str
             raise chance.choice(WRONG)
         return real(*given, **named)
 
-    monkeypatch.setattr(place, name, maybe)
+    monkeypatch.setattr(owner, name, maybe)
 
 
 @pytest.fixture(params=range(8))

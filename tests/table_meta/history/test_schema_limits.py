@@ -14,7 +14,7 @@ from sluice.cdc_engine.table_meta.history import review_files
 from sluice.cdc_engine.table_meta.history.ddl_context import STATEMENT_CHARS_MAX, shortened
 from sluice.cdc_engine.table_meta.history.source import live_schema, schema_snapshot
 
-PLACE = Position(epoch=1, file="b.000001", offset=4)
+POSITION = Position(epoch=1, file="b.000001", offset=4)
 
 
 def test_a_schema_that_never_rests_is_given_up_after_some_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,19 +28,20 @@ def test_a_schema_that_never_rests_is_given_up_after_some_attempts(monkeypatch: 
 
     monkeypatch.setattr(schema_snapshot, "read_snapshot", changing)
     with pytest.raises(SourceConnectionError, match="changed during each of 5 snapshots"):
-        schema_snapshot.stable_snapshot(cast("Any", None), lambda *_: True, lambda: PLACE)
+        schema_snapshot.stable_snapshot(cast("Any", None), lambda *_: True, lambda: POSITION)
     assert len(looks) == 1 + schema_snapshot.ATTEMPTS_MAX
 
 
 def untouched(count: int, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, int]:
     """Returns the verdict if `count` events follow, and the largest number of events that the server is asked for."""
-    asked: list[int] = []
+    requested: list[int] = []
     event = ("b.000001", 4, "Xid", 1, 35, "COMMIT /* xid=1 */")
     cursor = SimpleNamespace(
-        execute=lambda _sql, arguments: asked.append(arguments[2]), fetchall=lambda: [event] * min(count, asked[0])
+        execute=lambda _sql, arguments: requested.append(arguments[2]),
+        fetchall=lambda: [event] * min(count, requested[0]),
     )
     monkeypatch.setattr(live_schema, "EVENTS_BEHIND_MAX", 10)
-    return live_schema._untouched(cast("Any", cursor), "b.000001", 4, "orders", "mysql"), asked[0]
+    return live_schema._untouched(cast("Any", cursor), "b.000001", 4, "orders", "mysql"), requested[0]
 
 
 def test_a_position_too_far_behind_the_end_counts_as_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,12 +56,12 @@ def test_a_long_statement_is_shown_in_short() -> None:
     assert shortened(statement + "y" * 1000) == f"{statement} …"
 
 
-def long_name(quoted: Callable[[str, str], str], letter: str) -> str:
-    return quoted("數" * 64, "據" * 63 + letter)
+def long_name(quoted: Callable[[str, str], str], character: str) -> str:
+    return quoted("數" * 64, "據" * 63 + character)
 
 
 def test_the_name_of_a_review_file_fits_a_file_system_and_is_unique() -> None:
-    names = [long_name(review_files._quoted, letter) for letter in "ab"]
+    names = [long_name(review_files._quoted, character) for character in "ab"]
     assert len({*names}) == 2
     assert all(len(name) < review_files.NAME_CHARS_MAX for name in names)
     assert review_files._quoted("shop", "orders") == "shop+orders"

@@ -17,26 +17,26 @@ from tests.table_meta.replay import scene
 
 
 def server_in(name: str, late_hours: int = 0) -> tuple[list[str], object]:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def select(query: str) -> tuple[object, ...]:
-        asked.append(query)
+        requested.append(query)
         found = [dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC) for text in re.findall(r"TZ\('(.*?)'", query)]
         moved = dt.timedelta(hours=late_hours)
         return tuple(each.astimezone(zoneinfo.ZoneInfo(name)).replace(tzinfo=None) + moved for each in found)
 
-    return asked, select
+    return requested, select
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "UTC"])
 def test_the_zone_that_shows_what_the_server_shows_is_found_ddl(name: str) -> None:
-    asked, select = server_in(name)
+    requested, select = server_in(name)
     found = zoneinfo.ZoneInfo(system_zone(select))  # type: ignore[arg-type]
     for year in range(2015, 2034):
         for month in range(1, 13):
             there = dt.datetime(year, month, 11, 3, tzinfo=dt.UTC)
             assert there.astimezone(found).utcoffset() == there.astimezone(zoneinfo.ZoneInfo(name)).utcoffset()
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 def test_clocks_of_no_zone_are_no_zone_ddl() -> None:

@@ -27,7 +27,7 @@ from sluice.cdc_engine.table_meta.table_list.reading import (
 )
 from sluice.cdc_engine.table_meta.table_list.record import FOLDER, record_of, table_to_json
 from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter, write_tables
-from tests.records.fix_locations import KINDS, SERVERS, place_of
+from tests.records.fix_locations import KINDS, SERVERS, location_of
 
 ORDERS = TableVersion(
     database="shop",
@@ -57,7 +57,7 @@ COMMENTS = {"shop.orders": {"": "what was sold", "id": "the number"}}
 
 @pytest.fixture
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
-    return place_of(request.param, request, tmp_path)
+    return location_of(request.param, request, tmp_path)
 
 
 every_kind = pytest.mark.parametrize("location", KINDS, indirect=True)
@@ -137,7 +137,7 @@ def test_a_reader_that_knows_the_list_reads_one_table_from_it_or_its_record(loca
 def test_a_head_of_another_shape_is_refused_and_written_again(tmp_path: Path, content: str) -> None:
     write_tables(tmp_path, [ORDERS])
     (tmp_path / HEAD).write_text(content)
-    for read in (read_list, digest_of_list, lambda place: read_table(place, "shop.orders")):
+    for read in (read_list, digest_of_list, lambda stored_at: read_table(stored_at, "shop.orders")):
         with pytest.raises(MetaError, match="remove it, and the engine writes it again"):
             read(tmp_path)
     write_tables(tmp_path, [ORDERS])

@@ -44,10 +44,10 @@ def in_order(members: dict[str, Member]) -> list[Transaction]:
 def handed_out(members: dict[str, Member]) -> list[Transaction]:
     """Returns what the rule hands out until it waits."""
     found: list[Transaction] = []
-    while isinstance(turn := decide({name: each.known() for name, each in members.items()}), NextTransactions):
-        each = members[turn.member]
-        found += [(turn.member, each.taken + index) for index in range(turn.count)]
-        each.taken += turn.count
+    while isinstance(decided := decide({name: each.known() for name, each in members.items()}), NextTransactions):
+        each = members[decided.member]
+        found += [(decided.member, each.taken + index) for index in range(decided.count)]
+        each.taken += decided.count
         assert each.taken <= each.arrived
     return found
 

@@ -40,11 +40,11 @@ def test_group_broker_and_consumer_get_each_member_s_rows_as_it_shows_them() -> 
     plain, narrowed = (message_maker(config, run.forms).messages(run.chosen, 3) for run in runs)
     found = GroupMessages(config).messages(runs, 3)
 
-    def told(messages: list[Any]) -> list[Any]:
+    def reported(messages: list[Any]) -> list[Any]:
         return [{**json.loads(each.body), "ts": 0} for each in messages]
 
-    assert told(found) == told([*plain, *narrowed])
-    assert told(list(plain)) != told(list(narrowed))
+    assert reported(found) == reported([*plain, *narrowed])
+    assert reported(list(plain)) != reported(list(narrowed))
     entries = [entry_maker(Display(), run.forms).messages(run.chosen) for run in runs]
     assert GroupEntries(Display()).messages(runs) == b"".join(entries)
 

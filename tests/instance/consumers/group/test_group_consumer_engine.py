@@ -53,8 +53,8 @@ class Host:
 
     def status(self) -> dict[str, Any]:
         """Returns the status as it was written."""
-        told: dict[str, Any] = json.loads((self.group.directory / "status.json").read_text())
-        return told
+        reported: dict[str, Any] = json.loads((self.group.directory / "status.json").read_text())
+        return reported
 
     def held(self) -> bool:
         holder = lease_holder(self.group.directory)
@@ -74,9 +74,9 @@ def test_group_is_served_where_all_members_run_and_follows_them_to_another_host_
     here.group.start()
     there.group.start()
     try:
-        told = here.status()
-        assert told["state"] == "STARTING"
-        assert "the group waits for its member" in told["reason"]
+        reported = here.status()
+        assert reported["state"] == "STARTING"
+        assert "the group waits for its member" in reported["reason"]
         assert not here.held()
         here.members["west"] = there.members.pop("west")
         wait_for("it is served", is_in(here.group, "RUNNING"))

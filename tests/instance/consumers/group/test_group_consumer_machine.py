@@ -52,7 +52,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
         self.group.fakes[member].arrive()
 
     @rule(member=members)
-    def asked(self, member: str) -> None:
+    def requested(self, member: str) -> None:
         """All clocks agree. What is written after this is not older."""
         fake = self.group.fakes[member]
         fake.now_us = self.now_us
@@ -122,7 +122,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
             self.arrived(name)
         self.now_us += 1
         for name in NAMES:
-            self.asked(name)
+            self.requested(name)
         service = self.group.consumers.service(CLIENT)
         for _ in range(4):  # A consumer that read alone joins the others after a get that finds nothing.
             while (delivery := service.get(1 << 20))[1] is not None:

@@ -89,8 +89,8 @@ class Installation:
     def kept(self, ends: dict[str, tuple[str, int]]) -> bool:
         """Returns whether the ledger's cursor is past these ends."""
         (consumer,) = read_ledger(self.root / "data" / "engine" / "all").group_consumers
-        places = {name: (position.file, position.offset) for name, position in consumer.cursor.members}
-        return all(places[name] >= end for name, end in ends.items())
+        reached = {name: (position.file, position.offset) for name, position in consumer.cursor.members}
+        return all(reached[name] >= end for name, end in ends.items())
 
     def client(self) -> CanalClient:
         """Connects a client as soon as the group is served."""

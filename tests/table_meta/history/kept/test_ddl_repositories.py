@@ -96,20 +96,24 @@ def test_ddl_a_history_is_the_same_after_compaction_from_the_position_on(opened:
     for number, statement in enumerate(statements):
         history.apply(statement, "d", at(20 + number))
     end = 20 + len(statements)
-    cut = 20 + 15
+    compacted = 20 + 15
     before = [
-        [history.state("d", table, at(offset)) for table in ("a", "b", "outside")] for offset in range(cut, end + 1)
+        [history.state("d", table, at(offset)) for table in ("a", "b", "outside")]
+        for offset in range(compacted, end + 1)
     ]
     count = len(opened().load())
-    assert history.compact([at(cut)], records_min=1000) == 0
-    assert history.compact([at(cut), dataclasses.replace(at(end), epoch=2)]) == 0, "what was executed cannot be read"
-    assert history.compact([at(cut)]) == 15
+    assert history.compact([at(compacted)], records_min=1000) == 0
+    assert history.compact([at(compacted), dataclasses.replace(at(end), epoch=2)]) == 0, (
+        "what was executed cannot be read"
+    )
+    assert history.compact([at(compacted)]) == 15
     assert len(opened().load()) == count - 15
-    assert history.compact([at(cut)]) == 0
+    assert history.compact([at(compacted)]) == 0
     for each in (history, TableHistory(opened(), lambda _, table: table != "outside")):
-        assert each.covers(at(cut))
+        assert each.covers(at(compacted))
         assert before == [
-            [each.state("d", table, at(offset)) for table in ("a", "b", "outside")] for offset in range(cut, end + 1)
+            [each.state("d", table, at(offset)) for table in ("a", "b", "outside")]
+            for offset in range(compacted, end + 1)
         ]
     (change,) = history.apply("CREATE TABLE g (t text)", "d", at(end + 5))
     assert change.schema is not None
