@@ -15,7 +15,7 @@ from benchmarks.histories.faults import Fault, Kind, Part
 from benchmarks.histories.source import Deed
 
 Verb = Literal[
-    "commit", "flush", "purge", "backup", "restore", "reset", "fail over", "follow", "rebuild", "cut",
+    "commit", "flush", "purge", "backup", "restore", "reset", "fail over", "follow", "rebuild", "disconnect",
     "read", "tick", "run", "flow", "stop", "die", "kill", "end run", "again", "lose lock", "wait", "go back",
     "wipe runs", "lose ledger", "restore ledger", "restore table", "drop table", "replace table", "take over",
 ]  # fmt: skip
@@ -93,7 +93,7 @@ SENTENCES: dict[Verb, Callable[[Step], str]] = {
     "fail over": lambda step: "the standby takes over" + ("" if step.number else " before it has caught up"),
     "follow": lambda _: "the standby catches up",
     "rebuild": lambda step: "the standby is rebuilt as a clone" + (", with a new uuid" if step.number else ""),
-    "cut": lambda _: "the connection to the source is lost",
+    "disconnect": lambda _: "the connection to the source is lost",
     "read": lambda step: f"the engine reads {step.number + 1} times",
     "tick": lambda step: "the sensor ticks" + (", and its answer is lost" if step.number else ""),
     "run": lambda _: "a run starts or goes on",
@@ -132,7 +132,7 @@ class Mix:
 
 
 PIPELINE: dict[Verb, float] = {
-    "commit": 10, "flush": 1.5, "cut": 1, "read": 6, "tick": 7, "run": 6, "flow": 3, "stop": 0.5, "die": 1, "kill": 1,
+    "commit": 10, "flush": 1.5, "disconnect": 1, "read": 6, "tick": 7, "run": 6, "flow": 3, "stop": 0.5, "die": 1, "kill": 1,
     "end run": 0.7, "again": 0.7, "wait": 2,
 }  # fmt: skip
 FAILOVER: dict[Verb, float] = {"fail over": 3, "follow": 1, "rebuild": 0.7}

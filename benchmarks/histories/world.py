@@ -320,7 +320,7 @@ def _follow(_: World, line: Installation, __: Step) -> None:
         line.endpoint.standby.follow(line.endpoint.current)
 
 
-def _cut(_: World, line: Installation, __: Step) -> None:
+def _disconnect(_: World, line: Installation, __: Step) -> None:
     line.endpoint.closed += 1
 
 
@@ -462,7 +462,7 @@ def _take_over(_: World, line: Installation, __: Step) -> None:
 
 
 OF_THE_SOURCE: frozenset[Verb] = frozenset(
-    ("commit", "flush", "purge", "backup", "restore", "reset", "fail over", "follow", "rebuild", "cut", "wait")
+    ("commit", "flush", "purge", "backup", "restore", "reset", "fail over", "follow", "rebuild", "disconnect", "wait")
 )
 DEEDS: dict[Verb, Deed] = {
     "commit": _commit,
@@ -474,7 +474,7 @@ DEEDS: dict[Verb, Deed] = {
     "fail over": lambda _, line, step: line.endpoint.fail_over(caught_up=bool(step.number)),
     "follow": _follow,
     "rebuild": lambda _, line, step: line.endpoint.rebuild_standby(new_uuid=bool(step.number)),
-    "cut": _cut,
+    "disconnect": _disconnect,
     "read": _read,
     "tick": lambda _, line, step: line.tick(lost=bool(step.number)),
     "run": _run,

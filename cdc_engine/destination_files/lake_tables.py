@@ -33,6 +33,8 @@ UNDIVIDED = "lake-tables.json"  # The record in which earlier versions stored al
 # Name of a table → kind of Delta table (MAIN, "log" or "history") → (id, version).
 Kept = dict[str, dict[str, tuple[str, int]]]
 MAIN = ""
+SIDE_TABLES = "side_tables"  # The JSON key of a table's change log and history.
+KEYS = {"id", "version", SIDE_TABLES}
 
 
 class LakeTables:
@@ -185,19 +187,19 @@ def _refuse_records_of_others(record: str, tables: Collection[str], where: str) 
 def _to_json(kept: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     side_tables = {kind: {"id": table_id, "version": version} for kind, (table_id, version) in sorted(kept.items())}
     main: dict[str, Any] = side_tables.pop(MAIN, {})
-    return {**main, "beside": side_tables} if side_tables else main
+    return {**main, SIDE_TABLES: side_tables} if side_tables else main
+
+
+def _parsed_table(kept: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    if unknown := sorted(kept.keys() - KEYS):
+        raise ValueError(f"unknown key {unknown[0]}")
+    tables = {**({MAIN: kept} if "id" in kept else {}), **kept.get(SIDE_TABLES, {})}
+    return {str(kind): (str(each["id"]), int(each["version"])) for kind, each in tables.items()}
 
 
 def _parsed(text: str, where: str) -> Kept:
     try:
-        record = json.loads(text)
-        return {
-            str(name): {
-                str(kind): (str(each["id"]), int(each["version"]))
-                for kind, each in {**({MAIN: kept} if "id" in kept else {}), **kept.get("beside", {})}.items()
-            }
-            for name, kept in record.items()
-        }
+        return {str(name): _parsed_table(kept) for name, kept in json.loads(text).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
             f"{where} cannot be read ({error}): restore the record, or remove it so that Sluice accepts the "

@@ -1,4 +1,4 @@
-"""Defines the interface through which a ledger is stored and changed. `stored_ledger` implements it with a record store. `mirrored_meta`
+"""Defines the interface through which a ledger is stored and changed. `stored_ledger` implements it with a record store. `cursor_copy`
 implements it too, and also copies the cursor to ZooKeeper.
 """
 

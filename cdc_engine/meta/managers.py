@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.meta import canal_cursor
+from sluice.cdc_engine.meta.cursor_copy import CursorCopyingMeta
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager
-from sluice.cdc_engine.meta.mirrored_meta import MirroredMeta
 from sluice.cdc_engine.meta.stored_ledger import LEDGER, StoredLedger, nobody_else, read_stored_ledger
 from sluice.cdc_engine.ports import Lease
 from sluice.cdc_engine.records.location import Location, as_location, record_store
@@ -33,7 +33,7 @@ def open_meta(location: Location, lease: Lease) -> MetaManager:
 
     zookeeper = ZooKeeperRecordStore(location.zookeeper, location.destination, location.session_seconds)
     period = PERIOD_SECONDS if location.kind == "period_mixed" else 0.0
-    return MirroredMeta(stored, lambda ledger: zookeeper.publish(nodes(ledger)), period)
+    return CursorCopyingMeta(stored, lambda ledger: zookeeper.publish(nodes(ledger)), period)
 
 
 def read_ledger(location: Location) -> Ledger:

@@ -51,7 +51,7 @@ class PreparedFiles:
         self._directory, self.undone = directory, UndoneRows()
         self._acked, self._copies = acked, copies
         self._recording: Recording | None = None
-        self._bringing = threading.Lock()
+        self._downloading = threading.Lock()
         found = _records(directory) if copies is None else _agreed(directory, copies.records())
         self._prepared: dict[str, CopyName] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
@@ -169,7 +169,7 @@ class PreparedFiles:
     def _local_copy(self, record: CopyName) -> Path:
         """Returns the local file of a record. Downloads the record if only the object store has it."""
         path = self._directory / record.name
-        with self._bringing:
+        with self._downloading:
             if self._copies is not None and not path.exists():
                 make_folder(self._directory)
                 self._copies.download(record, path)

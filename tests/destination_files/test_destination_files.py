@@ -193,6 +193,16 @@ def test_a_crash_while_a_record_is_divided_leaves_all_that_it_had(
     assert LakeTables(tmp_path).names == sorted({*UNDIVIDED, "shop.new"} - {"shop.t3"})
 
 
+def test_a_record_with_an_unknown_key_is_refused_by_the_key(tmp_path: Path) -> None:
+    LakeTables(tmp_path).keep_side_table("shop.orders", "history", ("versions", 5))
+    (record,) = (tmp_path / "lake-tables").glob("*.json")
+    record.write_text(record.read_text().replace("side_tables", "beside"))
+    with pytest.raises(
+        MetaError, match=r"json cannot be read \(unknown key beside\): restore the record, or remove it"
+    ):
+        _ = LakeTables(tmp_path).names
+
+
 def test_a_copy_of_a_record_under_another_name_is_refused(tmp_path: Path) -> None:
     LakeTables(tmp_path).keep({"shop.orders": ("id", 1)})
     (record,) = (tmp_path / "lake-tables").glob("*.json")

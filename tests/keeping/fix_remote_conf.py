@@ -40,12 +40,12 @@ class Repository:
 
     def commit(self, **destinations: str) -> str:
         """Commits these destinations and no others. Returns the commit."""
-        destinations = self.folder / "prod" / "conf" / "destinations"
-        destinations.mkdir(parents=True, exist_ok=True)
-        for file in destinations.iterdir():
+        written = self.folder / "prod" / "conf" / "destinations"
+        written.mkdir(parents=True, exist_ok=True)
+        for file in written.iterdir():
             file.unlink()
         for name, text in destinations.items():
-            (destinations / f"{name}.yaml").write_text(text)
+            (written / f"{name}.yaml").write_text(text)
         self.git("add", "-A")
         self.git("commit", "-q", "--allow-empty", "-m", "Change conf")
         return self.git("rev-parse", "HEAD")

@@ -185,7 +185,7 @@ def test_a_dead_handler_of_alarms_holds_up_no_other_admin() -> None:
     sender.close()
 
 
-def test_a_handler_of_alarms_that_fails_keeps_no_other_from_telling_admin() -> None:
+def test_a_failing_handler_of_alarms_does_not_stop_other_handlers_admin() -> None:
     tries: list[Alarm] = []
     reported: list[Alarm] = []
 

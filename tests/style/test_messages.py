@@ -1,16 +1,41 @@
-"""Messages name the command `sluice`, as it is called after an installation, and use the words of docs/glossary.md."""
+"""Messages name the command `sluice`, as it is called after an installation. Messages and names use the words of docs/glossary.md."""
 
 import ast
 import functools
 import re
 from collections.abc import Iterator
 
-from tests.style.sources import checkout_sources
+from tests.style.replaced_words import as_prose, count_words, replaced_words
+from tests.style.sources import BENCHMARKS, PRODUCT, ROOT, Source, checkout_sources
 
 # Texts about things that only a checkout has: its script.
 OF_A_CHECKOUT = ("clone the repository and use its ./sluice", "in a checkout: ")
 REPLACED = re.compile(r"\b(told|asked|anew|wish|runway|mend|lengthen)\b")
 WORDS_MIN = 4  # Literals with fewer words are names, patterns and keys.
+# Replaced words that names also use with a plain meaning: locks are held, JSON has documents, SQL has words, buffers have room and grow,
+# processors have lanes. A machine cannot tell which meaning a name has.
+ALSO_PLAIN = frozenset(
+    {"held", "lane", "feed", "grow", "texts", "documents", "hands", "outside", "room", "lives", "letter", "word"}
+)
+FORMS = ("ask", "tell", "bring", "younger")  # Forms of replaced words that are not regular.
+# Names whose word has another meaning than the replaced one, or that somebody else chose.
+ALLOWED = frozenset(
+    {
+        # In the product: mirrors of Debian. In conf/: the former name of a setting, which is refused.
+        *("mirror", "mirrors"),
+        # Customers of the demo place orders, and hypothesis counts the places of decimals.
+        *("_place_order", "placed_at", "places"),
+        # A method of Python's files.
+        "tell",
+        # The former key of a record that is still read.
+        "place",
+        # The former name of a setting, and that of a package. Both are refused.
+        *("runway_hours_min", "src/sluice/lake_cut.py"),
+        "test_admin_a_file_is_put_in_place_once_conf_is_right_with_it",
+        "test_ddl_a_type_is_widened_in_place",
+    }
+)
+KEY = re.compile(r"[A-Za-z0-9_.:#/-]+")  # A literal that is a name: of a metric, a key, a column, a log event.
 
 
 @functools.cache
@@ -42,4 +67,34 @@ def test_a_message_has_no_word_that_the_glossary_replaces() -> None:
         for location, text in messages()
         if len(text.split()) >= WORDS_MIN and REPLACED.search(text) and " = " not in text
     ]
+    assert not found
+
+
+def names_of(source: Source) -> Iterator[str]:
+    """Yields the names that a file defines or uses: its path, identifiers, and in the product also literals that are names."""
+    yield source.name
+    for node in source.nodes(ast.Name, ast.Attribute, ast.arg, ast.keyword, ast.FunctionDef, ast.ClassDef, ast.alias):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.alias(name=name):
+                yield name
+    if source.name.split("/")[0] in PRODUCT:
+        literals = (node.value for node in source.nodes(ast.Constant) if isinstance(node, ast.Constant))
+        yield from (text for text in literals if isinstance(text, str) and KEY.fullmatch(text))
+
+
+def test_a_name_has_no_word_that_the_glossary_replaces() -> None:
+    words = [*(word for word in replaced_words(ROOT) if word not in ALSO_PLAIN), *FORMS]
+    spellings = (
+        form.replace(" ", "_?") for word in words for form in (rf"(?<![a-z]){word}", word.title(), word.upper())
+    )
+    likely = re.compile("|".join(spellings))  # Most files have none of these, and need not be parsed.
+    found = {
+        (source.name, name): wrong
+        for source in checkout_sources((*PRODUCT, "src", BENCHMARKS, "tests"))
+        if likely.search(source.text) or likely.search(source.name)
+        for name in set(names_of(source)) - ALLOWED
+        if likely.search(name) and (wrong := [*count_words(words, as_prose(name))])
+    }
     assert not found

@@ -84,12 +84,12 @@ def test_code_that_is_gone_is_there_again(room: Room) -> None:
         assert {code.read_text() for code in room.code.values()} == {""}, "nothing said what it was made from"
 
 
-def test_a_checkout_takes_what_another_one_compiled_or_ran_besides(
+def test_a_checkout_takes_the_kernels_that_another_one_compiled_or_ran(
     room: Room, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     room.compile()
-    besides = room.code["rows"].with_name("rows.find-1.py311.2.nbc")
-    besides.write_text("for other types")
+    unused_code = room.code["rows"].with_name("rows.find-1.py311.2.nbc")
+    unused_code.write_text("for other types")
     kernels.keep_kernels(room.cache)
     other = Room(tmp_path / "other")
     for name, value in (
@@ -102,7 +102,7 @@ def test_a_checkout_takes_what_another_one_compiled_or_ran_besides(
     (other.folder / "scan_state.py").write_text("AT = 2\n")
     assert other.compile()
     assert other.compiled == ["scan"], "it has other constants here"
-    assert (other.folder / "__pycache__" / besides.name).read_text() == "for other types"
+    assert (other.folder / "__pycache__" / unused_code.name).read_text() == "for other types"
     assert not list(other.folder.glob("__pycache__/*.nbc.*"))
 
 

@@ -151,7 +151,7 @@ def test_a_table_whose_setting_was_changed_back_while_it_was_stopped_resumes(tmp
     assert len(may_resume(table(), tmp_path, {}, requests(tmp_path), meta)) == 1
 
 
-def test_a_record_from_before_shapes_were_kept_counts_as_made_under_the_settings_of_now(tmp_path: Path) -> None:
+def test_a_record_without_a_shape_counts_as_written_with_the_current_settings(tmp_path: Path) -> None:
     meta, soft = MemoryLedger(), table(deletes="soft")
     starts(tmp_path, meta, soft)
     record = json.loads((tmp_path / "filters.json").read_text())

@@ -17,9 +17,9 @@ from sluice.cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
 from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRecord
 from sluice.cdc_engine.table_meta.history.kept.repository import WITHOUT_IT, HistoryRecord, holding
 
-FORMAT = 1
+FORMAT = 2
 PREFIX, HEAD = "schema-", "schema-head"
-TEXT_BYTES_MAX = 400_000  # The maximum size of a chunk in bytes. Only a chunk with a single record can be larger.
+CHUNK_BYTES_MAX = 400_000  # The maximum size of a chunk in bytes. Only a chunk with a single record can be larger.
 TRIES_MAX = 10
 
 
@@ -37,7 +37,7 @@ class RepositoryHead:
 
     def to_text(self) -> str:
         what = {"what": "schema history", "format": FORMAT}
-        return json.dumps({**what, "generation": self.generation, "texts": self.chunks})
+        return json.dumps({**what, "generation": self.generation, "chunks": self.chunks})
 
     def name(self, number: int) -> str:
         return f"{PREFIX}{self.generation:06d}-{number:08d}"
@@ -140,7 +140,7 @@ class SharedRepository:
                 raise ValueError(
                     f"the record has format {record['format']}, and this version of Sluice reads format {FORMAT}"
                 )
-            return RepositoryHead(int(record["generation"]), int(record["texts"]), kept.version)
+            return RepositoryHead(int(record["generation"]), int(record["chunks"]), kept.version)
         except (ValueError, KeyError, TypeError) as error:
             raise MetaError(
                 f"{self} cannot be read ({error}): run the version of Sluice that wrote the schema history, "
@@ -165,7 +165,7 @@ def _chunks(records: Iterable[HistoryRecord]) -> Iterator[str]:
     size = 0
     for record in records:
         line = record.to_line()
-        if lines and size + len(line) > TEXT_BYTES_MAX:
+        if lines and size + len(line) > CHUNK_BYTES_MAX:
             yield b"".join(lines).decode()
             lines, size = [], 0
         lines.append(line)

@@ -57,8 +57,8 @@ def test_ha_who_held_the_lease_before_adds_nothing() -> None:
 def test_ha_a_crash_amid_a_write_leaves_all_of_it_or_nothing(
     how: str, at: int, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write has two texts and their head. The next writer overwrites texts that do not count."""
-    monkeypatch.setattr(shared_repository, "TEXT_BYTES_MAX", 1)
+    """A write has two chunks and their head. The next writer overwrites chunks that do not count."""
+    monkeypatch.setattr(shared_repository, "CHUNK_BYTES_MAX", 1)
     documents = Broken()
     SharedRepository(documents, token=1).append([record(1)])
     broken, given = SharedRepository(documents, token=2), [record(2), record(3)]
@@ -89,7 +89,7 @@ def test_ha_what_nobody_answered_about_did_not_happen_for_who_wrote_it(kept: boo
 
 
 def test_ha_a_reader_during_a_write_sees_one_history_or_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compaction removes the texts that the reader was about to read."""
+    """Compaction removes the chunks that the reader was about to read."""
     documents = MemoryRecordStore()
     writer = SharedRepository(documents, token=1)
     writer.append([record(1), record(2)])
@@ -114,11 +114,11 @@ def test_ha_a_history_that_is_not_understood_is_refused() -> None:
         read_again(documents)
     kept = documents.read(HEAD)
     assert kept is not None
-    newer = json.dumps({**json.loads(kept.text), "format": 2, "more": "fields"})
+    newer = json.dumps({**json.loads(kept.text), "format": 3, "more": "fields"})
     documents.write(HEAD, newer, version=kept.version, token=1)
     with pytest.raises(
         MetaError,
-        match=r"the record has format 2, and this version of Sluice reads format 1.*run the version of Sluice that",
+        match=r"the record has format 3, and this version of Sluice reads format 2.*run the version of Sluice that",
     ):
         writer.append([record(2)])
     documents.remove(HEAD)
@@ -128,7 +128,7 @@ def test_ha_a_history_that_is_not_understood_is_refused() -> None:
 
 
 def test_ha_who_stood_still_after_a_replacement_leaves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old process has replaced the history and continues with the removal of the old texts, after its successor did so too."""
+    """The old process has replaced the history and continues with the removal of the old chunks, after its successor did so too."""
     store = MemoryRecordStore()
     old, new = SharedRepository(store, token=1), SharedRepository(store, token=2)
     old.load()

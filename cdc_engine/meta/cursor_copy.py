@@ -21,7 +21,7 @@ AWAY_SECONDS = 1.0  # How long to wait before the next attempt, after ZooKeeper 
 CLOSE_SECONDS_MAX = 15.0
 
 
-class MirroredMeta:
+class CursorCopyingMeta:
     """A `MetaManager` that also copies the cursor. `kept` stores the ledger. `write` writes the copy for other programs, and raises
     MetaError if it cannot be written. `write` is called every `period_seconds`, or after each change if `period_seconds` is 0.
     """
