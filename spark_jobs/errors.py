@@ -1,5 +1,4 @@
-"""The errors that a merge raises. All of them can be pickled. Each message is one sentence without secrets that says what happened, where,
-and what to do.
+"""The errors that a merge raises. All of them can be pickled. Each message says what happened, where, and what to do, and has no secrets.
 
 SparkJobError
 ├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
@@ -59,10 +58,10 @@ class LostCommitError(TableError):
 
     def __init__(self, table: str, path: str, before: int) -> None:
         reason = (
-            f"the log of the Delta table {path} has a commit of another writer instead of the commit of this "
-            f"run after version {before}. Several Spark servers that write one lake in S3 can cause this. Use "
-            "one Spark server (see `sluice check`), and restart this server, because its memory may differ "
-            "from the log; Sluice tries again"
+            f"after version {before}, the log of the Delta table {path} has a commit of another writer instead of "
+            "the commit of this run. Sluice tries again. If that fails too, several Spark servers may write the "
+            "lake without conditional commits (see `sluice check`). Use one Spark server, and restart it, because "
+            "its memory may differ from the log"
         )
         super().__init__(table, reason, own=False)
 

@@ -25,6 +25,7 @@ from sluice.batch_manifest.values import (
     StagedTable,
     TruncateSegment,
 )
+from sluice.object_stores.files import is_in_store
 from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError
@@ -36,11 +37,18 @@ from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless
 from sluice.spark_jobs.tables import alteration_steps
 from sluice.spark_jobs.tables.alterations import AlterationPlan
 from sluice.spark_jobs.tables.commit_record import CommitCounts, commit_record, maintenance_record
-from sluice.spark_jobs.tables.delta_table import DeltaTable, schema_statements, wanted_columns
+from sluice.spark_jobs.tables.delta_table import (
+    MAPPING_PROPERTY,
+    DeltaTable,
+    new_properties,
+    schema_statements,
+    wanted_columns,
+)
 from sluice.spark_jobs.tables.exact_bounds import fix_bounds
+from sluice.spark_jobs.tables.new_table import Contents, first_commit
 from sluice.spark_jobs.tables.renamed_table import Origins, take_over
 from sluice.spark_jobs.tables.retyped_table import retype
-from sluice.spark_jobs.tables.table_in_store import clear_path
+from sluice.spark_jobs.tables.table_in_store import clear_path, make_empty
 from sluice.spark_jobs.targets.casting import INTEGERS
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
@@ -282,12 +290,28 @@ class _TableMerge:
         def due() -> list[str]:
             return schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
 
+        def check(table: DeltaTable) -> None:
+            if not table.snapshot.exists and is_in_store(table.path):
+                self._create_in_store(wanted, key)
+            # Another run may have created the table at the same moment, so its owner is checked again.
+            refuse_other_owner(table, self.writer, None)
+
         if not self.table.snapshot.exists:
             clear_path(self.table.name, self.table.path, self.table.storage_options, self.session.fence)
-        # Another run may have created the table at the same moment, so its owner is checked again.
-        alteration_steps.alter(
-            self.session, self.table, due, lambda table: refuse_other_owner(table, self.writer, None)
-        )
+        alteration_steps.alter(self.session, self.table, due, check)
+
+    def _create_in_store(self, wanted: tuple[LakeColumn, ...], key: tuple[str, ...]) -> None:
+        """Creates the table after Spark's CREATE TABLE has done nothing, because an attempt that was killed has left a directory."""
+        properties = new_properties(self.target, wanted, key, self.writer.owner.to_text())
+        if self.target.layout or MAPPING_PROPERTY in properties or self.session.defaults_of_tables():
+            why = (
+                f"Spark does not create the Delta table {self.table.path}, because an attempt that was killed has left "
+                "an empty directory at this path; remove this directory from the store, then Sluice creates the table"
+            )
+            raise TableError(self.table.name, why)
+        commit = first_commit(wanted, properties, Contents())
+        make_empty(self.table.name, self.table.path, commit, self.table.storage_options, self.session.fence)
+        self.table.refresh()
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
         """Makes one Delta commit and returns its counts, which are empty if the table already has the transaction."""

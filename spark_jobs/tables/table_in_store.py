@@ -1,8 +1,12 @@
 """Creates a Delta table in an object store: its files are uploaded or copied into the table's folder, then one conditional commit names
-them. `snapshot.whole_files` calls this module. `merging.merge` calls `clear_path` before it creates a table.
+them. `snapshot.whole_files` calls this module. `merging.merge` calls `clear_path` before it creates a table, and `make_empty` if Spark did
+not create it.
 
 A folder without a commit is not a table, so readers see no table or the whole table. If a run is killed before the commit, its files stay,
 and whoever creates the table next removes them, because Spark would take a folder with files for an existing table.
+
+Spark also takes an empty directory for an existing table. Its clients of stores make objects with the names of the log's directories
+before the first commit, and an attempt that is killed in between leaves these objects. pyarrow and obstore cannot remove them.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.tables.new_table import FIRST_COMMIT
 
 UPLOADED = re.compile(r"snapshot-[0-9a-f]{12}-[0-9a-f]{32}-\d{5,}\.zstd\.parquet")
+# Matches what a killed attempt of Spark leaves before its commit: objects of the log's directories, and a commit with a temporary name.
+BEFORE_COMMIT = re.compile(rf"{LOG}(/_staged_commits|/\.[^/]+\.tmp)?")
 
 
 class FilesOfAttempt(Protocol):
@@ -40,7 +46,7 @@ def uploaded_name(snapshot_id: str, attempt: str, number: int) -> str:
 
 def left_files(names: Iterable[str]) -> frozenset[str]:
     """Returns the files that killed attempts left in a folder, or none if the folder is a table. `names` are all files of the folder."""
-    names = tuple(names)
+    names = tuple(name for name in names if not BEFORE_COMMIT.fullmatch(name))
     if any(name.startswith(f"{LOG}/") for name in names):
         return frozenset()
     return frozenset(name for name in names if UPLOADED.fullmatch(name))
@@ -59,6 +65,25 @@ def clear_path(name: str, path: str, storage_options: Mapping[str, str], fence: 
         raise TableError(name, why, own=False) from error
 
 
+def make_empty(name: str, path: str, commit: str, storage_options: Mapping[str, str], fence: Fence) -> None:
+    """Writes the first commit of an empty table, unless there is one. `commit` is its text. Raises TableError if the folder has other files
+    than those of attempts that were killed, if the store fails, or if the run may no longer write.
+    """
+    folder = StoreFolder(path, storage_options)
+    try:
+        if not TableInStore(name, folder, fence).clear():
+            why = (
+                f"Spark does not create the Delta table {path}, because this folder has files of another program; "
+                "move them away, then Sluice creates the table"
+            )
+            raise TableError(name, why)
+        fence.check(name)
+        folder.put_new(f"{LOG}/{FIRST_COMMIT}", commit.encode())
+    except StoreError as error:
+        why = f"the first commit of the Delta table {path} cannot be written: {error}; Sluice tries again"
+        raise TableError(name, why, own=False) from error
+
+
 @dataclasses.dataclass(frozen=True)
 class TableInStore:
     """The path of a new table "database.table" (`name`) in an object store. `folder` is the table's folder."""
@@ -73,7 +98,7 @@ class TableInStore:
         Lists the files before it checks the fence. So every listed file is older than the files that another run writes after it took the
         lock. If this run is paused between the check and the removal, it removes no file of a table that another run creates meanwhile.
         """
-        names = set(self.folder.sizes())
+        names = {name for name in self.folder.sizes() if not BEFORE_COMMIT.fullmatch(name)}
         if left := left_files(names):
             self.fence.check(self.name)
             self.folder.remove_files(left)

@@ -1,4 +1,4 @@
-"""Tests Spark in each kind of store: a run that is killed during a MERGE, OPTIMIZE and VACUUM."""
+"""Tests Spark in each kind of store: a run that is killed during a MERGE, a CREATE TABLE that was killed, OPTIMIZE and VACUUM."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from sluice.spark_jobs.maintain import rule
 from sluice.spark_jobs.maintain.tables import MaintainedTable, optimize, vacuum
 from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.table_owner import Owner
+from sluice.spark_jobs.tables.new_table import ENGINE_INFO
+from sluice.spark_jobs.targets.layout import Layout
 from tests.spark.conftest import Lake
 from tests.spark.small.test_kill_fault import (
     AFTER,
@@ -73,6 +75,23 @@ def test_store_fault_a_merge_by_spark_whose_run_is_killed_is_finished_by_the_nex
     require_all_once(store_lake)
     assert all(each.skipped for each in store_lake.merge_staged(directory, BOTH).values())
     require_all_once(store_lake)
+
+
+@pytest.mark.found
+def test_store_fault_a_table_is_created_where_a_killed_create_table_left_directories(store_lake: Lake) -> None:
+    """Defect 72: a run was killed between the directories of a log and its first commit. Spark took the directories for the table, so each
+    later CREATE TABLE IF NOT EXISTS did nothing, and each merge ended with "a commit of another writer".
+    """
+    first = {"shop.log": [Changes(LOG, FIRST)]}
+    store_lake.merge(first)
+    folder = StoreFolder(store_lake.path("shop.log"), store_lake.storage_options)
+    folder.remove_files([name for name in folder.sizes() if "." in name])  # The objects of directories stay.
+    with pytest.raises(MergeError, match="has left an empty directory at this path"):
+        store_lake.merge(first, layout=Layout(partition_by=("name",)))
+    assert store_lake.merge(first)["shop.log"].rows_inserted == len(FIRST)
+    assert store_lake.log("shop.log").history()[-1]["engineInfo"] == ENGINE_INFO
+    later = [Changes(LOG, [Image(INSERT, 91, {"id": 9, "name": "later"})])]
+    assert store_lake.merge({"shop.log": later})["shop.log"].rows_inserted == 1
 
 
 def test_store_files_are_joined_by_optimize_and_the_former_ones_removed_by_vacuum(
