@@ -266,7 +266,7 @@ def policy_sentence(destination: DestinationConfig) -> str:
     def spoken(policy: dict[str, str]) -> str:
         waits = [kind for kind, plan in policy.items() if plan in {"hold", "stop"}]
         follows = [f"{kind} ({plan})" for kind, plan in policy.items() if kind not in waits]
-        return f"follows {', '.join(follows) or 'nothing'}; waits at {', '.join(waits) or 'nothing'}"
+        return f"made in the lake: {', '.join(follows) or 'none'}; left to an operator: {', '.join(waits) or 'none'}"
 
     general = destination.schema_changes.model_dump()
     own = {name: destination.schema_policy(*name.split(".", 1)) for name in sorted(destination.tables) if "." in name}

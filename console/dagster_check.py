@@ -64,7 +64,7 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
     elif not _limits_a_destination(settings):
         yield (
             f"concurrency.runs.tag_concurrency_limits has no limit 1 per unique value of {DESTINATION_TAG}, "
-            "so waiting runs of one destination take places of other runs; add this limit"
+            "so runs of one destination that wait for each other take slots of other runs; add this limit"
         )
     for former in sorted({str(each.get("key")) for each in _limits(settings)} & FORMER_TAGS.keys()):
         yield (

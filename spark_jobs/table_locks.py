@@ -164,7 +164,7 @@ class _HeldLock:
         try:
             held = self.lock.confirm()
         except Exception as error:
-            return f"whether this run still has the lock of the Delta table {self.path} is unknown: {first_line(error)}"
+            return f"this run cannot confirm that it still has the lock of the Delta table {self.path}: {first_line(error)}"
         return "" if held else self._was_lost()
 
     def _was_lost(self) -> str:

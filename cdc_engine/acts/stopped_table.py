@@ -59,9 +59,9 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
         if f"{stop.database}.{stop.table}" == table:
             if position and str(stop.position) != position:
                 raise ActRefusedError(
-                    f"{table} of {directory.name} has stopped again, at {stop.position} in the state "
-                    f"{stop.state} ({stop.reason}), instead of at {position}; nothing was changed: decide "
-                    "about the new stop"
+                    f"nothing was changed: the decision is about the stop of {table} at {position}, and {table} of "
+                    f"{directory.name} is now stopped at {stop.position} in the state {stop.state} ({stop.reason}). "
+                    "Decide about the present stop"
                 )
             return stop
     snapshot = SnapshotRecords(directory).get(table)

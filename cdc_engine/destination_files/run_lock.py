@@ -103,7 +103,7 @@ def _why_not_writer(where: LedgerLocation, lock: Lock) -> str:
     try:
         return "" if lock.confirm() else _lost(where)
     except MetaError as error:
-        return f"whether this run still holds the run lock of {where.destination} is unknown: {error}"
+        return f"this run cannot confirm that it still holds the run lock of {where.destination}: {error}"
 
 
 def _lost(where: LedgerLocation) -> str:
@@ -142,12 +142,14 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
     def why_not() -> str:
         try:
             return (
-                "" if acquired_within(lock, seconds) else f"another run of {where.destination} is attached and drains"
+                ""
+                if acquired_within(lock, seconds)
+                else f"another run of {where.destination} already merges its batches (`runs: drain`)"
             )
         except MetaError as error:
             return (
-                f"whether another run of {where.destination} drains is unknown: {error}; if this lasts, check that the ledger's store "
-                "(`meta` in sluice.yaml) answers on this host"
+                f"this run cannot find out whether another run of {where.destination} drains: {error}; if this lasts, check that the "
+                "ledger's store (`meta` in sluice.yaml) answers on this host"
             )
 
     try:

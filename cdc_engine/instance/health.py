@@ -88,8 +88,8 @@ def _no_tick(vitals: Vitals) -> str:
     since = "since the engine started" if not vitals.ever_ticked else "since the last successful tick"
     if vitals.tick_failed and vitals.tick_failed_seconds <= limits.TICK_FAILED_SECONDS_MAX:
         return (
-            f"the ticks of the sensor {vitals.destination}_engine fail, none has succeeded for "
-            f"{_age(vitals.tick_seconds)} {since}, so nothing is merged: Dagster's daemon runs, and the "
+            f"the ticks of the sensor {vitals.destination}_engine have failed for {_age(vitals.tick_seconds)} "
+            f"{since}, so nothing is merged: Dagster's daemon runs, and the "
             f"newest tick failed {_age(vitals.tick_failed_seconds)} ago with {vitals.tick_failed}; the "
             "sensor's page in Dagster's UI has the whole error, and Dagster tries the ticks again without a "
             "restart"

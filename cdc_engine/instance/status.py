@@ -113,7 +113,8 @@ class GroupFigures:
         ]
         apart = self.clocks_differ_seconds
         clocks = (
-            f"the clocks of its sources differ by {apart:.1f} s, and so does the order between them: set them by NTP"
+            f"the clocks of the group's sources differ by {apart:.1f} s, so transactions of different members may be up to "
+            f"{apart:.1f} s out of order: synchronize the clocks by NTP"
         )
         return (*away, *silent, *((clocks,) if apart > CLOCKS_DIFFER_SECONDS_MAX else ()))
 

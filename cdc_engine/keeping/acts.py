@@ -48,7 +48,9 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
         return Outcome(destination=name, act="stop", done=True, message=f"{name} did not run; {stays}")
     if _until(lambda: holder_of(directory) is None, seconds):
         return Outcome(destination=name, act="stop", done=True, message=f"{name} is stopped; {stays}")
-    return _not_yet(name, "stop", f"the stop of {name} is requested, and {_who(ran)} still runs its engine; {stays}")
+    return _not_yet(
+        name, "stop", f"the stop of {name} is requested, but {_who(ran)} has not ended its engine yet; {stays}"
+    )
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:

@@ -166,7 +166,8 @@ def get_or_start(destination: str) -> Engine:
     left = _left.get(destination, 0.0) - time.monotonic()
     if left > 0:
         raise LeaseLostError(
-            f"{destination} was released here by an operator and is left to other hosts; this one may have it again in {left:.0f} s"
+            f"an operator released {destination} on this host, so another host can take it over; this host starts it again in "
+            f"{left:.0f} s if no other host has it"
         )
     with _lock:
         slot = _slots.setdefault(destination, EngineSlot(destination, functools.partial(_make, destination)))

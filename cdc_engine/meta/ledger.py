@@ -319,7 +319,7 @@ class Ledger:
         before = there.state if there else TableState.FLOWING
         if not table_follows(before, stopped.state):
             raise MetaError(
-                f"the table {stopped.database}.{stopped.table} is {before}, so the state cannot become {stopped.state}"
+                f"the table {stopped.database}.{stopped.table} is in the state {before}, which cannot change to {stopped.state}"
             )
         return dataclasses.replace(
             self, stopped_tables=tuple(stopped if each == there else each for each in self.stopped_tables)

@@ -58,9 +58,9 @@ def refilled(
     if unknown or not comes_before(cursor.file, first) or purged.contains(taken):  # type: ignore[arg-type]
         return ""
     return (
-        f"{cursor.file}, which the engine read, no longer exists, and the first existing file {first} begins "
-        f"after {purged or 'no GTIDs'}: so the transactions {taken}, which the engine read, are not from "
-        "before that file. The server was reset or restored and has used these GTIDs again"
+        f"the engine read the transactions {taken} up to {cursor.file}, and the server no longer has this file. The "
+        f"server's first file {first} begins after {purged or 'no GTIDs'}, so it does not continue these transactions: "
+        "the server was reset or restored, and has used these GTIDs again"
     )
 
 

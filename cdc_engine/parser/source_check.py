@@ -109,8 +109,8 @@ def filtered_binlog_sentence(facts: ServerFacts) -> str:
     what = f"binlog_do_db is {logged}" if logged else f"binlog_ignore_db is {unlogged}"
     left_out = "other databases" if logged else "these databases"
     return (
-        f"{what}: the binlog lacks the rows of {left_out}. It also lacks each TRUNCATE and ALTER, of any database, that a session runs "
-        f"while it uses one of {left_out}, and Sluice does not notice that. Remove the option, and restart the server"
+        f"{what}: the binlog lacks the rows of {left_out}. It also lacks each TRUNCATE and ALTER, also of captured tables, that a "
+        f"session runs after USE of one of {left_out}, and Sluice cannot notice this. Remove the option, and restart the server"
     )
 
 

@@ -168,14 +168,14 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
             _refuse_if_lost(events, going_on, why)
     if why:
         where = {"directory": str(events.directory), "read_again_from": str(going_on.begin)}
-        log.warning("stored_thrown_away", why=why, **where)
+        log.warning("stored_events_discarded", why=why, **where)
         events.begin(going_on.begin)
         return events.reader_at_end()
     events.go_on()
     found = events.reader_at(going_on.begin)
     if found is None:
         raise RuntimeError(f"the events at {going_on.begin} were found, and no longer exist")
-    log.info("stored_taken_up", directory=str(events.directory), begin=str(going_on.begin), end=str(events.end))
+    log.info("stored_events_continued", directory=str(events.directory), begin=str(going_on.begin), end=str(events.end))
     return found[0]
 
 

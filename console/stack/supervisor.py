@@ -58,8 +58,8 @@ class StackPart(Protocol):
 
 
 class State(enum.Enum):
-    WAITING = "waits for its time or for other parts"
-    STARTING = "was begun, does not answer yet"
+    WAITING = "waits for other parts, or for the end of a pause"
+    STARTING = "has started, but does not answer yet"
     READY = "answers, or is done"
 
 
@@ -133,7 +133,7 @@ def _failure(part: StackPart, ended: str) -> str:
     """Returns a sentence about a failed part: how it failed, the cause if it is known, and the last lines of its log."""
     how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
     cause = SIGNALS.get(ended)
-    log = f": {cause}; its log {part.log} is not the reason and ends" if cause else f"; {part.log} ends"
+    log = f": {cause}; the reason is not in its log {part.log}, which ends" if cause else f"; {part.log} ends"
     return f"{SHOWN.get(part.name, f'The {part.name}')} {how}{log}: {last_lines(part.log)}"
 
 

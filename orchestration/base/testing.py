@@ -301,7 +301,7 @@ class FakeFiles:
 
         def why_not() -> str:
             self.drained_by = 0 if self.drained_by is None else self.drained_by
-            return "" if self.drained_by == 0 else "another run is attached and drains"
+            return "" if self.drained_by == 0 else "another run already merges its batches (`runs: drain`)"
 
         why_not()
         try:

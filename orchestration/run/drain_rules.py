@@ -38,7 +38,7 @@ class Attached:
 def why_leave(run: Attached) -> str:
     """Returns why the run takes no further batch, as the end of a sentence. Returns "" if the run takes another batch."""
     if run.seconds >= run.seconds_max:
-        return f"the run has been attached for {run.seconds:.0f} s, and another run replaces it"
+        return f"the run has merged batches for {run.seconds:.0f} s, the limit of `drain`, and another run replaces it"
     if run.idle_seconds >= run.idle_seconds_max:
         return f"no changes arrived for {run.idle_seconds:.0f} s"
     return ""

@@ -104,7 +104,7 @@ class LakeWatch:
         # The earlier findings are dropped after any error, because they may no longer be true.
         except Exception as error:
             self._troubles = (
-                f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; Sluice tries again",
+                f"Sluice cannot check whether other programs changed the Delta tables: {self._shown(error)}; Sluice tries again",
             )
         finally:
             now = time.monotonic()
@@ -143,7 +143,7 @@ class LakeWatch:
             # Any error here must not hide the findings about the other tables.
             except Exception as error:
                 sentences.append(
-                    f"the Delta table of {name} cannot be watched for changes by others: {self._shown(error)}"
+                    f"the Delta table of {name} cannot be watched for changes by other programs: {self._shown(error)}"
                 )
             # Removing and adding the table moves it to the end, behind the tables that have waited longer.
             self._looked.pop(name, None)

@@ -406,7 +406,7 @@ class Play:
             if values != before:
                 raise _error(
                     cascade,
-                    f"whether the server considers {values!r} and {before!r} equal (collation) is unknown",
+                    f"the server's collation decides whether {values!r} equals {before!r}, and Sluice does not know its decision",
                 )
             if cascade.doubt:
                 raise _error(cascade, cascade.doubt)

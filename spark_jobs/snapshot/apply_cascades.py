@@ -84,9 +84,9 @@ def given_again(events: Sequence[Event]) -> str:
                 and _values(cascade.columns, cascade.referenced, event.new or {}, shared) in gone[columns, shared]
             ):
                 return (
-                    f"the foreign key {cascade.name} gave rows of the table a value during the snapshot that "
-                    f"rows of {cascade.parent_name} no longer had, so whether a row was read with the old or "
-                    "the new value is unknown"
+                    f"during the snapshot, the foreign key {cascade.name} gave rows of the table a value that rows of "
+                    f"{cascade.parent_name} had had before, so Sluice does not know whether the snapshot read a row before "
+                    "or after this change"
                 )
         for columns in every:
             shared = tuple(name for name in cascade.columns if name in columns)

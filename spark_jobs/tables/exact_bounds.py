@@ -109,8 +109,8 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
             by_deltalake = list(pool.map(lambda each: _is_of_deltalake(path, each, storage_options), chosen))
     except (OSError, pa.ArrowException, StoreError) as error:
         why = (
-            f"a file of the Delta table {path} cannot be read, so whether the minimum and maximum of its columns "
-            f"are exact is unknown: {error}"
+            f"a file of the Delta table {path} cannot be read ({error}), so Sluice does not know whether the minimum and "
+            "maximum of its columns are exact"
         )
         raise TableError(name, why, own=False) from error
     return tuple(each for each, inexact in zip(chosen, by_deltalake, strict=True) if inexact)

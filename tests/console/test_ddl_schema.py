@@ -131,5 +131,5 @@ def test_ddl_a_tables_policies_override_those_of_its_destination(directory: Path
         ("new_column", "stop", "hold"),
     ]
     sentence = policy_sentence(shop)
-    assert "waits at convert, key, drop_partition; shop.log: follows" in sentence
+    assert "left to an operator: convert, key, drop_partition; shop.log: made in the lake" in sentence
     assert "shop.calm" not in sentence

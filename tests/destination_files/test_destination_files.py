@@ -118,7 +118,7 @@ def test_one_run_drains_at_a_time(tmp_path: Path) -> None:
         assert destination_files.drain_lock_held(tmp_path)
         assert not destination_files.run_lock_held(tmp_path), "it holds up nobody"
         with destination_files.drain_lock(tmp_path, 0.0) as another:
-            assert "is attached and drains" in another()
+            assert "already merges its batches" in another()
         assert destination_files.drain_lock_held(tmp_path)
     assert not destination_files.drain_lock_held(tmp_path)
 
@@ -132,8 +132,8 @@ def test_a_run_that_gets_no_answer_of_the_drain_locks_store_says_so(
     monkeypatch.setattr(FileLock, "try_acquire", away)
     with destination_files.drain_lock(tmp_path) as why_not:
         why = why_not()
-    assert "is unknown: the lock of shop in ZooKeeper zk1:2181 cannot be taken" in why
-    assert "another run is attached" not in why
+    assert "drains: the lock of shop in ZooKeeper zk1:2181 cannot be taken" in why
+    assert "already merges its batches" not in why
     assert "check that the ledger's store (`meta` in sluice.yaml) answers" in why
 
 

@@ -487,5 +487,5 @@ def test_ha_a_fence_that_nobody_answers_refuses(shared: LedgerLocation, monkeypa
         with monkeypatch.context() as patch:
             for kind in (BeatLock, ZooKeeperLock):
                 patch.setattr(kind, "confirm", mock.Mock(side_effect=NotSharedError("no server answers")))
-            assert "whether this run still holds the run lock" in fence()
+            assert "cannot confirm that it still holds the run lock" in fence()
         assert fence() == ""

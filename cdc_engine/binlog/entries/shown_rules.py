@@ -111,7 +111,7 @@ class ShownRules:
             ]
         except TableStoppedError as error:
             raise ConsumerStoppedError(
-                f"whether rows of {self._decoder.version.name} are captured is unknown: {error.reason}"
+                f"conf/ selects rows of {self._decoder.version.name}, and the condition cannot be evaluated: {error.reason}"
             ) from None
         return np.concatenate(met) if met else np.zeros(0, bool)
 

@@ -38,8 +38,8 @@ class FileTrack:
         """
         if self.created and created and created != self.created:
             raise self._refuse(
-                f"{self.file} was created at {created}, and the file of this name that was read before was "
-                f"created at {self.created} (seconds since 1970)"
+                f"{self.file} was created at {created} (seconds since 1970), but the engine has read a file of this "
+                f"name that was created at {self.created}"
             )
         self._described, self.created = True, created or self.created
         new, self._handed_out = self.file != self._handed_out, self.file
@@ -50,10 +50,10 @@ class FileTrack:
         reconnects. At the start of a stream, the error is PositionLostError.
         """
         if self._described:
-            return FilesRenumberedError(f"{what}: the numbers of the server's binlog files began again")
+            return FilesRenumberedError(f"{what}: the server numbers its binlog files from the beginning again")
         return PositionLostError(
-            f"{what}: the numbers of the server's binlog files began again (reset, rebuilt or restored). "
-            "Re-snapshot the tables and start at the latest position"
+            f"{what}: the server numbers its binlog files from the beginning again, because its binlog was reset, or the "
+            "server was rebuilt or restored. Re-snapshot the tables and start at the latest position"
         )
 
 

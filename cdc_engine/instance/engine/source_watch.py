@@ -215,7 +215,7 @@ class SourceWatch:
         if unasked <= UNASKED_LOOKS_MAX * self._seconds:
             return ""
         return (
-            f"the end of the source's binlog could not be read for {unasked:.0f} s, so whether the engine has "
-            f"read the whole binlog is unknown: {self._unanswered}; the user needs a second connection "
+            f"the end of the source's binlog could not be read for {unasked:.0f} s ({self._unanswered}), so Sluice does not "
+            "know whether the engine has read the whole binlog; the user needs a second connection "
             "(max_user_connections) and REPLICATION CLIENT"
         )

@@ -164,7 +164,7 @@ class Failover:
         is read instead.
         """
         if self._broken:
-            return f"whether {self._reading} answers is not checked: {self._broken}"
+            return f"Sluice cannot check whether {self._reading} answers: {self._broken}"
         if self._beats.missed <= self._config.retries:
             return ""
         off = "`heartbeat.switch` is off: switch to another source with `sluice source switch`"

@@ -33,7 +33,7 @@ PLANS: Mapping[str, Mapping[str, str]] = {
         "apply": "the column is dropped, with its values (Delta column mapping)",
     },
     "rename": {
-        "apply": "the column is renamed (Delta column mapping: readers need to know it)",
+        "apply": "the column is renamed (Delta column mapping, which readers must support)",
         "new_column": (
             "a column of the new name is added with the values of the old column. The old column stays, and is "
             "NULL in rows written later"
@@ -41,10 +41,10 @@ PLANS: Mapping[str, Mapping[str, str]] = {
     },
     "widen": {
         "apply": (
-            "the column's type is widened in place (Delta type widening: readers need to know it), where Delta "
+            "the column's type is widened in place (Delta type widening, which readers must support), where Delta "
             "supports this change; otherwise the column is rewritten"
         ),
-        "rewrite": "the column is rewritten in the wider type (Delta column mapping: readers need to know it)",
+        "rewrite": "the column is rewritten in the wider type (Delta column mapping, which readers must support)",
     },
     "convert": {
         "apply": (

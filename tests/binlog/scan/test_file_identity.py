@@ -46,7 +46,7 @@ def test_identity_a_creation_that_was_not_known_is_learnt() -> None:
 
 @pytest.mark.parametrize("file", ["binlog.000006", "other.000008"])
 def test_identity_a_stream_that_goes_back_or_elsewhere_is_decided_again(file: str) -> None:
-    with pytest.raises(FilesRenumberedError, match="numbers of the server's binlog files began again"):
+    with pytest.raises(FilesRenumberedError, match="server numbers its binlog files from the beginning again"):
         amid_a_stream().rotate_to(file)
 
 
@@ -58,7 +58,7 @@ def test_identity_the_same_name_created_at_another_time_is_decided_again() -> No
 
 
 def test_identity_a_stream_that_begins_in_other_files_than_requested_is_lost() -> None:
-    with pytest.raises(PositionLostError, match="numbers of the server's binlog files began again"):
+    with pytest.raises(PositionLostError, match="server numbers its binlog files from the beginning again"):
         track().rotate_to("binlog.000001")
     with pytest.raises(PositionLostError, match="created at"):
         track().described(CREATED + 1)

@@ -222,7 +222,7 @@ CORNERS = {
             child("id int PRIMARY KEY, code varchar(9)", "(code) REFERENCES p (code) ON DELETE CASCADE"),
         ),
         changes=(ROWS[0], "INSERT INTO c VALUES (1, 'A'), (2, 'b')", "DELETE FROM p WHERE id = 1"),
-        stops={"c": "equal (collation) is unknown"},
+        stops={"c": "collation decides whether"},
     ),
     "names in ANSI quotes": Corner(
         tables=(PARENT,),

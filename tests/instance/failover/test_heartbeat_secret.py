@@ -49,7 +49,9 @@ def test_failover_a_secret_that_cannot_be_read_is_reported_and_never_counts_as_a
 ) -> None:
     watch = watch_of(tmp_path, monkeypatch, BY_FILE, BY_TLS)
     assert not any(watch.beat_safely() for _ in range(5))
-    assert watch.trouble().startswith("whether 127.0.0.1:1 answers is not checked: the password of root@127.0.0.1:1")
+    assert watch.trouble().startswith(
+        "Sluice cannot check whether 127.0.0.1:1 answers: the password of root@127.0.0.1:1"
+    )
     assert "cannot be read: No such file" in watch.trouble()
     (tmp_path / "secret").write_text(SECRET)
     assert not any(watch.beat_safely() for _ in range(2))
@@ -57,7 +59,7 @@ def test_failover_a_secret_that_cannot_be_read_is_reported_and_never_counts_as_a
     assert "127.0.0.1:2 cannot take over: it is asked" in watch.trouble()
     (tmp_path / "secret").unlink()
     assert not any(watch.beat_safely() for _ in range(5))
-    assert "is not checked" in watch.trouble()
+    assert "cannot check whether" in watch.trouble()
     assert address_in_use(tmp_path / "data" / "shop") == ""
     assert SECRET not in watch.trouble()
 
@@ -67,7 +69,7 @@ def test_failover_tls_files_that_cannot_be_read_never_count_as_a_failure_of_the_
 ) -> None:
     watch = watch_of(tmp_path, monkeypatch, BY_TLS, BY_FILE)
     assert not any(watch.beat_safely() for _ in range(5))
-    assert "is not checked: the TLS files for 127.0.0.1:2 cannot be used" in watch.trouble()
+    assert "answers: the TLS files for 127.0.0.1:2 cannot be used" in watch.trouble()
 
 
 @pytest.mark.servers
@@ -81,7 +83,7 @@ def test_failover_a_refused_password_never_counts_as_a_failure_of_the_source(
     watch = watch_of(tmp_path, monkeypatch, refused, BY_TLS)
     (tmp_path / "secret").write_text("old")
     assert not any(watch.beat_safely() for _ in range(5))
-    assert f"is not checked: rotated@127.0.0.1:{mysql80.port} was refused" in watch.trouble()
+    assert f"answers: rotated@127.0.0.1:{mysql80.port} was refused" in watch.trouble()
     (tmp_path / "secret").write_text("new")
     assert not any(watch.beat_safely() for _ in range(5))
     assert watch.trouble() == ""

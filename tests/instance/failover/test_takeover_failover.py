@@ -275,7 +275,7 @@ def test_failover_that_cannot_look_says_so(config: SluiceConfig, monkeypatch: py
     directory(config).mkdir(parents=True)
     (directory(config) / SOURCE_FILE).write_text("{")
     assert not watch.beat_safely()
-    assert "is not checked" in watch.trouble()
+    assert "cannot check whether" in watch.trouble()
     (directory(config) / SOURCE_FILE).unlink()
     assert not watch.beat_safely()
     assert watch.trouble() == ""

@@ -351,7 +351,7 @@ def test_what_the_engine_refuses_is_for_the_ticks_to_say(shop: Shop) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "idle_seconds", "why"),
-    [(0, 0, ""), (99, 9, ""), (100, 0, "attached for 100 s"), (50, 10, "no changes arrived for 10 s")],
+    [(0, 0, ""), (99, 9, ""), (100, 0, "merged batches for 100 s"), (50, 10, "no changes arrived for 10 s")],
 )
 def test_a_run_leaves_by_age_and_by_idleness(seconds: float, idle_seconds: float, why: str) -> None:
     run = Attached(seconds=seconds, idle_seconds=idle_seconds, idle_seconds_max=10, seconds_max=100)

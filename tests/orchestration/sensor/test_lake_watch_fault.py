@@ -140,7 +140,7 @@ def test_fault_a_look_that_breaks_says_so_and_the_next_one_looks(
         patched.setattr(LakeWatch, "_found", lambda *_: 1 / 0)
         watch.look([])
     assert watch.troubles() == (
-        "whether others changed the Delta tables cannot be checked: division by zero; Sluice tries again",
+        "Sluice cannot check whether other programs changed the Delta tables: division by zero; Sluice tries again",
     )
     clock.now += LAKE_WATCH_SECONDS
     watch.look([])
