@@ -81,7 +81,7 @@ class DestinationMerged:
         except MetaError:  # The store of the leases does not answer. Reading the ledger reports the error.
             return ""
         if holder is None or not holder.held:
-            return "no engine runs for this destination: start it with `sluice up`"
+            return "no engine runs for this destination: start the engine with `sluice up`"
         return _stopped_state(self._directory)
 
     def order_key(self, end: BinlogEnd) -> int | None:

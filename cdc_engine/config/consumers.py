@@ -54,8 +54,8 @@ class CanalServerConfig(RenderingConfig):
 
     transaction_entries: bool = Field(
         True,
-        description="Whether every transaction's beginning and end is sent. `false`: one every 5 s of the source's clock, or "
-        "once in 4096 transactions, so that a client's cursor moves.",
+        description="Whether every transaction's beginning and end is sent. `false`: only those of one transaction "
+        "in 5 s of the source's clock, or of one in 4096 transactions, so that a client's cursor moves.",
     )
     rows_query: bool = Field(
         False,

@@ -146,6 +146,6 @@ class AssetsOfDestination(AssetConfig):
     table_assets_max: int = Field(
         500,
         ge=0,
-        description="Tables up to which each is an asset of its own in Dagster. Above, the tables without an entry in `tables` "
-        "share one asset per database.",
+        description="Number of tables up to which each table is a separate asset in Dagster. If a destination has more, its tables "
+        "without an entry in `tables` share one asset per database.",
     )

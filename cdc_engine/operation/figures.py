@@ -221,7 +221,7 @@ def _groups(running: list[tuple[StatusSample, EngineStatus]]) -> Iterator[Metric
     labels = ["destination"]
     late = GaugeMetricFamily(
         "sluice_group_late_transactions",
-        "Transactions of all consumers of the group that arrived after later ones were handed out.",
+        "Transactions that arrived after later transactions had been handed out, over all consumers of the group.",
         labels=labels,
     )
     clocks = GaugeMetricFamily(

@@ -41,9 +41,9 @@ def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, A
     if options := _options(name, settings, report):
         found["options"] = options
     report.taken.append(
-        "canal.serverMode kafka: acks is all and the producer idempotent. An update that moves a row to "
-        "another partition is a delete there and an insert here, which keeps the order of each key; with "
-        "`key_changes: update` Sluice sends one update, as Canal does"
+        "canal.serverMode kafka: acks is all and the producer idempotent. Sluice sends an update that moves a row to another "
+        "partition as a delete and an insert, which keeps the order of each key; with `key_changes: update` Sluice sends one "
+        "update, as Canal does"
     )
     return found
 

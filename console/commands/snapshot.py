@@ -114,4 +114,4 @@ def cancel(destination: DestinationArgument, table: Name) -> None:
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
     acts.cancel(directory_of(config_now(), destination), table)
-    screen.print(f"{table}: the running engine ends its snapshot before the next batch", markup=False)
+    screen.print(f"{table}: the engine ends the snapshot of the table before it hands out the next batch", markup=False)

@@ -305,11 +305,7 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
-        return (
-            {},
-            None,
-            [f"{error}; while the ledger cannot be read, its cursor and the process that reads the source are unknown"],
-        )
+        return {}, None, [f"{error}; until then, the cursor and the reading process are unknown"]
 
 
 def _without_status(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:

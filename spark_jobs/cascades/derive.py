@@ -115,8 +115,8 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
         if name in raised or not raised & live
         else TableError(
             name,
-            f"foreign keys connect the table with {who}, and for {who} {NOT_FOUND}; Sluice merges the table "
-            "once the cause is corrected",
+            f"foreign keys connect the table with {who}, and the changes that foreign keys made to rows of {who} could not be "
+            "computed; Sluice merges the table once the cause is corrected",
             own=False,
         )
         for name in live

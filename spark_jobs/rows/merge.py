@@ -96,7 +96,7 @@ class StagedInterval:
         """
         act = self.backfill.kind
         if up_to > self.read_to:
-            why = f"the lake is at a later position than the end of what the {act} read; start the {act} again"
+            why = f"the lake is already after the position up to which the {act} read; start the {act} again"
             raise TableError(name, why, own=False)
         found = [table for batch in staged for table in batch.tables if table.name == name]
         if any(len(table.changes) != len(table.segments) for table in found):

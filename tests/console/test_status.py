@@ -300,7 +300,7 @@ def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path)
     location = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
     status = read_destination(DestinationDir.of(location), "shop", time.time())
     (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
-    assert "while the ledger cannot be read" in problem
+    assert "until then, the cursor" in problem
     assert "hidden" not in problem + repr(location)
 
 

@@ -61,7 +61,10 @@ def test_equality_the_command_distinguishes_equal_different_and_unknown(shelf: S
     done = RUNNER.invoke(app, ["equal", "shelf", "--settle-seconds", "0"])
     assert done.exit_code == 1
     assert "not known" in done.output
-    assert "the lake has nothing, and no engine runs for this destination: start it with `sluice up`" in done.output
+    assert (
+        "the lake has nothing, and no engine runs for this destination: start the engine with `sluice up`"
+        in done.output
+    )
 
     FileLedger(shelf.config.destination_dir("shelf")).update(
         lambda _: Ledger(ledger_id="0123456789ab", cursor=position)

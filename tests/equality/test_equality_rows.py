@@ -308,7 +308,7 @@ def test_equality_says_at_once_that_no_engine_runs(shelf: Shelf) -> None:
     waiting = DestinationMerged(shelf.config.destination_dir("shelf"), say=said.append, gone_seconds_max=0.0)
     found = shelf.one("t", waiting, settle_seconds=300.0)
     assert found.verdict is Verdict.UNDECIDED
-    assert "no engine runs for this destination: start it with `sluice up`" in found.reason
+    assert "no engine runs for this destination: start the engine with `sluice up`" in found.reason
     assert found.seconds < 60
 
 

@@ -34,7 +34,7 @@ from sluice.cdc_engine.store.prepared import forget_prepared
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, stable_snapshot
 from sluice.cdc_engine.table_meta.schema import is_of_users
 
-WHY = "the position was lost: which rows changed meanwhile is unknown"
+WHY = "the position was lost, so Sluice does not know which rows have changed since then"
 
 log = structlog.get_logger()
 

@@ -67,7 +67,7 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
     if column.default is None or _is_passed_over(column, column.default, session):
         if column.type.base in _BY_SERVER and not column.says_null and not session.explicit_timestamps:
             raise InitialValueUnknownError(
-                "the NULL and DEFAULT of a TIMESTAMP that declares neither depend on the server's settings"
+                "a TIMESTAMP that declares neither NULL nor DEFAULT gets both from the server's settings"
             )
         return None if column.nullable else _zero(column.type)
     return _default(column, column.default, session)

@@ -35,7 +35,9 @@ from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from sluice.cdc_engine.table_meta.schema import TableSchema, is_of_users
 
-_UNKNOWN = "the server logged a change of rows as a statement, so Sluice does not know which rows changed, and how"
+_UNKNOWN = (
+    "the server logged a change of rows as a statement, so Sluice knows neither the changed rows nor their new values"
+)
 _CALLS = "the statement calls a function or a procedure that may write to any table"
 _WAY_OUT = (
     "set binlog_format=ROW in every session, and re-snapshot the table and the tables to which its triggers write"
@@ -80,7 +82,7 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
     if not names:
         about = {lowered(context.default_database), *statement.words}
         concerned = [*mentioned(there, statement.words), *(each for each in there if lowered(each[0]) in about)]
-        why = f"{_UNKNOWN}, and in which tables; {_WAY_OUT}"
+        why = f"{_UNKNOWN}, nor the changed tables; {_WAY_OUT}"
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
