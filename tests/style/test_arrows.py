@@ -136,7 +136,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 FOREIGN: dict[str, set[str]] = {
-    "dagster": {"orchestration", "console", "benchmarks.histories", "benchmarks.observing"},
+    "dagster": {
+        "orchestration",
+        "console",
+        "benchmarks.histories",
+        "benchmarks.observing",
+        "benchmarks.servers.bare_dagster",
+    },
     "pyspark": {"spark_jobs", "console", "benchmarks"},
     "pymysql": {
         "cdc_engine.source",

@@ -1,0 +1,1 @@
+"""A Dagster without Sluice."""
