@@ -147,7 +147,7 @@ def stack(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[SecretStack]:
 
 
 @pytest.mark.timeout(600)
-def test_fault_up_goes_on_when_parts_die_in_its_start_and_nothing_that_it_wrote_contains_a_secret(
+def test_fault_up_continues_when_parts_die_in_its_start_and_nothing_that_it_wrote_contains_a_secret(
     stack: SecretStack,
 ) -> None:
     compile_kernels(open_cache(), print)  # `up` would do it first, for minutes

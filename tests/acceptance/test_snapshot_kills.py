@@ -30,7 +30,7 @@ def test_the_rows_of_a_snapshot_are_there_before_any_change_of_them(kill_bench: 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("deaths", CASES, ids=map(named, CASES))
-def test_a_snapshot_goes_on_when_killed(kill_bench: KillBench, deaths: Sequence[Death]) -> None:
+def test_a_snapshot_continues_when_killed(kill_bench: KillBench, deaths: Sequence[Death]) -> None:
     def begin() -> None:
         snapshot.start(kill_bench.pipeline.directory, [f"{DATABASE}.early"])
         kill_bench.workload.run(1)
@@ -43,7 +43,7 @@ def test_a_snapshot_goes_on_when_killed(kill_bench: KillBench, deaths: Sequence[
 
 
 @pytest.mark.timeout(600)
-def test_a_group_of_snapshots_goes_on_when_its_run_is_killed(kill_bench: KillBench) -> None:
+def test_a_group_of_snapshots_continues_when_its_run_is_killed(kill_bench: KillBench) -> None:
     """When the run is killed first, one table of the group has its commit and no table has its record; then some tables are published."""
     tables = ("counters", "moving", "early")
 

@@ -109,7 +109,7 @@ def standing_still(engine: Engine) -> Callable[[], bool]:
     return stopped
 
 
-def test_broker_and_engine_are_killed_amid_batches_and_each_broker_has_every_change_in_order(
+def test_broker_and_engine_are_killed_within_batches_and_each_broker_has_every_change_in_order(
     captured: Captured, kept: dict[str, Bodies], servers: Servers
 ) -> None:
     process = engine_process.start(captured.conf, 1 << 40)

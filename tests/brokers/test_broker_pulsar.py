@@ -127,7 +127,7 @@ def test_broker_pulsar_gets_the_key_of_a_row_as_a_text(broker: PulsarUnderTest) 
     assert [data for _, data in found] == [b"%d" % number for number in range(6)]
 
 
-def test_broker_pulsar_token_and_files_that_are_missing_are_said(tmp_path: Path) -> None:
+def test_broker_pulsar_token_and_files_that_are_missing_are_reported(tmp_path: Path) -> None:
     server = PulsarServer(tmp_path)
     with pytest.raises(ConfigurationError, match=r"brokers\.token: .*variable NOT_SET is not set"):
         publisher(server, token={"env": "NOT_SET"})

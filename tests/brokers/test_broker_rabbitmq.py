@@ -186,7 +186,7 @@ def test_broker_rabbitmq_is_sent_to_by_tls_where_its_certificate_is_known(
         publisher(rabbitmq310, tls={"ca_file": str(rabbitmq310.folder / "plugins")})
 
 
-def test_broker_rabbitmq_password_that_is_not_set_is_said() -> None:
+def test_broker_rabbitmq_password_that_is_not_set_is_reported() -> None:
     config = RabbitConfig(kind="rabbitmq", servers="rabbit", topic="all", password="$NOT_SET", tls=TlsFilesConfig())  # noqa: S106
     with pytest.raises(ConfigurationError, match="variable NOT_SET"):
         target_of(config)

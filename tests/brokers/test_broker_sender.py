@@ -91,7 +91,7 @@ def test_broker_gets_everything_and_is_acked_batch_by_batch() -> None:
     assert kept(broker, 1) == [1, 4, 7]
 
 
-def test_broker_that_fails_amid_a_batch_gets_it_again_and_the_status_says_why() -> None:
+def test_broker_that_fails_within_a_batch_gets_it_again_and_the_status_says_why() -> None:
     broker, service = MemoryBroker(), service_of(Numbered(8))
     sender = sender_of(service, broker)
     broker.refuses = lambda message: "the broker is away" if message.body == b"6" else ""
@@ -159,7 +159,7 @@ def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(mo
     assert service.acked.position == At(0).position
 
 
-def test_broker_thread_ends_amid_a_batch_that_nobody_takes() -> None:
+def test_broker_thread_ends_within_a_batch_that_nobody_takes() -> None:
     broker, service = MemoryBroker(), service_of(Numbered(4))
     sender = sender_of(service, broker)
     broker.refuses = lambda _: "the broker is away"

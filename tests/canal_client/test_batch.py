@@ -70,7 +70,7 @@ def test_a_canal_column_that_comes_late_is_null_before_and_one_that_changes_its_
     assert table["note"].to_pylist() == [None, None]
 
 
-def test_what_is_no_canal_entry_is_said() -> None:
+def test_a_message_that_is_no_canal_entry_is_reported() -> None:
     with pytest.raises(CanalProtocolError, match="not an Entry"):
         list(batch(b"\xff\xff").everything())
 

@@ -98,7 +98,7 @@ def test_a_canal_loop_that_acks_by_itself(listener: CanalListener, destination: 
     assert destination.acked == 1
 
 
-def test_a_canal_client_goes_on_after_its_server_came_again(destination: Destination) -> None:
+def test_a_canal_client_continues_after_its_server_came_again(destination: Destination) -> None:
     port = free_port()
     first, found = listening(destination, port=port), []
     with client_of(first) as client:
@@ -119,7 +119,7 @@ def test_a_canal_batch_of_a_connection_that_ended_cannot_be_acked(listener: Cana
             batch.ack()
 
 
-def test_a_refused_canal_ack_is_said_by_the_next_get_and_the_one_after_is_right(
+def test_a_refused_canal_ack_is_reported_by_the_next_get_and_the_later_get_is_right(
     listener: CanalListener, destination: Destination
 ) -> None:
     with client_of(listener) as client:
@@ -131,7 +131,9 @@ def test_a_refused_canal_ack_is_said_by_the_next_get_and_the_one_after_is_right(
         assert client.get().raw == batch.raw
 
 
-def test_a_canal_loop_goes_on_after_an_ack_that_was_refused(listener: CanalListener, destination: Destination) -> None:
+def test_a_canal_loop_continues_after_an_ack_that_was_refused(
+    listener: CanalListener, destination: Destination
+) -> None:
     found: list[int] = []
     with client_of(listener) as client:
         for batch in client.batches(idle_seconds=0.01):
@@ -153,7 +155,7 @@ def test_a_canal_loop_whose_acks_are_always_refused_ends_with_the_servers_messag
             next(batches)
 
 
-def test_what_is_said_of_a_stopped_canal_consumer_after_an_ack_is_raised(
+def test_the_reason_of_a_stopped_canal_consumer_is_raised_after_an_ack(
     listener: CanalListener, destination: Destination
 ) -> None:
     with client_of(listener) as client:
@@ -214,7 +216,7 @@ def test_a_canal_client_with_a_wrong_password_gets_the_error_at_once(listener: C
         next(client.batches())
 
 
-def test_no_canal_server_and_no_such_destination_are_said_by_name(listener: CanalListener) -> None:
+def test_a_missing_canal_server_and_an_unknown_destination_are_named(listener: CanalListener) -> None:
     port = free_port()
     with pytest.raises(CanalConnectionError, match=f"127.0.0.1:{port}"):
         next(CanalClient("example", port=port, settings=ClientSettings(retry_seconds=0.0)).batches())

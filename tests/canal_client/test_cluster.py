@@ -89,7 +89,9 @@ def test_of_canal_clients_with_one_id_one_reads_at_a_time(zookeeper39: ZooKeeper
 
 
 @pytest.mark.servers
-def test_no_zookeeper_and_no_canal_server_in_it_are_said(zookeeper39: ZooKeeperServer, nodes: Any) -> None:
+def test_a_missing_zookeeper_and_a_missing_canal_server_in_it_are_reported(
+    zookeeper39: ZooKeeperServer, nodes: Any
+) -> None:
     client = CanalClient.cluster("example", zookeeper39.hosts)
     with contextlib.closing(client), pytest.raises(CanalConnectionError, match="no server of example"):
         client.connect()

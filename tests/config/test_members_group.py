@@ -105,7 +105,7 @@ def test_brokers_with_different_transactional_ids_or_without_transactions_are_va
     assert sorted(read(tmp_path, shop=MEMBER + shop, crm=MEMBER + crm).destinations) == ["crm", "east", "shop", "west"]
 
 
-def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_members_go_on(tmp_path: Path) -> None:
+def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_members_continue(tmp_path: Path) -> None:
     conf = written(tmp_path, east=MEMBER, west=MEMBER, all=GROUP)
     before = choose(read_conf_files(conf), None, main_may_change=True)
     assert before.digest("east") == before.files.digest("east") + "+all", "it begins anew where it becomes a member"
@@ -118,7 +118,7 @@ def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_membe
     assert (now.digest("all"), now.digest("east")) == ("", now.files.digest("east"))
 
 
-def test_group_that_becomes_wrong_goes_on_as_it_was(tmp_path: Path) -> None:
+def test_group_that_becomes_wrong_continues_as_it_was(tmp_path: Path) -> None:
     conf = written(tmp_path, east=MEMBER, west=MEMBER, all=GROUP)
     before = choose(read_conf_files(conf), None, main_may_change=True)
     written(conf, all=GROUP + "merge: spark\n")

@@ -245,7 +245,7 @@ def test_a_variable_that_is_not_set_is_named(conf: Path) -> None:
         ("mysql://u@h/9d", "--name"),
     ],
 )
-def test_a_url_that_is_none_is_said_without_its_password(text: str, sentence: str) -> None:
+def test_a_url_that_is_none_is_reported_without_its_password(text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence) as refused:
         parse_url(text)
     assert SECRET not in str(refused.value)

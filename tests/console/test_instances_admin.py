@@ -154,7 +154,7 @@ def test_a_password_variable_that_is_not_set_is_the_reason(installation: Install
     wait_for("its sensor is gone", lambda: installation.sensors() == {"shop_engine", "web_engine"}, SECONDS_MAX)
 
 
-def test_admin_a_file_that_breaks_is_reported_and_its_engine_goes_on(installation: Installation) -> None:
+def test_admin_a_file_that_breaks_is_reported_and_its_engine_continues(installation: Installation) -> None:
     before = installation.token("web")
     installation.put("web", installation.source + "inclde: x\n")
     wait_for("it is in the log", lambda: "inclde" in installation.call("log", "web")[1], SECONDS_MAX)

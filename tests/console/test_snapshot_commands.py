@@ -123,7 +123,7 @@ def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Pa
     assert states(directory)["shop.items"] == SnapshotState.CANCELED
 
 
-def test_a_table_that_stopped_is_taken_up_again_where_its_snapshot_goes_on(directory: Path) -> None:
+def test_a_table_that_stopped_is_taken_up_again_where_its_snapshot_continues(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
     for request in requests(directory):
         request.done()
@@ -134,7 +134,7 @@ def test_a_table_that_stopped_is_taken_up_again_where_its_snapshot_goes_on(direc
     ]
 
 
-def test_a_snapshot_is_paused_and_goes_on(directory: Path) -> None:
+def test_a_snapshot_is_paused_and_continues(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.items")
     assert "paused after 0 rows" in run("pause", "shop", "shop.items")
     (shown,) = json.loads(run("status", "shop", "--json"))

@@ -187,7 +187,7 @@ def stored_before(directory: Path, seconds: float) -> None:
         store.put(name, json.dumps({**json.loads(text), "kept_at": time.time() - seconds}))
 
 
-def test_fault_a_snapshot_that_nobody_reads_is_not_well(installation: Installation) -> None:
+def test_fault_a_snapshot_that_no_run_reads_is_a_problem(installation: Installation) -> None:
     """The snapshot's sensor is switched off, so the table's changes are buffered and its rows are never read."""
     directory = installation.destination(1)
     running_engine(directory)

@@ -38,7 +38,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conf:
     return made
 
 
-def test_admin_a_wrong_file_is_said_and_the_others_can_be_worked_on(
+def test_admin_a_wrong_file_is_reported_and_the_others_can_be_worked_on(
     conf: Conf, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ports = {name: each.source.port for name, each in config_now().destinations.items()}

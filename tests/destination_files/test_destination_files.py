@@ -35,7 +35,7 @@ def test_the_head_of_the_line_is_the_first_that_waits(tmp_path: Path) -> None:
     assert destination_files.read_ledger(tmp_path).outstanding == full_ledger().outstanding
 
 
-def test_a_broken_ledger_is_said_and_not_taken_for_an_empty_line(tmp_path: Path) -> None:
+def test_a_broken_ledger_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text("{")
     with pytest.raises(MetaError):
         destination_files.head_of_line(tmp_path)

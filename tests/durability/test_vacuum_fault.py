@@ -18,7 +18,7 @@ def table(tmp_path: Path) -> deltalake.DeltaTable:
     return deltalake.DeltaTable(tmp_path)
 
 
-def test_fault_a_file_that_a_vacuum_took_from_a_merge_is_said(table: deltalake.DeltaTable, tmp_path: Path) -> None:
+def test_fault_a_file_that_a_vacuum_took_from_a_merge_is_reported(table: deltalake.DeltaTable, tmp_path: Path) -> None:
     assert sync_commits(str(tmp_path), 0, 1) > 0
     for path in tmp_path.glob("*.parquet"):
         path.unlink()

@@ -33,7 +33,7 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
     ("1", "the longest text, `text(4294967295)`", _KEYS, "text(4294967295)"),
     ("1", "a text whose length in characters is 4 GiB in bytes", _KEYS, "text(1073741824) CHARSET utf8mb4"),
     ("1", "such a text in a table that the filter excludes", _MISTAKES, "test_ddl_a_text_beyond_all_lengths_is_a_longtext"),
-    ("1", "the reader of statements raises at random: the tables concerned stop, and the others continue", _MISTAKES, "test_ddl_a_mistake_anywhere_stops_the_table_by_name_and_the_rest_goes_on"),
+    ("1", "the reader of statements raises at random: the tables concerned stop, and the others continue", _MISTAKES, "test_ddl_a_mistake_anywhere_stops_the_table_by_name_and_the_rest_continues"),
     ("1", "the reader raises for a statement about a database", _MISTAKES, "test_ddl_a_mistake_about_a_database_stops_what_is_in_it"),
     ("1", "the reader raises for a table map", _MISTAKES, "test_ddl_a_mistake_at_a_table_map_stops_its_table"),
     ("2", "Sluice finds foreign keys that cascade in the schema, on each server", "table_meta/history/test_ddl_foreign_keys_cascade.py", "test_an_account_that_may_only_read_sees_what_cascades"),

@@ -63,7 +63,7 @@ def test_a_value_that_cannot_be_decoded_stops_its_table_by_default(written: Pipe
 
 
 @pytest.mark.parametrize("table", NAMES)
-def test_under_quarantine_the_row_goes_on_with_null_fidelity(written: Pipeline, table: str) -> None:
+def test_under_quarantine_the_row_continues_with_null_fidelity(written: Pipeline, table: str) -> None:
     made = staged(written, charsets=UTF8, undecodable="quarantine", zero_dates="error")
     found = images(made, table)
     inserted = [(row["id"], row["body"], str(row["day"]), row["note"]) for row in found.slice(0, 3).to_pylist()]

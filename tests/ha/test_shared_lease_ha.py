@@ -200,7 +200,7 @@ def test_ha_a_process_that_stood_still_for_longer_than_its_session_knows_it_at_o
 
 
 @pytest.mark.servers
-def test_ha_a_holder_goes_on_for_many_sessions(shared: LedgerLocation, opened: Opener) -> None:
+def test_ha_a_holder_continues_for_many_sessions(shared: LedgerLocation, opened: Opener) -> None:
     lease, other = opened(shared), opened(shared)
     assert lease.try_acquire()
     end = session.now() + 2.5 * SECONDS
@@ -395,7 +395,7 @@ def _port_of(location: LedgerLocation) -> int:
 
 
 @pytest.mark.servers
-def test_ha_a_line_that_breaks_every_two_seconds_gives_nobody_else_the_lease(
+def test_ha_a_connection_that_breaks_every_two_seconds_gives_no_other_host_the_lease(
     shared: LedgerLocation, opened: Opener
 ) -> None:
     """The holder continues, or reports that it does not hold the lease. There are never two holders."""

@@ -23,7 +23,7 @@ KILLED = (Step("die"), Step("purge"), Step("flow"))
 
 
 @pytest.mark.parametrize("gtids", [True, False], ids=["GTIDs", "no GTIDs"])
-def test_fault_a_killed_engine_goes_on_from_its_stored_events_where_the_source_purged_them(
+def test_fault_a_killed_engine_continues_from_its_stored_events_where_the_source_purged_them(
     stage: Stage, gtids: bool
 ) -> None:
     """The same history with the store in memory loses its position, and reports that."""

@@ -63,7 +63,7 @@ def test_a_caller_waits_for_a_start_for_a_moment_only() -> None:
     assert len(bench.made) == 1
 
 
-def test_what_a_start_raised_is_said_once_and_the_next_call_begins_another() -> None:
+def test_what_a_start_raised_is_reported_once_and_the_next_call_begins_another() -> None:
     bench = Bench()
     bench.gate.set()
     bench.errors += [SourceConnectionError("refused"), LeaseLostError("process 7 has it")]
@@ -87,7 +87,7 @@ def test_an_engine_that_lost_its_lease_is_stopped_and_another_waits_for_it() -> 
     assert first.stopped == 1
 
 
-def test_a_slow_source_holds_up_no_other_destination(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_source_delays_no_other_destination(monkeypatch: pytest.MonkeyPatch) -> None:
     from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415
 
     gate = threading.Event()

@@ -399,7 +399,7 @@ def test_files_that_the_ledger_may_name_stay(shop: Open, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("order", ["rolled back, then staged", "staged, then rolled back"])
-def test_a_rollback_amid_a_late_request_leaves_one_batch_whatever_comes_first(shop: Open, order: str) -> None:
+def test_a_rollback_during_a_late_request_leaves_one_batch_whatever_comes_first(shop: Open, order: str) -> None:
     """The run got no answer and failed, a tick rolls its batch back, and the engine still executes the request."""
     shop.come(1)
     stage, late = shop.hand_out._stage, order == "staged, then rolled back"
@@ -426,7 +426,7 @@ def test_a_rollback_amid_a_late_request_leaves_one_batch_whatever_comes_first(sh
     assert shop.staged[-1] == ([3] if late else [2])
 
 
-def test_a_request_that_replaces_the_files_amid_a_rollback_does_not_look_like_damage(
+def test_a_request_that_replaces_the_files_during_a_rollback_does_not_look_like_damage(
     shop: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rollback has looked for the files that the batch had before it was taken."""

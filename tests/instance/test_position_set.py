@@ -34,7 +34,7 @@ def move(captured: Captured, *, gtid: str = "", position: str = "") -> Position:
     return move_to(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
 
 
-def test_an_engine_goes_on_behind_the_gtid_set_it_was_given(mysql80: DatabaseServer, tmp_path: Path) -> None:
+def test_an_engine_continues_behind_the_gtid_set_it_was_given(mysql80: DatabaseServer, tmp_path: Path) -> None:
     captured = Captured(tmp_path, mysql80)
     with running(captured) as engine:
         captured.insert(range(3))

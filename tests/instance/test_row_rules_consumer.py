@@ -257,7 +257,9 @@ def stopped_for_another_reason(meta: MemoryLedger) -> StoppedTable:
     return stop
 
 
-def test_rules_that_change_while_a_table_is_stopped_are_looked_at_at_the_start_after_it_goes_on(tmp_path: Path) -> None:
+def test_rules_that_change_while_a_table_is_stopped_are_looked_at_at_the_start_after_it_continues(
+    tmp_path: Path,
+) -> None:
     meta, masked = MemoryLedger(), destination(orders={"masks": {"note": "hash"}}, new={"rows": "id = 1"})
     take_up_new_tables(destination(), tmp_path, [ORDERS], meta, at(5), ["shop.orders"])
     stop = stopped_for_another_reason(meta)

@@ -87,7 +87,7 @@ def test_admin_a_file_that_is_being_written_counts_once_it_stays(conf: Conf) -> 
     assert ports(watch)["shop"] == 3307
 
 
-def test_admin_a_broken_file_is_said_and_the_old_text_goes_on(conf: Conf) -> None:
+def test_admin_a_broken_file_is_reported_and_the_old_text_continues(conf: Conf) -> None:
     watch = ConfWatch(conf.directory, "test")
     before = stamp()
     conf.put("shop", WRONG)

@@ -178,7 +178,7 @@ def test_admin_ha_an_engine_that_was_released_is_taken_back_once_the_others_had_
     assert "shop" in installation.engines.running
 
 
-def test_admin_an_engine_that_is_slow_to_end_holds_up_no_other(installation: Installation) -> None:
+def test_admin_an_engine_that_is_slow_to_end_delays_no_other(installation: Installation) -> None:
     installation.engines.gates["shop"] = threading.Event()
     installation.conf.remove("shop")
     installation.look(wait=False)

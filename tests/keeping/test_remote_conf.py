@@ -188,7 +188,7 @@ def test_an_archive_is_downloaded_with_the_token_once_per_change(conf: Path, sou
     assert "cannot be read: Connection refused" in away
 
 
-def test_a_wrong_token_a_redirect_and_a_large_archive_are_said(
+def test_a_wrong_token_a_redirect_and_a_large_archive_are_reported(
     conf: Path, source: HttpSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.put(tar_of({"destinations/shop.yaml": GOOD}), '"1"')

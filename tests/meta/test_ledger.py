@@ -37,7 +37,7 @@ def test_a_batch_needs_a_start() -> None:
 
 
 @pytest.mark.parametrize("end", [at(10), at(9), at(500, epoch=0)])
-def test_a_batch_that_does_not_lie_behind_the_last_is_refused(ledger: Ledger, end: object) -> None:
+def test_a_batch_that_does_not_follow_the_last_one_is_refused(ledger: Ledger, end: object) -> None:
     with pytest.raises(MetaError, match="does not end after its start"):
         ledger.hand_out(at(10)).hand_out(end)  # type: ignore[arg-type]
 
@@ -60,7 +60,7 @@ def test_ack_moves_the_cursor_in_order_only(ledger: Ledger) -> None:
         ledger.ack(1)
 
 
-def test_after_a_rollback_ids_and_deliveries_go_on(ledger: Ledger) -> None:
+def test_after_a_rollback_ids_and_deliveries_continue(ledger: Ledger) -> None:
     ledger = ledger.hand_out(at(10)).hand_out(at(20)).rollback().hand_out(at(15))
     assert [(each.batch_id, each.delivery, each.start) for each in ledger.outstanding] == [(3, 3, at(4))]
 

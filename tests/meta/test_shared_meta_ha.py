@@ -191,7 +191,7 @@ class Mute(RecordStore):
 
 @pytest.mark.parametrize("was_written", [True, False])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_ha_after_a_write_that_nobody_answered_the_ledger_goes_on(
+def test_ha_after_a_write_that_nobody_answered_the_ledger_continues(
     location: LedgerLocation, documents: RecordStore, was_written: bool, is_first: bool
 ) -> None:
     """The write may have been stored. The caller was told that it failed, so the next write of the caller counts."""
@@ -313,7 +313,7 @@ def test_ha_what_canal_writes_is_read() -> None:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("kept", [False, True])
-def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
+def test_ha_a_connection_that_breaks_during_a_commit_leaves_one_valid_record(
     request: pytest.FixtureRequest, tmp_path: Path, kept: bool
 ) -> None:
     """The database may have stored the write whose answer is lost, or may never have received it. The next write continues from the real

@@ -168,7 +168,7 @@ def test_an_alarm_follows_no_redirect_of_a_webhook_admin() -> None:
     assert "answered 302, a redirect" in lines[0]["reason"]
 
 
-def test_a_dead_handler_of_alarms_holds_up_no_other_admin() -> None:
+def test_a_dead_handler_of_alarms_delays_no_other_admin() -> None:
     answer, reported = threading.Event(), threading.Event()
 
     def dead(_alarm: Alarm) -> None:

@@ -158,7 +158,7 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
         ({"encryption": "none"}, "would send the password unencrypted"),
     ],
 )
-def test_an_email_in_conf_that_is_wrong_is_said_admin(post: Post, said: dict[str, Any], wanted: str) -> None:
+def test_an_email_in_conf_that_is_wrong_is_reported_admin(post: Post, said: dict[str, Any], wanted: str) -> None:
     with pytest.raises(ValidationError, match=wanted):
         config(post, 25, **said)
 

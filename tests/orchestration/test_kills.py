@@ -118,7 +118,7 @@ def test_a_request_that_is_repeated_after_the_engine_died_has_the_same_answer(sh
 
 @pytest.mark.found
 @pytest.mark.parametrize("stopped", [True, False])
-def test_a_run_whose_engine_stalls_amid_its_request_ends_before_it_writes(shop: DagsterStack, stopped: bool) -> None:
+def test_a_run_whose_engine_stalls_during_its_request_ends_before_it_writes(shop: DagsterStack, stopped: bool) -> None:
     """Defect 3: the run stopped waiting and merged the batch as it was, and the engine replaced the batch during the merge."""
     before = shop.lake()
     shop.shut("take")
@@ -271,7 +271,7 @@ def test_a_code_server_that_is_requested_to_end_ends_its_run(shop: DagsterStack)
     shop.code_server = shop.start_code_server()
 
 
-def test_code_server_and_run_killed_together_go_on(shop: DagsterStack) -> None:
+def test_code_server_and_run_killed_together_continue(shop: DagsterStack) -> None:
     """No process is left to report that the run failed. It counts as STARTED until its run lock was seen free for a while."""
     attached(shop)
     shop.shut("after")

@@ -115,7 +115,7 @@ def test_the_row_events_are_those_of_mysql_replication(mysql80: DatabaseServer) 
     assert capture.parser.counters.transactions == transactions + statements + beginnings
 
 
-def test_every_row_event_lies_in_the_file_where_it_is_said_to(mysql80: DatabaseServer) -> None:
+def test_every_row_event_is_at_its_reported_offset_in_the_file(mysql80: DatabaseServer) -> None:
     run(mysql80, "DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop")
     run(mysql80, "CREATE TABLE shop.orders (id INT PRIMARY KEY, note LONGTEXT)")
     with capturing(source_of(mysql80)) as capture:

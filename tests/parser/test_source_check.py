@@ -48,7 +48,7 @@ def test_a_good_source_has_no_problems_and_no_warnings() -> None:
     assert check_source(SOURCE, with_variables(binlog_expire_logs_seconds="0")) == []
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     bad = with_variables(log_bin="OFF", binlog_format="STATEMENT")
     bad = dataclasses.replace(bad, version="5.5.62", grants=("GRANT USAGE ON *.* TO `u`@`%`",))
     said = problems(bad)

@@ -169,7 +169,7 @@ OTHER_FILE = {"binlog.000003": 2_000}
 WITH_CREATION = dataclasses.replace(CURSOR, file_created=1_000)
 
 
-def test_identity_the_cursor_s_own_file_goes_on() -> None:
+def test_identity_the_cursor_s_own_file_continues() -> None:
     same = dataclasses.replace(MYSQL, created={"binlog.000003": 1_000})
     assert started(WITH_CREATION, same).position == WITH_CREATION
     assert started(WITH_CREATION, MYSQL).position == WITH_CREATION  # The server could not be queried.

@@ -169,7 +169,7 @@ def test_a_row_of_more_than_sixteen_mebibytes_comes_whole(shop: DatabaseServer) 
         assert b"after" in events[2].body
 
 
-def test_a_stopped_parser_goes_on_from_its_position(shop: DatabaseServer) -> None:
+def test_a_stopped_parser_continues_from_its_position(shop: DatabaseServer) -> None:
     with capturing(source_of(shop)) as capture:
         insert(shop, range(10))
         capture.sink.wait_for_rows(10)

@@ -254,7 +254,9 @@ def test_fault_a_stream_that_stands_elsewhere_than_the_ledger_is_read_again_by_i
     assert engine.meta.ledger.outstanding == ()
 
 
-def test_fault_a_stream_that_is_read_again_in_vain_says_so_and_goes_on_trying(engine: Engine, source: Source) -> None:
+def test_fault_a_stream_that_reconnects_without_success_reports_it_and_continues_to_try(
+    engine: Engine, source: Source
+) -> None:
     engine.meta.update(lambda ledger: ledger.set_cursor(dataclasses.replace(START, offset=5)))
     engine.begins_at = START  # This position is used whatever is requested.
     for tried in range(1, 4):
@@ -296,7 +298,7 @@ def test_an_ack_does_not_wait_for_a_get(engine: Engine, source: Source) -> None:
     assert got == [2]
 
 
-def test_ddl_a_batch_does_not_go_on_over_a_table_that_took_another_name(engine: Engine, source: Source) -> None:
+def test_ddl_a_batch_does_not_continue_over_a_table_that_took_another_name(engine: Engine, source: Source) -> None:
     renamed = TableChange(
         kind=TableChangeKind.SCHEMA, database="shop", table="a", order_key=1, time_us=0, renamed_from="shop.b"
     )

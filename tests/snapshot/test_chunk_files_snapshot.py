@@ -21,7 +21,7 @@ def _keep(files: ChunksInFolder, number: int, after: tuple[str, ...], up_to: tup
     files.keep(chunk, FACTS)
 
 
-def test_a_snapshot_goes_on_after_its_last_chunk_without_a_gap(tmp_path: Path) -> None:
+def test_a_snapshot_continues_after_its_last_chunk_without_a_gap(tmp_path: Path) -> None:
     files = ChunksInFolder(tmp_path)
     _keep(files, 1, (), ("10",))
     _keep(files, 2, ("10",), ("20",))

@@ -96,7 +96,7 @@ def test_a_table_is_read_after_those_through_which_foreign_keys_change_it() -> N
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_tables_that_wait_for_each_other_go_on(count: int) -> None:
+def test_tables_that_wait_for_each_other_continue(count: int) -> None:
     names = [f"shop.t{number}" for number in range(count)]
     ring = [
         read(name).cascades_unseen("a cause", buffered_after=100, through={names[(number + 1) % count]})

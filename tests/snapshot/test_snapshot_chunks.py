@@ -182,7 +182,7 @@ def test_every_row_is_in_exactly_one_chunk_snapshot(chunked: Chunked, rows_per_c
         ], key
 
 
-def test_chunks_go_on_after_a_restart_as_they_would_have_snapshot(chunked: Chunked) -> None:
+def test_chunks_continue_after_a_restart_as_they_would_have_snapshot(chunked: Chunked) -> None:
     for name in chunked.keys:
         table = chunked.tables[name]
         made = list(chunks(chunked.reader, table, 2))

@@ -81,7 +81,7 @@ def failing(
     return raised.value
 
 
-def test_a_query_that_is_killed_amid_its_rows_leaves_no_file_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+def test_a_query_that_is_killed_within_its_rows_leaves_no_file_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
     def kill(reader: RowReader) -> None:
         run(server, f"KILL QUERY {reader.thread_id}")
 
@@ -90,7 +90,7 @@ def test_a_query_that_is_killed_amid_its_rows_leaves_no_file_snapshot(server: Da
     assert "interrupted" in str(error)
 
 
-def test_a_connection_that_is_lost_amid_its_rows_leaves_no_file_snapshot(
+def test_a_connection_that_is_lost_within_its_rows_leaves_no_file_snapshot(
     server: DatabaseServer, tmp_path: Path
 ) -> None:
     def kill(reader: RowReader) -> None:

@@ -316,7 +316,7 @@ def _crash_at_chunk(chunks: int) -> Callable[[SnapshotRecord], None]:
     return progressed
 
 
-def test_a_paused_snapshot_goes_on_after_its_last_chunk(world: World) -> None:
+def test_a_paused_snapshot_continues_after_its_last_chunk(world: World) -> None:
     def pause(record: SnapshotRecord) -> None:
         if record.chunks == 1 and not record.paused:
             world.records.update(NAME, lambda now: now.with_pause(paused=True))
@@ -362,7 +362,7 @@ def test_a_table_that_changed_on_the_server_is_left_to_the_stream_by_its_snapsho
 
 
 @pytest.mark.parametrize("error", [SourceConnectionError, *work.PASSING])
-def test_one_table_that_cannot_be_read_now_waits_and_does_not_hold_up_others(world: World, error: Any) -> None:
+def test_one_table_that_cannot_be_read_now_waits_and_does_not_delay_others(world: World, error: Any) -> None:
     world.records.begin(wanted("shop.broken", world.position(0), 0.0))
     real = world.dependencies()
 

@@ -48,7 +48,7 @@ def test_spark_down_is_one_sentence_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)  # The test needs two cold starts of Spark.
-def test_spark_killed_during_a_merge_is_one_sentence_and_the_batch_goes_on_afterwards(tmp_path: Path) -> None:
+def test_spark_killed_during_a_merge_is_one_sentence_and_the_batch_continues_afterwards(tmp_path: Path) -> None:
     server = SparkConnectServer(None, tmp_path / "spark", memory="1g").start()
     try:
         lake = Lake(tmp_path, SparkSettings(remote=server.url, sessions_file=tmp_path / "lanes.json"))

@@ -168,7 +168,7 @@ def test_maintenance_whose_spark_dies_leaves_all_right(shop: Behind, monkeypatch
     assert snapshot.tables[shop.name].version >= 0
 
 
-def test_a_snapshot_whose_spark_dies_goes_on_snapshot(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_whose_spark_dies_continues_snapshot(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.by_another_hand(f"DELETE FROM delta.`{shop.path}` WHERE n = 3")
     for point in (BEFORE_PUBLISH, AFTER_PUBLISH):
         broken_off(shop, monkeypatch, shop.resnapshot, point)

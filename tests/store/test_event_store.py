@@ -67,7 +67,7 @@ def test_a_batch_has_all_whole_transactions_and_leaves_the_open_one(store: Memor
     assert store.get(MANY, MANY).empty
 
 
-def test_an_open_transaction_goes_on_over_blocks_and_is_delivered_whole(
+def test_an_open_transaction_continues_over_blocks_and_is_delivered_whole(
     store: MemoryEventStore, source: Source
 ) -> None:
     store.put(source.block([1], open_events=2))
@@ -363,7 +363,7 @@ def test_clear_forgets_everything_and_starts_at_the_acked_position(store: Memory
     assert batch.start == first.end
 
 
-def test_put_waits_while_full_and_goes_on_after_an_ack(kind: str, tmp_path: Path, source: Source) -> None:
+def test_put_waits_while_full_and_continues_after_an_ack(kind: str, tmp_path: Path, source: Source) -> None:
     files_bytes_max = 8192 if kind == "file" else 1
     store = make_store(kind, tmp_path, events_max=4, files_bytes_max=files_bytes_max, segment_bytes=1, start=START)
     store.put(source.block([2, 2], size=4096))

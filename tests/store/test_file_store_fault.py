@@ -67,7 +67,7 @@ def stored(shop: Restarts, source: Source) -> MemoryEventStore:
     return store
 
 
-def test_a_restart_goes_on_amid_a_block_and_reads_on_from_the_files_end(shop: Restarts, source: Source) -> None:
+def test_a_restart_continues_within_a_block_and_then_reads_from_the_files_end(shop: Restarts, source: Source) -> None:
     end = stored(shop, source).put_position
     again = shop.open()
     assert (again.put_position, again.acked_position) == (end, shop.cursor)

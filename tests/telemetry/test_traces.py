@@ -107,7 +107,7 @@ def test_a_batch_that_another_process_settles_begins_where_it_was_staged(collect
     assert collector.wait_for_trace(TRACE.trace_id, has("batch"))["batch"].start_time_unix_nano == began
 
 
-def test_a_collector_that_does_not_answer_holds_up_nothing(collector: Collector, tmp_path: Path) -> None:
+def test_a_collector_that_does_not_answer_delays_nothing(collector: Collector, tmp_path: Path) -> None:
     collector.may_answer.clear()
     traces = Traces("shop", tmp_path, trace_sender())
     played(tmp_path, traces)

@@ -50,7 +50,7 @@ def test_last():
 """
 
 
-def test_what_never_ends_is_named_and_the_other_tests_go_on(tmp_path: Path) -> None:
+def test_what_never_ends_is_named_and_the_other_tests_continue(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_endless.py").write_text(ENDLESS)
     command = [

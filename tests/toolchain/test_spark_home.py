@@ -73,7 +73,7 @@ def test_one_on_another_disk_is_copied(cache: Cache, installed: Path, monkeypatc
     assert linked.stat().st_mtime_ns == jar.stat().st_mtime_ns, "of which the archive's name is made"
 
 
-def test_one_that_nobody_starts_from_goes_with_the_next_that_is_made(cache: Cache, installed: Path) -> None:
+def test_an_unused_one_is_removed_when_the_next_is_made(cache: Cache, installed: Path) -> None:
     old, used = cache.spark / "old", cache.spark / "used"
     for home in (old, used):
         home.mkdir(parents=True)

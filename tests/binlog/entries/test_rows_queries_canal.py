@@ -184,7 +184,7 @@ def test_mariadbs_text_names_no_table() -> None:
     assert (entry.header.schemaName, entry.header.tableName) == ("", "")
 
 
-def test_a_transaction_that_goes_on_in_the_next_block_begins_with_its_first_row_event() -> None:
+def test_a_transaction_that_continues_in_the_next_block_begins_with_its_first_row_event() -> None:
     make = EventFactory(server_id=8)
     before = [make.gtid(1), make.query("BEGIN"), make.table_map(5), make.rows(5), make.xid()]
     make.server_id = 9

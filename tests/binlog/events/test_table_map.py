@@ -101,9 +101,7 @@ def test_everything_that_was_written_is_read(written: tuple[bytes, TableMap]) ->
 
 
 @given(table_maps(), st.data())
-def test_bytes_that_lie_give_a_format_error_or_a_table_map(
-    written: tuple[bytes, TableMap], data: st.DataObject
-) -> None:
+def test_damaged_bytes_give_a_format_error_or_a_table_map(written: tuple[bytes, TableMap], data: st.DataObject) -> None:
     body = bytearray(written[0])
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))

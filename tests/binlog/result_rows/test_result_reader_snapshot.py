@@ -92,13 +92,13 @@ def test_a_payload_that_fills_its_packet_is_followed_by_an_empty_one_snapshot() 
     assert read(result([exact, (4, 5, None, b"z")]), [999_999] * 20) == [exact, (4, 5, None, b"z")]
 
 
-def test_an_error_amid_the_rows_is_the_servers_snapshot() -> None:
+def test_an_error_within_the_rows_is_the_servers_snapshot() -> None:
     with pytest.raises(ServerRefusedError, match="interrupted") as raised:
         read(result([(1, 2, b"", b"")] * 3, end=ERROR), [7] * 100)
     assert raised.value.code == 1317
 
 
-def test_a_connection_that_ends_amid_the_rows_is_said_so_snapshot() -> None:
+def test_a_connection_that_ends_within_the_rows_is_reported_snapshot() -> None:
     whole = result([(1, 2, b"abc", b"def")])
     for end in (0, 3, len(whole) // 2, len(whole) - 1):
         with pytest.raises(SourceConnectionError, match="closed the connection"):

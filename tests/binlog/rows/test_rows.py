@@ -148,7 +148,7 @@ def test_an_event_that_ends_after_the_buffer_is_a_format_error() -> None:
         decode(given_block)
 
 
-def test_rows_beyond_a_chunk_go_on_in_the_next_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_beyond_a_chunk_continue_in_the_next_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "CHUNK_ROWS_MAX", 7)
     images: list[Row] = [(number // 2, number, "x" * (number % 50)) for number in range(200)]
     found = decode(one(UPDATE, images, KEYLESS), KEYLESS)

@@ -155,7 +155,7 @@ def test_an_event_that_could_carry_rows_stops_after_what_came_before(event_type:
     assert (caught.value.file, caught.value.offset) == (START.file, begin)
 
 
-def test_offsets_go_on_above_four_gib_though_the_wire_wraps() -> None:
+def test_offsets_continue_above_four_gib_though_the_wire_wraps() -> None:
     first = (1 << 32) - 150
     make = EventFactory(offset=first)
     (block,) = feed(

@@ -9,7 +9,7 @@ from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
 from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed, scanner
 
 
-def test_a_row_change_as_a_statement_is_the_history_s_and_the_rest_of_the_transaction_goes_on_fidelity() -> None:
+def test_a_row_change_as_a_statement_is_the_history_s_and_the_rest_of_the_transaction_continues_fidelity() -> None:
     make, history = EventFactory(), NoHistory()
     head = [make.query("BEGIN"), make.table_map(4, "basket"), make.rows(4)]
     index = make.offset

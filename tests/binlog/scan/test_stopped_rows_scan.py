@@ -8,7 +8,7 @@ from tests.binlog.scan.event_factory import EventFactory, NoHistory, feed, scann
 
 
 @pytest.mark.found
-def test_rows_of_a_table_that_cannot_go_on_stay_for_consumers_whatever_follows() -> None:
+def test_rows_of_a_table_that_cannot_continue_stay_for_consumers_whatever_follows() -> None:
     """Defect 17: the rows of a table that stopped for the lake were not in the stream, so consumers lost these rows
     or could not continue.
     """

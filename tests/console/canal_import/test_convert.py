@@ -88,7 +88,7 @@ canal.instance.filter.field = shop.orders:id/status
         ("canal.something.new = 1", "canal.something.new: not known to Sluice"),
     ],
 )
-def test_what_canal_has_and_sluice_has_not_is_said(tmp_path: Path, line: str, said: str) -> None:
+def test_settings_of_canal_that_sluice_does_not_have_are_reported(tmp_path: Path, line: str, said: str) -> None:
     assert said in "\n".join(imported(canal_folder(tmp_path, line), tmp_path).sentences())
 
 
@@ -106,7 +106,7 @@ def test_canals_cursors_in_its_file_are_taken_over_the_oldest_first(tmp_path: Pa
     assert "clients 1001, 1002 continue" in "\n".join(found.sentences())
 
 
-def test_no_cursor_of_canal_is_said_with_where_was_looked(tmp_path: Path) -> None:
+def test_a_missing_cursor_of_canal_is_reported_with_the_searched_locations(tmp_path: Path) -> None:
     folder = canal_folder(tmp_path, f"canal.file.data.dir = {tmp_path / 'elsewhere'}")
     said = imported(folder, tmp_path).findings["example"].left
     (latest,) = [each for each in said if "LATEST" in each]
@@ -116,14 +116,14 @@ def test_no_cursor_of_canal_is_said_with_where_was_looked(tmp_path: Path) -> Non
     assert "/otter/canal/destinations/example" in from_zookeeper(nobody, "/otter/canal/destinations/example").where
 
 
-def test_a_begin_of_canals_properties_is_said_with_where_no_cursor_was_found(tmp_path: Path) -> None:
+def test_a_start_from_canals_properties_is_reported_with_the_locations_without_a_cursor(tmp_path: Path) -> None:
     folder = canal_folder(tmp_path, instance="canal.instance.master.timestamp = 1597025212500")
     found = imported(folder, tmp_path).findings["example"]
     assert not [each for each in found.left if "LATEST" in each]
     assert any("as the properties say" in each and "meta.dat" in each for each in found.taken)
 
 
-def test_a_client_of_canal_with_a_wider_filter_is_said(tmp_path: Path) -> None:
+def test_a_client_of_canal_with_a_wider_filter_is_reported(tmp_path: Path) -> None:
     folder = canal_folder(tmp_path, instance=r"canal.instance.filter.regex = shop\\..*")
     (folder / "example" / "meta.dat").write_text(meta((1001, 4, 1), table_filter=r"shop\.orders,stock\..*"))
     (said,) = [each for each in imported(folder, tmp_path).findings["example"].left if "client 1001" in each]
@@ -213,7 +213,7 @@ canal.instance.standby.gtid = 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5
     assert named == {"no_meaning" if cursor else "left" if gtidon == "true" else "taken"}
 
 
-def test_canals_detecting_that_writes_or_may_not_switch_is_said(tmp_path: Path) -> None:
+def test_canals_detecting_that_writes_or_may_not_switch_is_reported(tmp_path: Path) -> None:
     server = "canal.instance.detecting.enable = true\ncanal.instance.detecting.sql = insert into retl.xdual values (1, now())"
     instance = "canal.instance.standby.address = db2:3306"
     found = imported(canal_folder(tmp_path, server, instance), tmp_path)
@@ -244,7 +244,7 @@ def test_an_import_from_canal_overwrites_nothing(tmp_path: Path) -> None:
         import_canal(tmp_path / "conf", tmp_path / "other")
 
 
-def test_a_canal_name_that_no_destination_can_have_is_said(tmp_path: Path) -> None:
+def test_a_canal_name_that_no_destination_can_have_is_reported(tmp_path: Path) -> None:
     folder = canal_folder(tmp_path, "canal.destinations = My-Shop\ncanal.auto.scan = false", name="My-Shop")
     found = imported(folder, tmp_path)
     assert [*load_config(tmp_path / "conf").destinations] == ["my_shop"]

@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "from-canal.md"
 IMPORT = re.search(r"^ +(\./sluice import-canal .*)$", PAGE.read_text(), re.MULTILINE)
 
 
-def test_a_client_of_canal_goes_on_where_it_stood(
+def test_a_client_of_canal_continues_where_it_stood(
     mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured, port = Captured(tmp_path / "source", mysql80), free_port()

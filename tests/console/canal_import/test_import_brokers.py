@@ -176,7 +176,7 @@ def test_broker_pulsar_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
 
 
 @pytest.mark.seeds
-def test_a_pulsar_of_canal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_a_pulsar_of_canal_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     lines = "canal.serverMode = pulsarMQ\npulsarmq.serverUrl = other\npulsarmq.topicTenantPrefix = a/b/c/d"
     found = import_canal(canal_folder(tmp_path, lines, ""), tmp_path / "conf")
     said = "\n".join(found.sentences())
@@ -194,7 +194,7 @@ def test_a_pulsar_of_canal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         ("partitions_num: 0", "partitions_num"),
     ],
 )
-def test_broker_in_conf_that_is_wrong_is_said_without_its_secret(tmp_path: Path, lines: str, said: str) -> None:
+def test_broker_in_conf_that_is_wrong_is_reported_without_its_secret(tmp_path: Path, lines: str, said: str) -> None:
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     text = f"source: {{user: root}}\nbrokers:\n- kind: kafka\n  servers: kafka:9092\n  topic: all\n  {lines}\n"
     (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)
@@ -221,7 +221,7 @@ def test_broker_in_conf_that_is_wrong_is_said_without_its_secret(tmp_path: Path,
         ("kind: nats, servers: nats", "no kind of broker 'nats': installed are kafka, .*rabbitmq, rocketmq"),
     ],
 )
-def test_broker_of_another_kind_that_is_wrong_is_said(tmp_path: Path, lines: str, said: str) -> None:
+def test_broker_of_another_kind_that_is_wrong_is_reported(tmp_path: Path, lines: str, said: str) -> None:
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     text = f"source: {{user: root}}\nbrokers:\n- {{topic: all, {lines}}}\n"
     (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)

@@ -59,7 +59,7 @@ def shop_server(fresh_mysql80: ServerFactory) -> DatabaseServer:
 
 
 @pytest.mark.servers
-def test_a_resumed_shop_goes_on_from_what_is_there(shop_server: DatabaseServer) -> None:
+def test_a_resumed_shop_continues_from_what_is_there(shop_server: DatabaseServer) -> None:
     with contextlib.closing(shop_server.connect()) as connection:
         traffic = DemoTraffic(Shop(), "one")
         for transaction in [*traffic.first(), *(traffic.next() for _ in range(1500))]:

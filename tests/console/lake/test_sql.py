@@ -101,7 +101,7 @@ def test_the_table_of_a_second_destination_has_its_name_before_it(config: Sluice
     ("question", "sentence"),
     [("SELECT * FROM shop.none", "The tables are: shop.order, shop.orders, stock.items"), ("SELEC 1", "syntax error")],
 )
-def test_what_duckdb_refuses_is_said_with_the_tables_there_are(
+def test_what_duckdb_refuses_is_reported_with_the_tables_there_are(
     config: SluiceConfig, question: str, sentence: str
 ) -> None:
     with pytest.raises(SetupError, match=sentence):
@@ -119,7 +119,7 @@ def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, qu
     assert "The tables are" not in str(refused.value)
 
 
-def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
+def test_an_empty_lake_and_one_elsewhere_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="has no table yet"):
         lake_sql.run_query(SluiceConfig(data_dir=tmp_path, lake=str(tmp_path)), "SELECT 1")
     with pytest.raises(SetupError, match=r"hdfs://bucket, but .* docs/readers.md"):

@@ -67,7 +67,9 @@ def test_the_packages_file_needs_nothing(tmp_path: Path) -> None:
         ({"python_logs": {"managed_python_loggers": ["orchestration"]}}, "managed_python_loggers"),
     ],
 )
-def test_a_setting_that_sluice_needs_is_said_in_one_sentence(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+def test_a_missing_setting_that_sluice_needs_is_reported_in_one_sentence(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
     (sentence,) = findings_of({**SHIPPED, **changed}, several(make_config(tmp_path)))
     assert why in sentence
 
@@ -143,7 +145,7 @@ def test_an_error_of_the_file_shows_no_part_of_it(tmp_path: Path, value: str) ->
     assert "geheim" not in problem
 
 
-def test_a_postgres_that_does_not_answer_is_said_without_its_password() -> None:
+def test_a_postgres_that_does_not_answer_is_reported_without_its_password() -> None:
     wanted = {
         "username": "u",
         "password": "geheim",

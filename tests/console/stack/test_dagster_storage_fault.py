@@ -30,7 +30,7 @@ def test_fault_a_storage_that_is_there_is_not_lost(home: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["history", "schedules"])
-def test_fault_a_storage_that_was_wiped_is_said_with_what_to_do(home: Path, folder: str) -> None:
+def test_fault_a_storage_that_was_wiped_is_reported_with_what_to_do(home: Path, folder: str) -> None:
     shutil.rmtree(home / folder)
     assert folder in lost_storage(home, LONG)
     assert "sluice up" in lost_storage(home, LONG)

@@ -119,7 +119,9 @@ def test_fault_the_next_step_of_a_part(
     assert next_step(kept, 0.0, ready, ended, lambda: answers) is step
 
 
-def test_fault_a_signal_amid_a_begin_is_heard_once_it_is_known_what_was_begun(part: Callable[..., FakePart]) -> None:
+def test_fault_a_signal_during_a_start_is_handled_once_the_started_process_is_known(
+    part: Callable[..., FakePart],
+) -> None:
     spark = part("spark")
     whole: list[str] = []
 
@@ -228,7 +230,7 @@ def test_fault_a_process_whose_port_another_program_took_is_started_again(tmp_pa
         code.end()
 
 
-def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_goes_on(
+def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_continues(
     part: Callable[..., FakePart], tmp_path: Path
 ) -> None:
     """A warm-up can hang on a machine that is busy with other work. The time that it saves is not worth a failed start."""
@@ -298,7 +300,7 @@ def test_fault_a_spark_that_never_starts_is_named_as_spark(part: Callable[..., F
 
 @pytest.mark.found
 @pytest.mark.usefixtures("fast_clock")
-def test_fault_up_goes_on_after_several_kills_of_spark(part: Callable[..., FakePart]) -> None:
+def test_fault_up_continues_after_several_kills_of_spark(part: Callable[..., FakePart]) -> None:
     """Defect 16: `up` gave up after three kills of Spark, and printed Spark's warnings as the reason."""
     said: list[str] = []
     spark = part("spark", deaths=["signal 9"] * 5)

@@ -140,7 +140,7 @@ def captured(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
 @pytest.mark.found
 @pytest.mark.parametrize("store", ["memory", "file"])
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.state)
-def test_consumers_go_on_with_every_row_of_a_table_that_stopped_for_the_lake(
+def test_consumers_continue_with_every_row_of_a_table_that_stopped_for_the_lake(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, cause: Cause, store: str
 ) -> None:
     """Defect 17: a decision about the lake stopped every consumer. A consumer that subscribed later lost the table's rows silently."""

@@ -37,7 +37,7 @@ def kinds_of(feed: DestinationStream, position: StreamPosition) -> tuple[list[in
 
 
 @pytest.mark.usefixtures("parts_at_once")
-def test_a_consumer_amid_a_transaction_that_does_not_come_again_gets_the_next_one_from_its_begin_failover() -> None:
+def test_a_consumer_within_a_transaction_that_does_not_come_again_gets_the_next_one_from_its_begin_failover() -> None:
     window = Window(START, bytes_max=1 << 20)
     feed = DestinationStream(window, none_needed, lambda: False, selection_of(""))
     window.put(Source().block([], 2))

@@ -89,7 +89,7 @@ def test_ddl_a_table_altered_since_the_start_stops_and_the_others_are_read(captu
         engine.stop()
 
 
-def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_gives(captured: Captured) -> None:
+def test_ddl_a_table_continues_from_its_stop_with_the_schema_that_an_operator_gives(captured: Captured) -> None:
     """The operator decides while the engine runs. Rows before the ALTER, and rows after it, each have the columns that were valid at their
     position.
     """

@@ -108,7 +108,7 @@ def test_fault_a_stop_after_the_cursor_does_not_take_the_cursor_along(source: So
     assert set(source.states) == {"early", "late", "old"}
 
 
-def test_ddl_a_table_whose_binlog_is_purged_says_so_and_the_others_go_on(source: Source) -> None:
+def test_ddl_a_table_whose_binlog_is_purged_says_so_and_the_others_continue(source: Source) -> None:
     source.take_up("old", "late")
     assert source.begun == [at(500)]
     assert source.states == {"early": "DDL_HELD", "old": "RESUME_LOST"}

@@ -114,7 +114,9 @@ def conf_of(folder: Path, tables: str, word: str = "") -> Any:
         (TableState.DDL_UNSUPPORTED, DroppedTable(schema=T), None, False),
     ],
 )
-def test_ddl_the_schema_that_a_table_goes_on_with(state: TableState, there: Any, schema: Any, requested: bool) -> None:
+def test_ddl_the_schema_that_a_table_continues_with(
+    state: TableState, there: Any, schema: Any, requested: bool
+) -> None:
     questions: list[int] = []
 
     def query_schema() -> TableSchema:

@@ -221,7 +221,7 @@ def test_a_batch_whose_manifest_is_gone_is_staged_again_after_a_restart(captured
         second.stop()
 
 
-def test_a_source_that_refuses_is_a_sentence_and_goes_on_once_it_does_not(
+def test_a_source_that_refuses_is_a_sentence_and_continues_once_it_does_not(
     fresh_mysql80: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured = Captured(tmp_path, fresh_mysql80())

@@ -30,7 +30,7 @@ def shop(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
     return captured
 
 
-def test_fault_a_killed_engine_goes_on_from_its_file_store_though_the_source_purged(shop: Captured) -> None:
+def test_fault_a_killed_engine_continues_from_its_file_store_though_the_source_purged(shop: Captured) -> None:
     with running(shop) as engine:
         shop.insert(range(10))
         assert shop.take(engine, 10) == list(range(10))

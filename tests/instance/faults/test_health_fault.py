@@ -63,9 +63,7 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
     ],
     ids=str,
 )
-def test_fault_what_is_not_well_is_said_with_its_age_and_what_to_do(
-    vitals: dict[str, object], words: list[str]
-) -> None:
+def test_fault_a_problem_is_reported_with_its_age_and_what_to_do(vitals: dict[str, object], words: list[str]) -> None:
     (sentence,) = troubles(Vitals(**{**WELL, **vitals}))  # type: ignore[arg-type]
     for word in words:
         assert word in sentence

@@ -60,7 +60,7 @@ def copied(captured: Captured, root: Path, source: str = "") -> Captured:
 
 @pytest.mark.servers
 @pytest.mark.found
-def test_the_one_whose_dump_was_ended_waits_says_the_remedy_and_goes_on_by_itself(
+def test_the_one_whose_dump_was_ended_waits_says_the_remedy_and_continues_by_itself(
     production: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 11: a copy of an installation has the same identity as the original. Each of the two ended the other's dump, and REPLICA_CLASH

@@ -58,14 +58,14 @@ def _healed(shop: Captured, engine: Engine) -> None:
     assert shop.take(engine, 1) == [3]
 
 
-def test_a_lost_position_heals_by_a_snapshot_alone(lost: Captured) -> None:
+def test_a_lost_position_is_resolved_only_by_a_snapshot(lost: Captured) -> None:
     with running(lost) as engine:
         wait_for("it says so", lambda: engine.hand_out(0.1) is None and engine.status().state == "POSITION_LOST")
         snapshot.start_where_lost(lost.directory)
         _healed(lost, engine)
 
 
-def test_a_lost_position_heals_by_itself_where_conf_wants_snapshots_when_needed(lost: Captured) -> None:
+def test_a_lost_position_is_resolved_by_itself_with_snapshot_when_needed(lost: Captured) -> None:
     lost.describe("snapshot: when_needed")
     records = SnapshotRecords(lost.directory)
     records.begin(wanted(f"{lost.database}.numbers", read_ledger(lost.directory).cursor, 0.0))

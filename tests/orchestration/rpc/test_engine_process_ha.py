@@ -69,7 +69,7 @@ def installation(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[Installati
 
 
 @pytest.mark.servers
-def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_its_own_death(
+def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_continues_after_its_own_death(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured = installation.captured

@@ -314,7 +314,7 @@ def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
     server.close()
 
 
-def test_ha_a_port_that_another_has_is_said(tmp_path: Path) -> None:
+def test_ha_a_port_that_another_has_is_reported(tmp_path: Path) -> None:
     engines = FakeHost(FakeEngine(tmp_path))
     first = server_of(engines, config_at(tmp_path, 1))
     with pytest.raises(

@@ -254,7 +254,7 @@ def test_ha_while_the_sensor_is_off_nothing_is_handed_out(
 
 
 @pytest.mark.parametrize("how", ["its lease is lost", "it is killed"])
-def test_ha_a_run_goes_on_with_the_host_that_took_over(hosts: EngineHosts, how: str) -> None:
+def test_ha_a_run_continues_with_the_host_that_took_over(hosts: EngineHosts, how: str) -> None:
     """The first request at a host counts as a tick, because no tick has reached this host yet."""
     reference = offered(hosts)
     hosts.fail_over()

@@ -148,7 +148,7 @@ def own_database(server: PostgresServer, name: str) -> str:
 
 @pytest.mark.servers
 @pytest.mark.found
-def test_ha_clients_go_on_with_the_standby_of_a_ledger_in_sql_without_dagster(
+def test_ha_clients_continue_with_the_standby_of_a_ledger_in_sql_without_dagster(
     mysql80: DatabaseServer, postgres16: PostgresServer, tmp_path: Path
 ) -> None:
     """Defect 18: a standby began only at a tick of Dagster. With engine hosts, clients had no server after a kill -9.

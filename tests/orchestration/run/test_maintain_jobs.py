@@ -125,9 +125,7 @@ def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, requests: list
         assert dataclasses.asdict(requests[-1]) == dataclasses.asdict(request)
 
 
-def test_a_table_that_waits_in_vain_for_the_lock_holds_up_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_does_not_get_the_lock_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(tmp_path)
     LakeTables(config.destination_dir("shop")).keep({"shop.a": ("x", 1), "shop.b": ("y", 1)})
 

@@ -158,7 +158,9 @@ def test_a_request_is_repeated_until_it_is_answered(shop: Shop, monkeypatch: pyt
 
 @pytest.mark.parametrize("settled", ["acked", "rolled back"])
 @pytest.mark.parametrize("amid", [True, False])
-def test_a_batch_that_was_settled_is_refused_before_and_amid_the_request(shop: Shop, settled: str, amid: bool) -> None:
+def test_a_batch_that_was_settled_is_refused_before_and_during_the_request(
+    shop: Shop, settled: str, amid: bool
+) -> None:
     def settle(_: str = "") -> None:
         assert shop.engine.head is not None
         (shop.engine.ack if settled == "acked" else shop.engine.rollback)(shop.engine.head)

@@ -123,7 +123,7 @@ def test_fault_a_disk_that_is_not_mounted_is_a_few_sentences(shop: Watched, cloc
     assert "4 further tables have problems too: check whether a disk is not mounted" in watch.troubles()[-1]
 
 
-def test_fault_a_file_of_records_that_cannot_be_read_is_said(shop: Watched, clock: Clock) -> None:
+def test_fault_a_file_of_records_that_cannot_be_read_is_reported(shop: Watched, clock: Clock) -> None:
     shop.left("shop.orders")
     record = next((shop.directory / "lake-tables").glob("*.json"))
     record.write_text("{")
@@ -198,7 +198,7 @@ def test_fault_a_look_has_a_thread_of_its_own() -> None:
     assert done.wait(10)
 
 
-def test_fault_a_lake_that_does_not_answer_is_said_while_it_does_not(shop: Watched, clock: Clock) -> None:
+def test_fault_a_lake_that_does_not_answer_is_reported_while_it_does_not(shop: Watched, clock: Clock) -> None:
     begun: list[Callable[[], None]] = []
     watch = LakeWatch(shop.config, "shop", begun.append)
     watch.look([])

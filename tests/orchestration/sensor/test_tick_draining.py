@@ -129,7 +129,7 @@ def test_batches_that_a_draining_run_merged_before_it_failed_end_the_row_of_fail
 
 
 @pytest.mark.parametrize("status", [S.FAILURE, S.CANCELED])
-def test_a_batch_whose_run_ended_amid_it_is_rolled_back(shop: Shop, status: S) -> None:
+def test_a_batch_whose_run_ended_during_it_is_rolled_back(shop: Shop, status: S) -> None:
     run = attached(shop)
     shop.engine.capture(5)
     shop.engine.hand_out(0)

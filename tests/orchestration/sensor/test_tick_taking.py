@@ -71,7 +71,7 @@ def test_a_batch_that_was_taken_and_failed_comes_again_as_it_was_taken(shop: Sho
     assert "2 failed in a row" in shop.tick().skip_message
 
 
-def test_a_batch_that_its_run_takes_and_merges_amid_a_tick_is_acked_up_to_its_end(
+def test_a_batch_that_its_run_takes_and_merges_during_a_tick_is_acked_up_to_its_end(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tick has read the batch before the run took it."""

@@ -78,7 +78,7 @@ def test_failover_the_file_after_another_has_its_end() -> None:
     assert next_file("binlog.000001", FACTS) == ""
 
 
-def test_failover_a_short_retention_left_is_said_in_time_and_of_a_server_that_keeps_little_at_half() -> None:
+def test_failover_a_short_retention_left_is_reported_in_time_and_of_a_server_that_keeps_little_at_half() -> None:
     assert "in 3.0 h" in short_retention(3.0, FACTS, 12)
     assert short_retention(12.0, FACTS, 12) == ""
     hour = dataclasses.replace(FACTS, variables={"binlog_expire_logs_seconds": str(HOUR)})

@@ -165,7 +165,7 @@ def _read_some(log: Log, readers: dict[int, tuple[Reader, int]], number: int, by
     return count
 
 
-def test_a_line_that_reads_nothing_holds_up_no_other_and_two_that_do_hold_up_the_dump() -> None:
+def test_a_line_that_reads_nothing_delays_no_other_and_two_that_do_delay_the_dump() -> None:
     window = DumpWindow(2)
     pump = pumped(LOG, feed_of(window), iter(lambda: 200, 0))
     next(pump)

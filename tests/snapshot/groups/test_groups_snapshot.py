@@ -320,7 +320,7 @@ def test_a_group_releases_the_lock_for_merges_after_some_time(tables: Tables, mo
 
 
 @pytest.mark.parametrize("at", range(1, 40, 2))
-def test_fault_a_group_whose_process_ends_at_any_durable_change_goes_on(tmp_path: Path, at: int) -> None:
+def test_fault_a_group_whose_process_ends_at_any_durable_change_continues(tmp_path: Path, at: int) -> None:
     """A table may be published again if the process ended between its commit and its record, and only that one."""
     tables, changes = Tables(tmp_path), [0]
 

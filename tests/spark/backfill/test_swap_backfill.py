@@ -129,7 +129,7 @@ def test_a_swap_that_lacks_what_came_since_is_refused_backfill(shop: Shop) -> No
     assert (deltalake.DeltaTable(shop.target.path).version(), shop.live()) == (version, rows)
 
 
-def test_a_crash_before_the_record_leaves_a_table_that_goes_on_and_can_be_swapped_again_backfill(
+def test_a_crash_before_the_record_leaves_a_table_that_continues_and_can_be_swapped_again_backfill(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(*_: object) -> None:

@@ -55,7 +55,7 @@ def test_what_is_registered_costs_nothing_and_what_is_new_moved_or_gone_is_due()
     )
 
 
-def test_what_failed_is_tried_again_later_and_does_not_hold_up_the_others() -> None:
+def test_what_failed_is_tried_again_later_and_does_not_delay_the_others() -> None:
     failed = Registered(failed={ORDERS.identifier: "refused"})
     other = dataclasses.replace(ORDERS, of="shop.items", identifier=("main", "shop", "items"))
     assert changes_of([ORDERS, other], failed, again=False).register == (other,)

@@ -94,7 +94,7 @@ def test_who_wants_it_gets_what_there_is_to_do() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), max_size=12))
-def test_the_depth_is_how_many_files_a_key_may_lie_in(ranges: list[tuple[int, int]]) -> None:
+def test_the_depth_is_the_number_of_files_that_may_have_a_key(ranges: list[tuple[int, int]]) -> None:
     spans = [(low, low + width) for low, width in ranges]
     met = [sum(a <= d and c <= b for c, d in spans) for a, b in spans]
     expected = sum(met) / len(met) if met else 0.0

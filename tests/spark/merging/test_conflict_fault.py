@@ -91,7 +91,7 @@ def test_fault_a_user_who_never_ends_tidying_stops_no_table() -> None:
     assert len(session.versions) == TRIES_MAX
 
 
-def test_fault_a_restore_amid_a_merge_is_not_written_over() -> None:
+def test_fault_a_restore_during_a_merge_is_not_written_over() -> None:
     merge, session = merging("RESTORE")
     with pytest.raises(TableError) as refused:
         merge._commit("MERGE", 7)

@@ -146,7 +146,7 @@ def test_a_run_that_is_killed_with_a_table_lock_leaves_what_the_next_one_needs_i
     assert destinations.ended == ([] if location == "left" else [(OURS.remote, "s2")])
 
 
-def test_where_spark_went_away_its_statement_may_go_on_in_a_group(destinations: Destinations) -> None:
+def test_where_spark_went_away_its_statement_may_continue_in_a_group(destinations: Destinations) -> None:
     with pytest.raises(SparkUnavailableError), destinations.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
         raise SparkUnavailableError("gone")
     assert take(destinations)

@@ -85,7 +85,7 @@ def test_a_log_may_begin_with_a_statement_history(logged: LoggedTable) -> None:
     assert [row[0] for row in log(logged)] == ["schema", "insert"]
 
 
-def test_a_column_of_another_type_goes_on_in_a_field_of_its_own_history(logged: LoggedTable) -> None:
+def test_a_column_of_another_type_continues_in_a_field_of_its_own_history(logged: LoggedTable) -> None:
     logged.write(logged.stage(changes([insert(1, 16, "a")])))
     other = Schema({"id": "bigint", "note": "timestamp_ntz"}, ("id",))
     image = Image(1, 32, {"id": 2, "note": None})

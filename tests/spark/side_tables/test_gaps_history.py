@@ -201,7 +201,7 @@ def test_a_current_state_table_that_deltalake_cannot_read_is_refused_without_spa
         (CommitFailedError("a concurrent transaction"), True, False),
     ],
 )
-def test_only_what_the_lake_says_of_itself_holds_up_all_tables_history(
+def test_only_what_the_lake_says_of_itself_delays_all_tables_history(
     logged: LoggedTable, monkeypatch: pytest.MonkeyPatch, error: Exception, own: bool, for_good: bool
 ) -> None:
     def fails(*_: object, **__: object) -> None:

@@ -21,7 +21,7 @@ PREFIX = "spark.hadoop.fs.s3a."
         ("/srv/s3://odd", "/srv/s3://odd"),
     ],
 )
-def test_s3_a_path_is_said_as_spark_calls_it(path: str, of_spark: str) -> None:
+def test_s3_a_path_is_shown_as_spark_names_it(path: str, of_spark: str) -> None:
     assert spark_path(path) == of_spark
     assert delta_path(path) == f"delta.`{of_spark}`"
 

@@ -316,7 +316,7 @@ def test_store_a_run_that_stands_still_removes_no_file_of_the_table_that_another
 
 
 @pytest.mark.spark
-def test_store_spark_goes_on_with_a_table_that_consists_of_what_was_read(
+def test_store_spark_continues_with_a_table_that_consists_of_what_was_read(
     lake: Lake, spark_root: tuple[str, dict[str, str]]
 ) -> None:
     """Spark reads the table, merges into it, and publishes it again. Both ways give the same rows."""

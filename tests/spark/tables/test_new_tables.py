@@ -55,7 +55,7 @@ def test_a_table_that_the_job_makes_is_as_spark_makes_it(lake: Lake, vectors: bo
 
 
 @pytest.mark.spark
-def test_tables_are_made_with_their_first_rows_and_spark_goes_on_with_them(lake: Lake) -> None:
+def test_tables_are_made_with_their_first_rows_and_spark_continues_with_them(lake: Lake) -> None:
     text = Schema({"k": "string", "n": "int"}, key=("k",))
     tables = {"shop.times": TIMES, "shop.text": text}
     rows: dict[str, dict[str, Any]] = {"shop.times": {"id": 1}, "shop.text": {"k": "ß", "n": 1}}

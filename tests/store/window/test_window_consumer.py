@@ -131,7 +131,7 @@ def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover(
 
 @pytest.mark.usefixtures("parts_at_once")
 @pytest.mark.parametrize("is_another", [True, False], ids=["another", "the-same"])
-def test_a_stream_of_its_own_goes_on_amid_the_transaction_that_was_begun_and_no_other(*, is_another: bool) -> None:
+def test_an_own_stream_continues_within_the_transaction_that_was_begun_and_no_other(*, is_another: bool) -> None:
     """The part of it that was taken is passed on as it arrives, because it may be larger than the window."""
     live, source = Window(START, bytes_max=1 << 20), Source()
     live.put(source.block([], 9, size=16))

@@ -86,7 +86,7 @@ def failing(error: type[Exception]) -> Callable[..., Any]:
         *((effects, name) for name in ("altered", "created", "moved", "_become", "_gone", "_reviewed")),
     ],
 )
-def test_ddl_a_mistake_anywhere_stops_the_table_by_name_and_the_rest_goes_on(
+def test_ddl_a_mistake_anywhere_stops_the_table_by_name_and_the_rest_continues(
     known: TableHistory, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     chance = random.Random(name)  # noqa: S311 - a seeded choice

@@ -76,7 +76,7 @@ def stopped(tmp_path: Path) -> tuple[TableHistory, TableChange]:
     return history, change
 
 
-def test_ddl_a_resolved_table_goes_on_with_the_schema_given_from_its_stop_on(
+def test_ddl_a_resolved_table_continues_with_the_schema_given_from_its_stop_on(
     stopped: tuple[TableHistory, TableChange], tmp_path: Path
 ) -> None:
     history, stop = stopped

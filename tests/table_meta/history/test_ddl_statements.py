@@ -285,7 +285,7 @@ def test_a_stopped_table_keeps_its_first_reason(history: TableHistory) -> None:
         history.resolve(table_map_of(table("orders")), at(500))
 
 
-def test_a_new_snapshot_lets_a_stopped_table_go_on(history: TableHistory) -> None:
+def test_a_new_snapshot_lets_a_stopped_table_continue(history: TableHistory) -> None:
     history.apply("DROP TABLE orders", "shop", at(200))
     history.seed(SNAPSHOT, at(300))
     assert history.resolve(table_map_of(table("orders")), at(300)).table == "orders"

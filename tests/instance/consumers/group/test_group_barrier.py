@@ -70,7 +70,7 @@ def test_group_any_arrivals_give_one_order_of_its_members_transactions(
 
 
 @given(members=streams)
-def test_group_an_idle_member_whose_clock_goes_on_holds_up_nobody(members: dict[str, Member]) -> None:
+def test_group_an_idle_member_whose_clock_advances_delays_no_other(members: dict[str, Member]) -> None:
     for each in members.values():
         each.arrived, each.ended = len(each.times), True
     members["idle"] = Member([], ended=True)

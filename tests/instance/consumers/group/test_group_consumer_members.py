@@ -57,7 +57,7 @@ def test_group_it_waits_for_a_consumer_s_member_that_is_away_and_says_so() -> No
     assert status.late == 0
 
 
-def test_group_a_consumer_goes_on_after_wait_seconds_and_what_comes_late_is_counted() -> None:
+def test_group_a_consumer_continues_after_wait_seconds_and_what_comes_late_is_counted() -> None:
     group = group_of("east", "west", wait_seconds=0.2)
     east, west = group.fakes["east"], group.fakes["west"]
     west.trouble = away()
@@ -78,7 +78,7 @@ def test_group_a_consumer_goes_on_after_wait_seconds_and_what_comes_late_is_coun
 
 
 @pytest.mark.usefixtures("parts_at_once")
-def test_group_a_member_that_goes_on_with_another_transaction_than_it_was_amid_is_read_from_its_begin() -> None:
+def test_group_a_member_that_continues_with_another_transaction_than_the_open_one_is_read_from_its_begin() -> None:
     """The member's engine has changed, and another server has another transaction after the position. The batch that ended inside the
     transaction is acked.
     """
@@ -221,7 +221,7 @@ def test_group_the_cursors_of_a_consumer_are_kept_for_all_members_or_none() -> N
     assert group.got() == []
 
 
-def test_group_a_consumer_is_not_held_up_by_a_time_that_its_source_does_not_know() -> None:
+def test_group_a_consumer_is_not_delayed_by_a_time_that_its_source_does_not_know() -> None:
     """SET timestamp of MariaDB and MySQL 5.7: a transaction with a time of next year would make all others wait for a year."""
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]

@@ -63,7 +63,7 @@ def test_ddl_an_epoch_of_another_server_is_no_numbering() -> None:
     assert not holds_at(STATEMENT, dataclasses.replace(at(5000, 5), server_uuid=OTHER))
 
 
-def test_ddl_all_that_anyone_goes_on_from_is_kept() -> None:
+def test_ddl_all_that_anyone_continues_from_is_kept() -> None:
     """The first statement is after a consumer that has moved to the other server, on which offsets cannot be compared."""
     server, table = record(RecordKind.SERVER, at(4, 2)), record(RecordKind.SNAPSHOT, at(4, 2))
     first, second, third = (record(RecordKind.DDL, at(100 * n, n)) for n in (5, 7, 9))

@@ -29,7 +29,7 @@ def record(offset: int, kind: RecordKind = RecordKind.DATABASE) -> HistoryRecord
     )
 
 
-def test_a_file_torn_at_any_byte_loads_the_records_before_and_goes_on(tmp_path: Path) -> None:
+def test_a_file_torn_at_any_byte_loads_the_records_before_and_continues(tmp_path: Path) -> None:
     whole = tmp_path / "whole.jsonl"
     records = [record(offset) for offset in range(3)]
     for one in records:

@@ -54,7 +54,7 @@ def test_ha_who_held_the_lease_before_adds_nothing() -> None:
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize("how", ["append", "replace"])
-def test_ha_a_crash_amid_a_write_leaves_all_of_it_or_nothing(
+def test_ha_a_crash_during_a_write_leaves_all_of_it_or_nothing(
     how: str, at: int, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write has two chunks and their head. The next writer overwrites chunks that do not count."""
