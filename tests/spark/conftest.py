@@ -16,7 +16,8 @@ from benchmarks.servers.azurite.server import AzuriteServer
 from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.other_spark import SPARK35
 from sluice.batch_manifest.table_report import TableReport
-from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.artifacts import EXTRAS
+from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.spark_jobs import session
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
@@ -25,7 +26,7 @@ from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.small import shipped
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
-from tests.fix_servers import WITH_VECTORS
+from tests.fix_servers import FEW_ROWS, WITH_VECTORS
 from tests.spark.staged import Segment, stage
 
 
@@ -85,6 +86,24 @@ class Lake:
 def spark_server(few_rows_spark_server: SparkConnectServer) -> SparkConnectServer:
     """Returns the Spark of this folder. The folders in SPARK_BESIDE (tests/conftest.py) use a Spark with the product's settings instead."""
     return few_rows_spark_server
+
+
+@pytest.fixture(scope="session")
+def second_spark_server(
+    tmp_path_factory: pytest.TempPathFactory,
+    stores_of_spark: Mapping[str, Mapping[str, str]],
+    azure_server: AzuriteServer,
+) -> Iterator[SparkConnectServer]:
+    """Starts another Spark server, which writes the same tables as the first one."""
+    settings = ServerSettings(more={**FEW_ROWS, **azure_server.spark_settings})
+    folder = tmp_path_factory.mktemp("second")
+    server = SparkConnectServer(None, folder, memory="1g", settings=settings, extras=(*EXTRAS, "azure"))
+    for store, options in stores_of_spark.items():
+        server.add_settings(spark_settings(store, options), spark_environment(store, options))
+    try:
+        yield server.start()
+    finally:
+        server.kill()
 
 
 @pytest.fixture

@@ -7,20 +7,19 @@ from __future__ import annotations
 import dataclasses
 import threading
 import uuid
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.sql.connect.session import SparkSession
 
-from benchmarks.servers.azurite.server import AzuriteServer
-from benchmarks.servers.fake_gcs.server import FakeGcsServer
-from benchmarks.servers.s3 import S3Server
 from sluice.batch_manifest.table_report import TableReport
-from sluice.object_stores.folder import StoreFolder
+from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
+from sluice.spark_jobs.sql_text import delta_path
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.small.test_kill_fault import ORDERS
@@ -30,15 +29,20 @@ from tests.waiting import wait_for
 
 NAME = "shop.log"
 BATCHES = 12
+STORES = {"s3": "s3_store", "azure": "azurite", "google": "fake_gcs"}
+# The field of a commit in which Spark and deltalake write the other writer's name of the commit.
+NAME_OF_COMMIT = "userMetadata"
 
 
 class Colleague:
-    """Compacts a table again and again until it is stopped, as a platform does. `committed`: the commits that the store accepted."""
+    """Compacts a table again and again until it is stopped, as a platform does. `compact` makes a commit with the given name, and returns
+    whether the store accepted it. `committed`: the names of the commits that the store accepted.
+    """
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, compact: Callable[[str], bool]) -> None:
         self.committed: list[str] = []
         self.errors: list[BaseException] = []
-        self._lake = lake
+        self._compact = compact
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -53,55 +57,54 @@ class Colleague:
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
-                self._compact()
+                name = uuid.uuid4().hex
+                if self._compact(name):
+                    self.committed.append(name)
         except BaseException as error:  # The test asserts that there is none.
             self.errors.append(error)
 
-    def _compact(self) -> None:
-        name = uuid.uuid4().hex
-        properties = CommitProperties(custom_metadata={"colleague": name})
+
+def by_deltalake(lake: Lake) -> Callable[[str], bool]:
+    def compact(name: str) -> bool:
+        properties = CommitProperties(custom_metadata={NAME_OF_COMMIT: name})
         try:
-            done = self._lake.log(NAME).optimize.compact(commit_properties=properties)
+            done = lake.log(NAME).optimize.compact(commit_properties=properties)
         except CommitFailedError:
-            return  # Sluice was first: the colleague is told.
-        if done["numFilesRemoved"]:
-            self.committed.append(name)
+            return False  # Sluice was first: the colleague is told.
+        return bool(done["numFilesRemoved"])
+
+    return compact
 
 
-def in_s3(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    store: S3Server = request.getfixturevalue("s3_store")
-    return dataclasses.replace(lake, root=f"s3://{store.bucket}/{uuid.uuid4().hex[:12]}", storage_options=store.options)
+def by_spark(lake: Lake, session: SparkSession) -> Callable[[str], bool]:
+    def compact(name: str) -> bool:
+        session.conf.set(f"spark.databricks.delta.commitInfo.{NAME_OF_COMMIT}", name)
+        try:
+            (done,) = session.sql(f"OPTIMIZE {delta_path(lake.path(NAME))}").collect()
+        except SparkConnectGrpcException as error:
+            if "DELTA_CONCURRENT" not in str(error):
+                raise
+            return False
+        return bool(done["metrics"]["numFilesRemoved"])
+
+    return compact
 
 
-def in_google(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    store: FakeGcsServer = request.getfixturevalue("fake_gcs")
-    return dataclasses.replace(lake, root=f"gs://{store.bucket}/{uuid.uuid4().hex[:12]}", storage_options=store.options)
+@pytest.fixture(params=["local", *STORES])
+def located(request: pytest.FixtureRequest, lake: Lake) -> Lake:
+    """Returns an empty lake in a folder or a store."""
+    if request.param == "local":
+        return lake
+    store = request.getfixturevalue(STORES[request.param])
+    return dataclasses.replace(lake, root=f"{store.root}/{uuid.uuid4().hex[:12]}", storage_options=store.options)
 
 
-def in_azure(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    """Azurite has no endpoint for Spark, so Spark makes the table in a folder, which is then uploaded."""
-    store: AzuriteServer = request.getfixturevalue("azurite")
-    there = dataclasses.replace(
-        lake, root=f"az://{store.container}/{uuid.uuid4().hex[:12]}", storage_options=store.options
-    )
-    merge_first(lake)
-    StoreFolder(there.path(NAME), there.storage_options).put(Path(lake.path(NAME)))
-    return there
-
-
-@pytest.fixture(params=["local", "s3", "azure", "google"])
-def raced(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    """Creates a lake whose table has the first two batches in two files."""
-    lake.way = "small"
-    match request.param:
-        case "azure":
-            return in_azure(request, lake)
-        case "s3":
-            lake = in_s3(request, lake)
-        case "google":
-            lake = in_google(request, lake)
-    merge_first(lake)
-    return lake
+@pytest.fixture
+def raced(located: Lake) -> Lake:
+    """Returns a lake whose table has the first two batches in two files."""
+    located.way = "small"
+    merge_first(located)
+    return located
 
 
 def merge_first(lake: Lake) -> None:
@@ -122,11 +125,12 @@ def batch(number: int, key: tuple[str, ...] = ()) -> list[Changes]:
 @pytest.mark.spark
 @pytest.mark.store
 def test_store_a_small_merge_and_a_compaction_replace_no_commit_of_each_other(raced: Lake) -> None:
-    with Colleague(raced) as colleague:
+    with Colleague(by_deltalake(raced)) as colleague:
         for number in range(2, BATCHES):
             merge(raced, number)
         wait_for("the other writer has committed", lambda: colleague.committed or colleague.errors)
-    require_all(raced, colleague)
+    assert not colleague.errors
+    require_all(raced, colleague.committed)
 
 
 @pytest.mark.servers
@@ -155,22 +159,38 @@ def test_store_a_small_merge_that_another_writer_came_before_is_done_again_and_c
 @pytest.mark.servers
 @pytest.mark.spark
 @pytest.mark.store
-@pytest.mark.parametrize("located", [in_s3, in_google])
+@pytest.mark.parametrize("located", STORES, indirect=True)
 def test_store_merges_by_spark_and_compactions_replace_no_commit_of_each_other(
-    request: pytest.FixtureRequest, lake: Lake, located: Callable[[pytest.FixtureRequest, Lake], Lake]
+    located: Lake, second_session: SparkSession
 ) -> None:
-    lake = dataclasses.replace(located(request, lake), way="spark")
+    """First deltalake compacts the table, and then another Spark server."""
+    located.way = "spark"
     for number in (0, 1):
-        lake.merge({NAME: batch(number, ("id",))})
-    with Colleague(lake) as colleague:
-        for number in range(2, BATCHES):
-            lake.merge({NAME: batch(number, ("id",))})
-        wait_for("the other writer has committed", lambda: colleague.committed or colleague.errors)
-    require_all(lake, colleague)
+        located.merge({NAME: batch(number, ("id",))})
+    committed: list[str] = []
+    middle = BATCHES // 2 + 1
+    for compact, first, end in (
+        (by_deltalake(located), 2, middle),
+        (by_spark(located, second_session), middle, BATCHES),
+    ):
+        with Colleague(compact) as colleague:
+            for number in range(first, end):
+                located.merge({NAME: batch(number, ("id",))})
+            wait_for("the other writer has committed", lambda: colleague.committed or colleague.errors)
+        assert not colleague.errors
+        committed += colleague.committed
+    require_all(located, committed)
 
 
-def require_all(raced: Lake, colleague: Colleague) -> None:
-    history = raced.log(NAME).history()
-    assert not colleague.errors
-    assert {each["colleague"] for each in history if "colleague" in each} == set(colleague.committed)
+@pytest.fixture
+def second_session(second_spark_server: SparkConnectServer) -> Iterator[SparkSession]:
+    session = SparkSession.builder.remote(second_spark_server.url).create()
+    yield session
+    session.stop()
+
+
+def require_all(raced: Lake, committed: list[str]) -> None:
+    """Checks that the log has these commits of other writers in this order, and that the table has the rows of all batches."""
+    names = [each.get(NAME_OF_COMMIT) for each in reversed(raced.log(NAME).history())]
+    assert [name for name in names if name in committed] == committed
     assert raced.rows(NAME, "id") == [(number,) for number in range(BATCHES)]
