@@ -71,25 +71,26 @@ class SparkCluster:
             ports = ("--port", str(self._port), "--webui-port", str(self._page))
             self._master = self._begin("master", MASTER_CLASS, *ports)
             self._wait("the master answers", lambda: self._master_state() is not None)
-            for number in range(self._count):
-                self.add_worker(number)
+            for _ in range(self._count):
+                self.add_worker()
             self._wait("all workers are there", lambda: self.alive == self._count)
         except BaseException:
             self.kill()
             raise
         return self
 
-    def add_worker(self, number: int) -> None:
+    def add_worker(self) -> None:
         """Starts one more worker. `alive` counts it when it is registered at the master."""
+        number = len(self._workers)
         folder = self.folder / f"worker-{number}"
         size = ("--cores", "1", "--memory", EXECUTOR_MEMORY, "--work-dir", str(folder))
-        core = self._cores[number] if self._cores else None
+        core = self._cores[number] if number < len(self._cores) else None
         page = ("--webui-port", str(free_port()))
         self._workers.append(self._begin(folder.name, WORKER_CLASS, *size, *page, self.url, core=core))
 
-    def kill_worker(self, number: int) -> None:
-        """Ends a worker and its executor with SIGKILL, as the loss of a machine would."""
-        self._workers[number].kill()
+    def kill_worker(self) -> None:
+        """Ends the oldest running worker and its executor with SIGKILL, as the loss of a machine would."""
+        next(worker for worker in self._workers if worker.running).kill()
 
     @property
     def worker_pids(self) -> list[int]:

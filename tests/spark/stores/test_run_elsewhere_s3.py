@@ -22,12 +22,12 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.batch_reference import BatchReference
 from tests.instance.fix_destination import running
-from tests.spark.stores.test_staging_s3 import Destination, prefix, shop
+from tests.spark.stores.test_staging_s3 import Destination, conf, shop
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
-__all__ = ["prefix", "shop"]
+__all__ = ["conf", "shop"]
 ROOT = Path(__file__).parents[3]
 
 

@@ -4,9 +4,9 @@ restarts.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,41 +26,29 @@ from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.ports import MergeFailedError, MergeOrder
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.batch import run_batch
-from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.snapshot.buffering import BufferedChanges
 from sluice.spark_jobs.uploaded_files import UploadSettings
 from tests.instance.fix_destination import Captured, running
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import ORDERS, Holding, Reading, image
 from tests.spark.staged import INSERT, UPDATE_AFTER
+from tests.store_conf import StoreConf, store_conf
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
-NAMED = {"aws_access_key_id": "$LAKE_ACCESS", "aws_secret_access_key": "$LAKE_SECRET"}
-
 
 @pytest.fixture
-def prefix(s3_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Returns a new prefix in the store. Credentials are given by the names of variables."""
-    monkeypatch.setenv("LAKE_ACCESS", ACCESS_KEY)
-    monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
-    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
-    return f"s3://{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
+def conf(s3_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> StoreConf:
+    return store_conf(s3_store, monkeypatch)
 
 
 class Destination:
     """A captured database whose staged batches and lake are in the store."""
 
-    def __init__(self, root: Path, server: DatabaseServer, store: S3Server, *, prefix: str, remote: str) -> None:
-        self.captured, self.store, self.prefix = Captured(root, server), store, prefix
-        conf = {
-            "data_dir": f"{root}/data",
-            "lake": f"{prefix}/lake",
-            "staging": f"{prefix}/staged",
-            "storage_options": {**store.options, **NAMED},
-            "spark": {"remote": remote},
-        }
+    def __init__(self, root: Path, server: DatabaseServer, there: StoreConf, *, remote: str) -> None:
+        self.captured, self.there = Captured(root, server), there
+        conf = {"data_dir": f"{root}/data", **there.settings, "spark": {"remote": remote}}
         (self.captured.conf / "sluice.yaml").write_text(yaml.safe_dump(conf))
         name = self.captured.database
         self.captured.run(
@@ -93,22 +81,20 @@ class Destination:
         return ways
 
     def rows(self, table: str, *columns: str) -> list[tuple[int, ...]]:
-        path = f"{self.prefix}/lake/{self.captured.database}/{table}"
-        log = deltalake.DeltaTable(path, storage_options=self.store.options)
+        path = f"{self.there.url}/lake/{self.captured.database}/{table}"
+        log = deltalake.DeltaTable(path, storage_options=dict(self.there.options))
         found = deltalake.QueryBuilder().register("t", log).execute(f"SELECT {', '.join(columns)} FROM t").read_all()
         return sorted(tuple(row.values()) for row in pa.table(found).to_pylist())
 
     def staged(self) -> set[str]:
         """Names of all files of staged batches in the store. What hosts share stays."""
-        there = StoreFolder(f"{self.prefix}/staged", self.store.options).sizes()
+        there = StoreFolder(f"{self.there.url}/staged", self.there.options).sizes()
         return {name for name in there if not name.startswith("_sluice_shared/")}
 
 
 @pytest.fixture
-def shop(
-    mysql80: DatabaseServer, s3_store: S3Server, spark_server: SparkConnectServer, prefix: str, tmp_path: Path
-) -> Destination:
-    return Destination(tmp_path, mysql80, s3_store, prefix=prefix, remote=spark_server.url)
+def shop(mysql80: DatabaseServer, spark_server: SparkConnectServer, conf: StoreConf, tmp_path: Path) -> Destination:
+    return Destination(tmp_path, mysql80, conf, remote=spark_server.url)
 
 
 def tables(batch: OutstandingBatch) -> Sequence[str]:
@@ -175,18 +161,15 @@ def test_s3_fault_a_run_whose_store_refuses_it_says_so_without_credentials(
     with running(shop.captured) as engine:
         shop.captured.insert([1])
         batch = shop.next(engine)
-        monkeypatch.setenv("LAKE_SECRET", "another-secret")
+        monkeypatch.setenv("TEST_AWS_SECRET_ACCESS_KEY", "another-secret")
         with pytest.raises(MergeFailedError, match="could not be downloaded from its store") as raised:
             shop.merge(batch)
     assert "another-secret" not in str(raised.value)
 
 
-def test_s3_rows_that_were_read_and_buffered_changes_are_uploaded_for_spark(
-    lake: Lake, s3_store: S3Server, prefix: str
-) -> None:
-    lending = UploadSettings(url=f"{prefix}/_sluice_uploaded/shop", storage_options=s3_store.options)
-    remote = lake.spark.remote
-    lake.spark = SparkSettings(remote=remote, sessions_file=lake.spark.sessions_file, uploads=lending)
+def test_s3_rows_that_were_read_and_buffered_changes_are_uploaded_for_spark(lake: Lake, conf: StoreConf) -> None:
+    uploads = UploadSettings(url=f"{conf.url}/_sluice_uploaded/shop", storage_options=conf.options)
+    lake.spark = dataclasses.replace(lake.spark, uploads=uploads)
     holds = Holding(
         lake.folder / "held",
         {
@@ -203,4 +186,4 @@ def test_s3_rows_that_were_read_and_buffered_changes_are_uploaded_for_spark(
     reading.merge([image(UPDATE_AFTER, 5, 2, "held"), image(INSERT, 6, 3, "held")], 1)
     assert reading.publish(6).rows == 3
     assert lake.rows("shop.orders", "id", "value") == [(1, "read"), (2, "held"), (3, "held")]
-    assert StoreFolder(prefix, s3_store.options).sizes() == {}
+    assert StoreFolder(conf.url, conf.options).sizes() == {}
