@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.servers.azurite.server import AzuriteServer
 from benchmarks.servers.other_spark import SPARK35, SPARK40, OtherSpark
 from benchmarks.servers.s3 import S3Server
 from sluice.console.toolchain.spark.server import SparkConnectServer
@@ -22,9 +23,12 @@ def other_spark(request: pytest.FixtureRequest) -> OtherSpark:
 
 @pytest.fixture(scope="session")
 def spark_server(
-    other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server
+    other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server, azure_server: AzuriteServer
 ) -> Iterator[SparkConnectServer]:
-    server = other_spark.server(tmp_path_factory.mktemp(other_spark.group), more=FEW_ROWS)
+    """Starts the server. Spark 4.0 gets the client for Azure of Hadoop 3.4.2, which can use Blob endpoints."""
+    stores = ("azure",) if other_spark is SPARK40 else ()
+    folder = tmp_path_factory.mktemp(other_spark.group)
+    server = other_spark.server(folder, more={**FEW_ROWS, **azure_server.spark_settings}, stores=stores)
     server.add_settings(spark_settings("s3", s3_server.options), spark_environment("s3", s3_server.options))
     try:
         yield server.start()
