@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
 from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.spark import log_store
+from sluice.console.toolchain.spark.collector import collector_options
 from sluice.console.toolchain.spark.server import PYTHON_DAEMON, ServerSettings, SparkConnectServer
 from sluice.spark_jobs.object_store import spark_settings
 from tests.waiting import wait_until_gone
@@ -31,6 +33,16 @@ def test_settings_of_the_file_hold(session: SparkSession) -> None:
         "spark.driver.host": "127.0.0.1",
     }
     assert {key: session.conf.get(key) for key in wanted} == wanted
+
+
+def test_the_serial_collector_limits_the_memory_of_a_server_with_two_tasks(spark_server: SparkConnectServer) -> None:
+    given = psutil.Process(spark_server.pid).cmdline()
+    assert {*collector_options(2)} <= {*given}
+    assert "-XX:+UseSerialGC" in given
+
+
+def test_a_server_with_more_tasks_or_an_unknown_number_collects_with_more_threads() -> None:
+    assert collector_options(3) == collector_options(0) == ["-XX:+UseParallelGC"]
 
 
 def test_delta_tables_have_deletion_vectors(session: SparkSession, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from sluice.console.toolchain.process import ChildProcess, last_lines
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark import log_store
 from sluice.console.toolchain.spark.class_archive import class_archive, reading_options, writing_options
+from sluice.console.toolchain.spark.collector import collector_options
 from sluice.console.toolchain.spark.home import spark_home
 from sluice.package_files import package_file
 
@@ -38,6 +39,7 @@ PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
 # Matches the setting that selects the kind of credentials for Google's client. This setting decides which other settings the client uses.
 GOOGLE_AUTH = re.compile(r"^\s*spark\.hadoop\.fs\.gs\.auth\.type\b", re.MULTILINE)
+SLOTS = re.compile(r"local\[(\d+)\]")  # Matches a master whose tasks run in the server's process.
 MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches spark.master in a properties file.
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
@@ -275,10 +277,16 @@ class SparkConnectServer:
         of_file = MASTER.findall(self._settings_file.read_text())
         return (self._settings.get("spark.master") or (of_file or ["local"])[-1]).startswith("local")
 
+    def _task_slots(self) -> int:
+        """Returns how many tasks run at the same time in the server's process. Returns 0 if the settings do not say it."""
+        of_file = MASTER.findall(self._settings_file.read_text())
+        slots = SLOTS.fullmatch(self._settings.get("spark.master") or (of_file or [""])[-1])
+        return int(slots[1]) if slots else 0
+
     def _java_options(self, scratch: Path) -> list[str]:
         options = [
             f"-Dlog4j2.configurationFile={LOG_SETTINGS_FILE.as_uri()}",
-            "-XX:+UseParallelGC",
+            *collector_options(self._task_slots()),
             "-Xss4m",
             "-XX:ReservedCodeCacheSize=512m",
             f"-Djava.io.tmpdir={scratch}",
