@@ -237,7 +237,7 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
     """
     if used:
         findings.taken.append(
-            f"{used}: where to begin, as the properties say: no client's cursor was found in {looked_in}"
+            f"{used}: the destination begins at this position, because no client's cursor was found in {looked_in}"
         )
         return
     findings.left.append(

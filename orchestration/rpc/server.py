@@ -84,7 +84,7 @@ class RpcServer:
         if request.get("form") != FORM or request.get("method") not in METHODS:
             context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
-                f"this server reads only requests of form {FORM}: run the same version of Sluice on both sides",
+                f"this server reads only requests in format {FORM}: run the same version of Sluice on both sides",
             )
         try:
             engine = self._engines.get_or_start(str(request["destination"]))

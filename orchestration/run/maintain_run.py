@@ -160,8 +160,8 @@ def _before_vacuum(
         hours = _hours(config, request)
         if hours > (requested := _requested_hours(config, request)):
             say(
-                f"files stay for {hours:.0f} hours instead of {requested:g}, because the newest consistent snapshot of the tables "
-                "needs them"
+                f"files that left a table are kept for {hours:.0f} hours instead of {requested:g}, because the newest consistent "
+                "snapshot of the tables needs them"
             )
         found: list[float | None] = []
         failed: dict[str, str] = {}

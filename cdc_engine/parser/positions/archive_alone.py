@@ -178,5 +178,5 @@ def executed_elsewhere(file: str, created: int, executed: str, cursor: Position)
 def _other_binlog(archive: Archive, why: str) -> PositionLostError:
     return PositionLostError(
         f"{why}: {archive.location} is the archive of another server, or from before RESET MASTER. If the "
-        "archive is the right one, copy the file of the lake's position into it"
+        "archive is the right one, copy the file of the lake's position into the archive"
     )
