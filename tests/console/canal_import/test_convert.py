@@ -120,7 +120,7 @@ def test_a_start_from_canals_properties_is_reported_with_the_locations_without_a
     folder = canal_folder(tmp_path, instance="canal.instance.master.timestamp = 1597025212500")
     found = imported(folder, tmp_path).findings["example"]
     assert not [each for each in found.left if "LATEST" in each]
-    assert any("as the properties say" in each and "meta.dat" in each for each in found.taken)
+    assert any("begins at this position" in each and "meta.dat" in each for each in found.taken)
 
 
 def test_a_client_of_canal_with_a_wider_filter_is_reported(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_fault_up_continues_after_several_kills_of_spark(part: Callable[..., Fak
     failed = [line for line in said if "signal 9" in line]
     assert len(failed) == 5
     assert all("another program killed the process, or the kernel did so for lack of memory" in line for line in failed)
-    assert all("not the reason" in line for line in failed)
+    assert all("the reason is not in its log" in line for line in failed)
 
 
 @pytest.mark.found

@@ -166,7 +166,7 @@ def test_fault_an_inspection_that_fails_at_one_table_reports_its_findings_about_
     assert "TABLE_RESTORED" in second
     assert (
         third
-        == "the Delta table of shop.broken cannot be watched for changes by others: integer division or modulo by zero"
+        == "the Delta table of shop.broken cannot be watched for changes by other programs: integer division or modulo by zero"
     )
 
 
