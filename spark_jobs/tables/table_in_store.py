@@ -72,6 +72,8 @@ def make_empty(name: str, path: str, commit: str, storage_options: Mapping[str, 
     folder = StoreFolder(path, storage_options)
     try:
         if not TableInStore(name, folder, fence).clear():
+            if folder.read(f"{LOG}/{FIRST_COMMIT}") is not None:
+                return  # Another run has created the table meanwhile.
             why = (
                 f"Spark does not create the Delta table {path}, because this folder has files of another program; "
                 "move them away, then Sluice creates the table"

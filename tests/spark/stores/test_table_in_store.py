@@ -17,7 +17,7 @@ from sluice.object_stores.google_files import GoogleHandler
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.snapshot.table_files import FilesInStore
-from sluice.spark_jobs.tables.table_in_store import TableInStore, clear_path
+from sluice.spark_jobs.tables.table_in_store import TableInStore, clear_path, make_empty
 
 NAME, URL, SNAPSHOT = "shop.orders", "gs://lake/shop/orders", "0123456789ab"
 FIRST = "_delta_log/00000000000000000000.json"
@@ -97,6 +97,30 @@ def test_store_a_lock_that_is_lost_during_the_commit_leaves_the_whole_table_ha(
     assert len(table.sizes()) == 2
     assert not clear(table)
     assert len(table.sizes()) == 2
+
+
+def empty(table: StoreFolder) -> None:
+    """Makes the first commit of an empty table."""
+    make_empty(NAME, table.url, "commit", {}, Fence(lambda: ""))
+
+
+def test_store_an_empty_table_is_made_next_to_what_a_killed_commit_left(table: StoreFolder) -> None:
+    left = {"_delta_log", "_delta_log/_staged_commits", f"_delta_log/.{FIRST.partition('/')[2]}.1-2.tmp"}
+    for name in left:
+        table.write(name, b"")
+    assert clear(table)
+    empty(table)
+    assert set(table.sizes()) == {*left, FIRST}
+    assert table.read(FIRST) == b"commit"
+
+
+def test_store_an_empty_table_replaces_no_table_and_takes_no_folder_of_another_program(table: StoreFolder) -> None:
+    table.write("theirs.csv", b"1")
+    with pytest.raises(TableError, match="has files of another program"):
+        empty(table)
+    table.write(FIRST, b"of another run")
+    empty(table)
+    assert table.read(FIRST) == b"of another run"
 
 
 def test_store_identity_files_that_were_removed_before_the_commit_become_no_table(
