@@ -86,8 +86,8 @@ def test_ddl_tables_are_shown_with_their_states(directory: Path) -> None:
 
 
 def test_ddl_an_approval_is_stored_and_requests_that_the_engine_continues(directory: Path) -> None:
-    (held,) = json.loads(RUNNER.invoke(app, ["schema", "held", "--json"]).stdout)
-    seen = ["--position", held["position"]]
+    (pending,) = json.loads(RUNNER.invoke(app, ["schema", "held", "--json"]).stdout)
+    seen = ["--position", pending["position"]]
     answer = RUNNER.invoke(app, ["schema", "approve", "shop", "shop.orders", "--plan", "new_column", *seen])
     assert answer.exit_code == 0, answer.output
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "new_column"

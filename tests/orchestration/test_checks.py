@@ -197,10 +197,10 @@ HELD = PendingChange(
 
 
 def test_ddl_a_pending_change_fails_its_tables_check_until_it_is_approved(tmp_path: Path) -> None:
-    held = StoppedTable(
+    pending = StoppedTable(
         database="shop", table="orders", state=TableState.DDL_HELD, reason=HELD.reason, position=position(9)
     )
-    write_status(tmp_path / STATUS_FILE, status(stopped_tables=(held,)))
+    write_status(tmp_path / STATUS_FILE, status(stopped_tables=(pending,)))
     failing = read_failures(tmp_path, time.time())
     events, published = due(
         "shop", ["shop.orders"], status(), failing, published=PublishedObservations(), now_seconds=1e9

@@ -36,9 +36,9 @@ def test_restarts_of_a_paused_snapshot_leave_no_files_of_earlier_ones(tmp_path: 
     chunks.mkdir(parents=True)
     holds = OpenSnapshots(records)
     for key in range(1, 6):
-        held = holds.get(record.name)
-        assert held is not None
-        for files in (held.files, held.cascades):
+        buffered = holds.get(record.name)
+        assert buffered is not None
+        for files in (buffered.files, buffered.cascades):
             files.folder.mkdir(parents=True)
             (files.folder / "1.parquet").write_bytes(b"x")
         if key % 2:

@@ -51,7 +51,7 @@ class World:
     rows: dict[int, int] = dataclasses.field(default_factory=dict)
     log: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     merged: int = 0
-    held: dict[int, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
+    buffered: dict[int, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
     lake: dict[int, int] | None = None
     version: str = "v1"
     epoch: int = 1
@@ -83,10 +83,10 @@ class World:
             return
         with self._run_lock():
             record = self.records.get(NAME)
-            held = record is not None and record.is_open
+            buffered = record is not None and record.is_open
             until = min(len(self.log), self.merged + count)
             for number in range(self.merged, until):
-                if held:
+                if buffered:
                     self._hold(number)
                 else:
                     self.lake = _applied(self.lake or {}, *self.log[number])
@@ -100,7 +100,7 @@ class World:
         if kind == "truncate":
             self.records.update(NAME, lambda now: now.again("truncated", buffered_after=self.key(number)))
         else:
-            self.held[number] = (kind, key, value)
+            self.buffered[number] = (kind, key, value)
 
     def position(self, number: int) -> Position:
         return Position(epoch=self.epoch, file="binlog.000001", offset=4 + POSITION_BYTES * number)
@@ -143,7 +143,7 @@ class World:
         for name in chunks.names():
             content = chunks.store().read(name) if chunks.url else (chunks.folder / name).read_bytes()
             rows |= {int(key): value for key, value in json.loads(content or b"").items()}
-        for number, change in sorted(self.held.items()):
+        for number, change in sorted(self.buffered.items()):
             if self.key(number) > record.buffered_after:
                 rows = _applied(rows, *change)
         self.lake, self.published = rows, self.published + 1

@@ -113,9 +113,9 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     )
     pipeline.flow_until("the other table goes on", lambda: pipeline.equal("calm", "id"))
     assert pipeline.state("orders") == "DDL_HELD"
-    (held,) = pending_json(pending_changes_of(pipeline.config))
-    assert held["statement"] == f"ALTER TABLE {name} RENAME COLUMN b TO bb"
-    assert held["choices"] == ["apply", "new_column"]
+    (pending,) = pending_json(pending_changes_of(pipeline.config))
+    assert pending["statement"] == f"ALTER TABLE {name} RENAME COLUMN b TO bb"
+    assert pending["choices"] == ["apply", "new_column"]
     shown = {table["table"]: table["state"] for table in schema_json(pipeline.config, "shop")}
     assert shown == {name: "DDL_HELD", f"{database}.calm": "FLOWING", f"{database}.numbers": "FLOWING"}
     (orders,) = [table for table in schema_json(pipeline.config, "shop") if table["table"] == name]

@@ -26,10 +26,10 @@ class Shop:
         self._config, self._records = config, keep_lake_tables(config, 2)
         self.amendments = SnapshotAmendments(config, "shop", clock=itertools.count().__next__)
 
-    def merge(self, end: int, version: int, *held: str) -> None:
+    def merge(self, end: int, version: int, *buffered: str) -> None:
         """Merges a batch into the published table, unless its changes are buffered, and publishes a consistent snapshot."""
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
-        publish_for_batch(self._config, "shop", "run", batch(end), BY_HAND, buffered=held)
+        publish_for_batch(self._config, "shop", "run", batch(end), BY_HAND, buffered=buffered)
 
     def publish(self, version: int) -> None:
         """Publishes the table as a snapshot run does, immediately after another publication, so that it waits."""
@@ -70,15 +70,15 @@ def test_a_published_table_that_waits_is_in_the_newest_snapshot_afterwards(shop:
     assert not shop.amendments.waiting
 
 
-@pytest.mark.parametrize("held_version", [5, 7], ids=["at the published version", "merged since"])
-def test_a_late_write_changes_no_table_that_stopped_after_it_was_published(shop: Shop, held_version: int) -> None:
+@pytest.mark.parametrize("buffered_version", [5, 7], ids=["at the published version", "merged since"])
+def test_a_late_write_changes_no_table_that_stopped_after_it_was_published(shop: Shop, buffered_version: int) -> None:
     """Otherwise the table would be complete for readers of the newest snapshot, although it lacks the rows of later batches."""
     shop.merge(10, 1)
     shop.publish(5)
-    shop.merge(20, held_version)
-    shop.merge(30, held_version, PUBLISHED)
+    shop.merge(20, buffered_version)
+    shop.merge(30, buffered_version, PUBLISHED)
     shop.amendments.write(str)
-    assert shop.newest == (30, held_version, True)
+    assert shop.newest == (30, buffered_version, True)
     assert shop.newest_key == 30
 
 

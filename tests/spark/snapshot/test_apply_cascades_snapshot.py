@@ -171,13 +171,13 @@ class Read:
     def take(self, transactions: Sequence[Sequence[Image | Passed]], end: int, stops_after: str = "") -> None:
         """Buffers a batch, or what a crash leaves of it."""
         table, changes = self.stage(transactions)
-        held = self.holds.open[NAME]
-        buffer_changes(table, changes, held, end)
+        buffered = self.holds.open[NAME]
+        buffer_changes(table, changes, buffered, end)
         if stops_after == "changes":
             return
-        buffer_table(table, self.reading.lake.target(NAME), self.holds, held)
+        buffer_table(table, self.reading.lake.target(NAME), self.holds, buffered)
         if stops_after != "images":
-            mark_complete(NAME, held, end)
+            mark_complete(NAME, buffered, end)
 
     def label(self, index: int) -> int:
         return self.reading.publication(index, self.begin).label()
@@ -339,9 +339,9 @@ def test_values_of_every_type_are_buffered_as_they_are(tmp_path: Path) -> None:
     cascade = dataclasses.replace(foreign_key("up", "CASCADE"), columns=names, referenced=names)
     read = Read(tmp_path, KEYED)
     table, _ = read.stage([[Image(INSERT, 1, {"_place": 1})]])
-    held = read.holds.open[NAME]
-    buffer_changes(table, [Passed(ChangeOrder(1, 3, TIME), cascade, values, values[::-1])], held, 1)
-    ((images, found),) = buffered_events(held.cascades, NAME, 0, 1)
+    buffered = read.holds.open[NAME]
+    buffer_changes(table, [Passed(ChangeOrder(1, 3, TIME), cascade, values, values[::-1])], buffered, 1)
+    ((images, found),) = buffered_events(buffered.cascades, NAME, 0, 1)
     assert images == 1
     assert tuple(found.old.values()) == values
     assert found.new is not None
@@ -352,15 +352,15 @@ def test_values_of_every_type_are_buffered_as_they_are(tmp_path: Path) -> None:
 def test_a_batch_counts_once_it_is_complete_and_not_before(tmp_path: Path) -> None:
     read = Read(tmp_path, KEYED)
     change = Passed(ChangeOrder(3, 0, TIME), foreign_key("up", "CASCADE"), (1,), None)
-    held = read.holds.open[NAME]
+    buffered = read.holds.open[NAME]
     read.take([[change]], 3, "changes")
-    assert complete_up_to(held.cascades) == -1
-    assert len(buffered_events(held.cascades, NAME, 0, 9)) == 1
+    assert complete_up_to(buffered.cascades) == -1
+    assert len(buffered_events(buffered.cascades, NAME, 0, 9)) == 1
     read.take([[change]], 5)  # The batch has another end.
-    assert complete_up_to(held.cascades) == 5
-    assert len(buffered_events(held.cascades, NAME, 0, 9)) == 1
-    assert not buffered_events(held.cascades, NAME, 3, 9)
-    assert not buffered_events(held.cascades, NAME, 0, 2)
+    assert complete_up_to(buffered.cascades) == 5
+    assert len(buffered_events(buffered.cascades, NAME, 0, 9)) == 1
+    assert not buffered_events(buffered.cascades, NAME, 3, 9)
+    assert not buffered_events(buffered.cascades, NAME, 0, 2)
 
 
 @pytest.mark.found
@@ -371,12 +371,12 @@ def test_attempts_at_one_batch_write_its_changes_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(buffered_cascades, "CHANGES_MAX", 2)
     read = Read(tmp_path, KEYED)
     changes = [[Passed(ChangeOrder(key, 0, TIME), foreign_key("up", "CASCADE"), (key,), None)] for key in (3, 4)]
-    held = read.holds.open[NAME]
+    buffered = read.holds.open[NAME]
     for end in (4, 4, 5, 6):
         read.take(changes, end, "changes")
-        assert len(held.cascades.names()) == 1
+        assert len(buffered.cascades.names()) == 1
     read.take(changes[:1], 3)
-    assert [event.old["id"] for _, event in buffered_events(held.cascades, NAME, 0, 9)] == [3, 4]
+    assert [event.old["id"] for _, event in buffered_events(buffered.cascades, NAME, 0, 9)] == [3, 4]
 
 
 @pytest.mark.found
@@ -385,16 +385,16 @@ def test_buffered_changes_of_another_format_are_refused_by_name(tmp_path: Path, 
     """Defect 15: files of buffered changes did not name their format, so another version read them as its own."""
     read = Read(tmp_path, KEYED)
     read.take([[Passed(ChangeOrder(3, 0, TIME), foreign_key("up", "CASCADE"), (1,), None)]], 3, "changes")
-    held = read.holds.open[NAME]
-    (name,) = held.cascades.names()
-    path = held.cascades.folder / name
+    buffered = read.holds.open[NAME]
+    (name,) = buffered.cascades.names()
+    path = buffered.cascades.folder / name
     rows = pq.read_table(path)
     kept = {key: value for key, value in rows.schema.metadata.items() if key != buffered_cascades.FORMAT_KEY}
     pq.write_table(rows.replace_schema_metadata({**kept, **metadata}), path)
     found = metadata.get(buffered_cascades.FORMAT_KEY, b"none").decode()
     expected = rf"shop\.child: .*{name} have the format {found} instead of 1, .* use `sluice snapshot cancel`"
     with pytest.raises(TableError, match=expected):
-        buffered_events(held.cascades, NAME, 0, 9)
+        buffered_events(buffered.cascades, NAME, 0, 9)
 
 
 def test_changes_are_bounded_over_all_batches_of_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,8 +404,8 @@ def test_changes_are_bounded_over_all_batches_of_a_snapshot(tmp_path: Path, monk
         read.take([[Passed(ChangeOrder(batch, number, TIME), key, (number,), None) for number in (0, 2)]], batch)
     with pytest.raises(TooManyChangesError, match="more than 5 changes of values"):
         read.take([[Passed(ChangeOrder(3, number, TIME), key, (number,), None) for number in (0, 2)]], 3)
-    held = read.holds.open[NAME]
-    assert complete_up_to(held.cascades) == 2
+    buffered = read.holds.open[NAME]
+    assert complete_up_to(buffered.cascades) == 2
 
 
 def test_rows_of_a_publication_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,5 +450,5 @@ def test_a_disk_that_refuses_names_the_table_and_the_batch_is_repeated(
         ):
             read.take([[change]], 3)
     read.take([[change]], 3)
-    held = read.holds.open[NAME]
-    assert len(buffered_events(held.cascades, NAME, 0, 9)) == 1
+    buffered = read.holds.open[NAME]
+    assert len(buffered_events(buffered.cascades, NAME, 0, 9)) == 1

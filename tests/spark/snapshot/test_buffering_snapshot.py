@@ -158,8 +158,8 @@ class Batches:
         return buffering
 
     def values(self) -> list[int]:
-        held = self.holds.open[NAME]
-        return [found.old["id"] for _, found in buffered_events(held.cascades, NAME, -1, 99)]
+        buffered = self.holds.open[NAME]
+        return [found.old["id"] for _, found in buffered_events(buffered.cascades, NAME, -1, 99)]
 
     def images(self) -> int:
         return self.holds.open[NAME].files.rows()

@@ -184,15 +184,15 @@ def test_a_snapshot_equals_the_replay_of_the_stream(
         rows = _state(model, transactions[:read_at])
         for each in readings.values():
             each.chunk(number, rows)
-    held = deliveries(transactions[begin:], divisions)
-    last = max((images[-1].order_key for images in held), default=0)
+    buffered = deliveries(transactions[begin:], divisions)
+    last = max((images[-1].order_key for images in buffered), default=0)
     for deletes, each in readings.items():
-        for number, images in enumerate(held):
+        for number, images in enumerate(buffered):
             each.merge(images, number + (100 if deletes == "soft" else 0), deletes=deletes)
         each.publish(last, deletes=deletes)
         each.publish(last, deletes=deletes)  # This is the state after a crash before the publication was recorded.
         each.holds.open.clear()
-        for number, images in enumerate(held[-1:]):  # A run was killed, so the same batch is delivered once more.
+        for number, images in enumerate(buffered[-1:]):  # A run was killed, so the same batch is delivered once more.
             each.merge(images, number + (300 if deletes == "soft" else 200), deletes=deletes)
     _compare(lake, models)
 

@@ -101,10 +101,10 @@ def test_a_snapshot_made_of_files_equals_the_replay_of_the_stream(
     for number, model in enumerate(models):
         read_at = data.draw(st.integers(begin, len(transactions)), "read at")
         reading.chunk(number, _state(model, transactions[:read_at]))
-    held = deliveries(transactions[begin:], divisions)
-    for number, images in enumerate(held):
+    buffered = deliveries(transactions[begin:], divisions)
+    for number, images in enumerate(buffered):
         hold(reading, images, number)
-    publish_files(reading, max((images[-1].order_key for images in held), default=0))
+    publish_files(reading, max((images[-1].order_key for images in buffered), default=0))
     live = sorted((model.stream, key, value) for model in models for key, value in model.rows.items())
     assert sorted(reading.lake.rows(NAME, "stream", "id", "value")) == live
     shutil.rmtree(reading.lake.folder)
@@ -257,10 +257,10 @@ def test_a_key_of_a_snapshot_is_found_by_its_very_value(tmp_path: Path, more: tu
             images = rows.slice(index, 1)
             for name, value in (*MARKS.columns().items(), ("_sluice_row", pa.scalar(0))):
                 images = images.append_column(name, pa.array([value], value.type))
-            held = images.set_column(
+            buffered = images.set_column(
                 images.schema.get_field_index("_sluice_operation"), "_sluice_operation", [[DELETE]]
             )
-            pq.write_table(held, tmp_path / "1.parquet")
+            pq.write_table(buffered, tmp_path / "1.parquet")
             keys = BufferedKeys(StoredFiles(folder=tmp_path), ("id", *more), images.drop(["_sluice_row"]).schema)
             assert keys.among(rows).tolist() == [each == index for each in range(len(column))], kind
 
