@@ -62,9 +62,9 @@ def test_a_directory_without_a_manifest_is_no_batch(tmp_path: Path) -> None:
         b"",
         b"\x00\xff\x01",
         b"[]",
-        b'{"format": 3}',
-        b'{"format": 3, "tables": [3]}',
-        b'{"format": 3, "tables": {"a": 1}}',
+        b'{"format": 4}',
+        b'{"format": 4, "tables": [3]}',
+        b'{"format": 4, "tables": {"a": 1}}',
     ],
 )
 def test_a_garbage_manifest(tmp_path: Path, garbage: bytes) -> None:

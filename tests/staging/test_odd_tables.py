@@ -122,7 +122,7 @@ def test_a_parent_whose_cascades_raise_stops_the_tables_below_it_alone(
     """
     chance = random.Random(seed)  # noqa: S311  the tables of a test
     odd = {f"{name}_parent": chance.choice(WRONG) for name in chance.sample(NAMES, chance.randint(1, 7))}
-    name = chance.choice(["_record", "_telling", "finish"])
+    name = chance.choice(["_record", "_may_remove", "finish"])
     owner: Any = {"_record": cascades.CascadeRecorder, "finish": cascades._Writer}.get(name, cascades)
     real = getattr(owner, name)
 

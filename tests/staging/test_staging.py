@@ -122,7 +122,7 @@ def test_the_manifest_is_the_json_of_the_architecture_page(tmp_path: Path) -> No
     schema = change(TableChangeKind.SCHEMA, 90_000, schema=ORDERS)
     staged = stage(batch(whole(given_block), change(TableChangeKind.TRUNCATE, 80_000), schema), "shop", 7, tmp_path)
     page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
-    example = page[page.index('{"format": 3, "destination"') :]
+    example = page[page.index('{"format": 4, "destination"') :]
     example = example[: example.index("```")].replace("{POSITION}", "0")
     record, shown = json.loads((staged.path / "manifest.json").read_bytes()), json.loads(example)
     assert record.keys() == shown.keys()
@@ -333,7 +333,7 @@ def test_a_missing_manifest_is_a_staging_error(tmp_path: Path) -> None:
     with pytest.raises(StagingError, match="was not staged to its end"):
         read_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 1}')
-    with pytest.raises(StagingError, match="the manifest has format 1, and this version of Sluice reads format 3"):
+    with pytest.raises(StagingError, match="the manifest has format 1, and this version of Sluice reads format 4"):
         read_manifest(tmp_path)
 
 

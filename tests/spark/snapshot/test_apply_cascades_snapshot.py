@@ -392,7 +392,7 @@ def test_buffered_changes_of_another_format_are_refused_by_name(tmp_path: Path, 
     kept = {key: value for key, value in rows.schema.metadata.items() if key != buffered_cascades.FORMAT_KEY}
     pq.write_table(rows.replace_schema_metadata({**kept, **metadata}), path)
     found = metadata.get(buffered_cascades.FORMAT_KEY, b"none").decode()
-    expected = rf"shop\.child: .*{name} have the format {found} instead of 1, .* use `sluice snapshot cancel`"
+    expected = rf"shop\.child: .*{name} have the format {found} instead of 2, .* use `sluice snapshot cancel`"
     with pytest.raises(TableError, match=expected):
         buffered_events(buffered.cascades, NAME, 0, 9)
 
