@@ -68,9 +68,11 @@ def _by_numbering(
     Order keys decide about all records for the positions of a group, because each record is in the group's sequence of binlog files or has
     no executed set.
     """
-    groups: dict[tuple[int, str], dict[int, Position]] = {}
+    groups: dict[tuple[int, str], dict[tuple[int, str], Position]] = {}
     for position in positions:
-        groups.setdefault((position.epoch, position.server_uuid), {})[position.order_key] = position
+        # Positions with one order key may differ in their executed sets, because one of the sets may be unknown.
+        group = groups.setdefault((position.epoch, position.server_uuid), {})
+        group[position.order_key, position.gtid_set] = position
     numberings = {
         (each.position.epoch, each.position.server_uuid): each.position for each in records if each.position.gtid_set
     }
@@ -78,7 +80,7 @@ def _by_numbering(
     for found in groups.values():
         one = next(iter(found.values()))
         if all(each.counts_as(one) for each in numberings.values()):
-            comparable.append(sorted(found))
+            comparable.append(sorted({key for key, _ in found}))
         else:
             others += found.values()
     return comparable, others

@@ -100,6 +100,17 @@ histories = st.lists(
 )
 
 
+@pytest.mark.found
+def test_ddl_positions_with_one_order_key_and_different_executed_sets_keep_the_records_of_each() -> None:
+    """Defect 1027: if the executed set of one of two positions with the same order key was unknown, records that the other position needs
+    were removed.
+    """
+    records = [record(RecordKind.SERVER, at(300, 2)), record(RecordKind.SERVER, at(700, 3))]
+    known, unknown = at(100, 1, epoch=2), at(100, 0, epoch=2)
+    assert needed(records, [known, unknown]) == needed(records, [unknown, known]) == records
+    assert needed(records, [unknown]) == records[-1:]
+
+
 @given(histories, st.lists(positions))
 def test_ddl_what_is_kept_is_what_each_position_needs(records: list[HistoryRecord], positions: list[Position]) -> None:
     assert needed(records, positions) == plainly_needed(records, positions)
