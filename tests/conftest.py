@@ -58,7 +58,7 @@ ROOT = Path(__file__).parents[1]
 # Finds the shared Spark in a test file: as a fixture of a test, of a module that it imports or of one of its fixtures, or requested by its
 # name.
 USES_SPARK = re.compile(
-    r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
+    r"\b((second_)?spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
     r"|\bgetfixturevalue\(\"spark_server\"\)"
 )
 # In these folders, Spark has the product's settings, as in all tests outside of tests/spark.

@@ -1,8 +1,8 @@
-"""Kills Spark's server during a MERGE and an OPTIMIZE in each kind of store, while another writer commits to the table. When the
+"""Kills Spark's server during a MERGE, an OPTIMIZE and a VACUUM in each kind of store, while another writer commits to the table. When the
 work is repeated, the table has each change once, and the commits of both writers.
 
 The table has a partition per file that a statement writes, and the server is killed when the first file is in the store. So the
-statement has not committed yet.
+statement has not committed yet. During VACUUM, the server is killed when the log says that VACUUM has started.
 """
 
 from __future__ import annotations
@@ -10,26 +10,22 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from deltalake import CommitProperties
 
-from benchmarks.servers.azurite.server import AzuriteServer
-from sluice.console.toolchain.artifacts import EXTRAS
-from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.object_stores.folder import StoreFolder
 from sluice.spark_jobs.errors import SparkJobError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.maintain import rule
-from sluice.spark_jobs.maintain.tables import MaintainedTable, optimize
-from sluice.spark_jobs.object_store import spark_environment, spark_settings
+from sluice.spark_jobs.maintain.tables import Maintained, MaintainedTable, optimize, vacuum
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.targets.layout import Layout
-from tests.fix_servers import FEW_ROWS
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, LEDGER_ID, UPDATE_AFTER, Changes, Image, Schema
 
@@ -37,26 +33,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
 NAME = "shop.orders"
 ORDERS = Schema({"id": "bigint", "part": "int", "name": "string"}, key=("id",))
 PARTS, ROWS, BATCHES = 8, 64, 3
+LEFT_FILES = {"s3": 400, "gs": 60, "abfs": 30}  # By scheme of the store. Removing them takes a second.
 SECONDS_MAX = 120.0
 STORES = {"s3": "s3_store", "google": "fake_gcs", "azure": "azurite"}
-
-
-@pytest.fixture(scope="module")
-def mortal_spark(
-    tmp_path_factory: pytest.TempPathFactory,
-    stores_of_spark: Mapping[str, Mapping[str, str]],
-    azure_server: AzuriteServer,
-) -> Iterator[SparkConnectServer]:
-    """Starts a Spark server that the tests of this file kill."""
-    folder = tmp_path_factory.mktemp("mortal")
-    settings = ServerSettings(more={**FEW_ROWS, **azure_server.spark_settings})
-    server = SparkConnectServer(None, folder, memory="1g", settings=settings, extras=(*EXTRAS, "azure"))
-    for store, options in stores_of_spark.items():
-        server.add_settings(spark_settings(store, options), spark_environment(store, options))
-    try:
-        yield server.start()
-    finally:
-        server.kill()
 
 
 @dataclasses.dataclass
@@ -80,26 +59,41 @@ class KilledLake(Lake):
             fence=BY_HAND,
         )
 
+    @property
+    def version(self) -> int:
+        return self.log(NAME).version()
+
+    @property
+    def operations(self) -> set[str]:
+        """The names of the operations that the log has."""
+        return {each["operation"] for each in self.log(NAME).history()}
+
     def merge_batch(self, staged: Path) -> None:
         self.merge_staged(staged, [NAME], layout=Layout(partition_by=("part",)))
 
-    def killed_when(self, moment: Callable[[set[str]], bool], act: Callable[[], object]) -> None:
-        """Kills the server while it executes `act`, when `moment` is true for the data files in the store. Then another writer commits,
-        and the server starts again.
-        """
-        version = self.log(NAME).version()
+    def leave_files(self) -> set[str]:
+        """Writes files that no version of the table has. Returns their names."""
+        names = {f"part=0/part-{number:05}.parquet" for number in range(LEFT_FILES[self.root.partition(":")[0]])}
+        for name in names:
+            file = self.folder / "left" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"of a killed MERGE")
+        StoreFolder(self.path(NAME), self.storage_options).put(self.folder / "left")
+        return names
+
+    def killed_when(self, moment: Callable[[], bool], act: Callable[[], object]) -> None:
+        """Kills the server during `act`, when `moment` returns true. Then another writer commits, and the server starts again."""
         with ThreadPoolExecutor(1) as pool:
             going = pool.submit(act)
             deadline = time.monotonic() + SECONDS_MAX
-            while not moment(self.data_files):
-                assert not going.done(), "the statement ended before its files were seen"
-                assert time.monotonic() < deadline, "the statement changed no file"
+            while not moment():
+                assert not going.done(), "the statement ended before its effect was seen"
+                assert time.monotonic() < deadline, "the statement had no effect"
             self.server.kill()
             self.commit_of_others()
             self.server.start()
             with pytest.raises(SparkJobError):
                 going.result(SECONDS_MAX)
-        assert self.log(NAME).version() == version + 1, "the killed statement committed nothing"
 
     def commit_of_others(self) -> None:
         """Joins the files of one partition, as a platform does."""
@@ -110,15 +104,15 @@ class KilledLake(Lake):
 
 
 @pytest.fixture(params=STORES)
-def killed_lake(request: pytest.FixtureRequest, tmp_path: Path, mortal_spark: SparkConnectServer) -> KilledLake:
+def killed_lake(request: pytest.FixtureRequest, tmp_path: Path, second_spark_server: SparkConnectServer) -> KilledLake:
     store = request.getfixturevalue(STORES[request.param])
     return KilledLake(
         tmp_path,
-        SparkSettings(remote=mortal_spark.url, sessions_file=tmp_path / "sessions.json"),
+        SparkSettings(remote=second_spark_server.url, sessions_file=tmp_path / "sessions.json"),
         way="spark",
         root=f"{store.root}/{uuid.uuid4().hex[:12]}",
         storage_options=store.options,
-        server=mortal_spark,
+        server=second_spark_server.start(),  # An earlier test may have killed it and failed.
     )
 
 
@@ -153,8 +147,9 @@ def require_both_writers(lake: KilledLake) -> None:
 def test_store_fault_a_batch_is_merged_once_when_spark_was_killed_in_its_merge(killed_lake: KilledLake) -> None:
     lake = killed_lake
     rows = [(key, f"of batch {BATCHES}" if key < ROWS else name) for key, name in written(lake)]
-    staged, files = lake.stage({NAME: batch(BATCHES, updates=True)}), lake.data_files
-    lake.killed_when(lambda found: bool(found - files), lambda: lake.merge_batch(staged))
+    staged, files, version = lake.stage({NAME: batch(BATCHES, updates=True)}), lake.data_files, lake.version
+    lake.killed_when(lambda: bool(lake.data_files - files), lambda: lake.merge_batch(staged))
+    assert lake.version == version + 1, "the killed statement committed nothing"
     for _ in range(2):
         lake.merge_batch(staged)
     assert lake.rows(NAME, "id", "name") == rows
@@ -162,13 +157,27 @@ def test_store_fault_a_batch_is_merged_once_when_spark_was_killed_in_its_merge(k
 
 
 @pytest.mark.timeout(400)
-def test_store_fault_files_are_joined_when_spark_was_killed_in_an_optimize(
+def test_store_fault_maintenance_is_completed_when_spark_was_killed_in_a_vacuum_and_an_optimize(
     killed_lake: KilledLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = killed_lake
-    rows, files = written(lake), lake.data_files
+    rows, left = written(lake), lake.leave_files()
+
+    def vacuumed() -> Maintained | None:
+        return vacuum(lake.spark, lake.table, 0.0, logged=0.0, log_days=1)
+
+    lake.killed_when(lambda: "VACUUM START" in lake.operations, vacuumed)
+    assert "VACUUM END" not in lake.operations
+    remaining = left & lake.data_files
+    done = vacuumed()
+    assert done is not None
+    assert done.removed_files >= len(remaining)
+    assert lake.data_files == {file.rpartition(f"{NAME}/")[2] for file in lake.log(NAME).file_uris()}
+
+    files, version = lake.data_files, lake.version
     monkeypatch.setattr(rule, "SMALL_FILES_MAX", 1)
-    lake.killed_when(lambda found: bool(found - files), lambda: optimize(lake.spark, lake.table, wanted=True))
+    lake.killed_when(lambda: bool(lake.data_files - files), lambda: optimize(lake.spark, lake.table, wanted=True))
+    assert lake.version == version + 1, "the killed statement committed nothing"
     joined = optimize(lake.spark, lake.table, wanted=True)
     assert joined is not None
     assert joined.after.files == PARTS

@@ -184,7 +184,7 @@ def test_store_merges_by_spark_and_compactions_replace_no_commit_of_each_other(
 
 @pytest.fixture
 def second_session(second_spark_server: SparkConnectServer) -> Iterator[SparkSession]:
-    session = SparkSession.builder.remote(second_spark_server.url).create()
+    session = SparkSession.builder.remote(second_spark_server.start().url).create()
     yield session
     session.stop()
 
