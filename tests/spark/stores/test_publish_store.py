@@ -43,7 +43,7 @@ def s3_root(s3_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> tuple[str, d
 
 @pytest.fixture
 def azure_root(azurite: AzuriteServer) -> tuple[str, dict[str, str]]:
-    return f"az://{azurite.container}/{uuid.uuid4().hex[:12]}", azurite.options
+    return f"{azurite.root}/{uuid.uuid4().hex[:12]}", azurite.options
 
 
 @dataclasses.dataclass
@@ -86,13 +86,6 @@ class StoreReading:
 @pytest.fixture
 def google_root(fake_gcs: FakeGcsServer) -> tuple[str, dict[str, str]]:
     return f"gs://{fake_gcs.bucket}/{uuid.uuid4().hex[:12]}", fake_gcs.options
-
-
-@pytest.fixture(params=["s3", "google"])
-def spark_root(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
-    """The stores for which Sluice starts Spark."""
-    found: tuple[str, dict[str, str]] = request.getfixturevalue(f"{request.param}_root")
-    return found
 
 
 @pytest.fixture(params=["s3", "azure", "google"])
@@ -317,10 +310,10 @@ def test_store_a_run_that_stands_still_removes_no_file_of_the_table_that_another
 
 @pytest.mark.spark
 def test_store_spark_continues_with_a_table_that_consists_of_what_was_read(
-    lake: Lake, spark_root: tuple[str, dict[str, str]]
+    lake: Lake, root: tuple[str, dict[str, str]]
 ) -> None:
     """Spark reads the table, merges into it, and publishes it again. Both ways give the same rows."""
-    lake.root, lake.storage_options = spark_root
+    lake.root, lake.storage_options = root
     holds = Holding(lake.folder / "held")
     found = {}
     for number, way in enumerate(("auto", "spark")):
@@ -338,10 +331,10 @@ def test_store_spark_continues_with_a_table_that_consists_of_what_was_read(
 
 @pytest.mark.spark
 def test_store_spark_makes_a_table_where_a_killed_publication_left_files(
-    lake: Lake, spark_root: tuple[str, dict[str, str]]
+    lake: Lake, root: tuple[str, dict[str, str]]
 ) -> None:
     """The snapshot that uploaded the files was canceled, so no publication removes them."""
-    lake.root, lake.storage_options, lake.way = *spark_root, "spark"
+    lake.root, lake.storage_options, lake.way = *root, "spark"
     StoreFolder(lake.path(NAME), lake.storage_options).write(uploaded_name("0123456789ab", "0" * 32, 1), b"")
     lake.merge({NAME: [Changes(ORDERS, [image(INSERT, 10, 1, "merged")])]})
     assert lake.rows(NAME, "id") == [(1,)]
