@@ -63,7 +63,7 @@ USES_SPARK = re.compile(
 )
 # In these folders, Spark has the product's settings, as in all tests outside of tests/spark.
 SHARED_SPARK = ("tests/spark/merging/", "tests/spark/tables/")
-# The tests of this folder start a Spark of another version.
+# The tests of this folder start Sparks of other versions, which all its files share.
 OWN_SPARK = "tests/spark/versions/"
 # A broker of tests/brokers/conftest.py.
 USES_BROKER = re.compile(r"\b(ApicurioServer|KafkaServer|PulsarServer|RabbitServer|RocketServer)\b")
@@ -75,7 +75,7 @@ LONGEST = (
     "stacks",
     "spark",
     "brokers",
-    "tests/spark/versions",
+    OWN_SPARK,
     PACKAGE,
     "tests/acceptance",
     "tests/orchestration",
@@ -101,15 +101,16 @@ def group_of(file: str) -> str:
 
     - most tests of tests/spark, because a Spark starts and warms up slowly
     - all other tests with the shared Spark
+    - the tests of other versions of Spark
     - whole stacks, which would otherwise slow each other down
     - the brokers
     - the tests of the installed wheel
     - each other file, because its tests share what they start
     """
-    if file.startswith(PACKAGE):
-        return PACKAGE
+    if shared := next((folder for folder in (PACKAGE, OWN_SPARK) if file.startswith(folder)), ""):
+        return shared
     text = (ROOT / file).read_text()
-    if USES_SPARK.search(text) and not file.startswith(OWN_SPARK):
+    if USES_SPARK.search(text):
         alone = file.startswith("tests/spark/") and not file.startswith(SHARED_SPARK)
         return "spark" if alone else "spark and servers"
     if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
