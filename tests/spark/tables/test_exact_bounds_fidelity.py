@@ -5,6 +5,7 @@ such as BIGINT UNSIGNED.
 from __future__ import annotations
 
 import decimal
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.maintain.rule import MaintenanceAct
 from sluice.spark_jobs.maintain.tables import MaintainedTable, looked_at, optimize
-from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.session import LakeSession, SparkSettings
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables import exact_bounds
@@ -154,12 +155,18 @@ def rows_of(schema: Schema, operation: int, index: int, *keys: int, n: int = 0) 
     return Changes(schema, [Image(operation, index + at, each) for at, each in enumerate(values)])
 
 
-def mapped(lake: Lake, how: str) -> str:
-    """Creates a table that Spark made and altered, so that its key has another name in its files than in the table."""
-    before, altered = ALTERED[how]
-    lake.way = "spark"
-    lake.merge({how: [rows_of(before, INSERT, 1, 1, 2), altered]})
+@pytest.fixture(scope="module")
+def originals(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Returns a lake with tables that Spark made and altered, so that their key has another name in their files than in the table."""
+    lake = Lake(tmp_path_factory.mktemp("mapped"), SparkSettings(remote=spark_server.url), "spark")
+    lake.merge({name: [rows_of(before, INSERT, 1, 1, 2), altered] for name, (before, altered) in ALTERED.items()})
+    return lake
+
+
+def mapped(lake: Lake, originals: Lake, how: str) -> str:
+    """Copies a table into a lake, and returns its path. Spark takes ten seconds to make the table."""
     lake.way = "small"
+    shutil.copytree(originals.path(how), lake.path(how))
     return lake.target(how).path
 
 
@@ -175,9 +182,11 @@ def by_every_reader(session: SparkSession, path: str, key: int) -> list[int]:
 @pytest.mark.spark
 @pytest.mark.found
 @pytest.mark.parametrize("how", ALTERED)
-def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, session: SparkSession, how: str) -> None:
+def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(
+    lake: Lake, originals: Lake, session: SparkSession, how: str
+) -> None:
     """Defect 1: a small merge of a table with column mapping wrote rounded bounds, and the next merge doubled the key."""
-    path = mapped(lake, how)
+    path = mapped(lake, originals, how)
     ways = [lake.merge({how: [rows_of(SWAPPED, INSERT, 100, 3)]})[how].way]
     ways += [lake.merge({how: [rows_of(SWAPPED, INSERT, 200, BIG, BIG + 1, BIG + 2)]})[how].way]
     assert ways == ["spark", "small"], "Spark checks the table once"
@@ -194,12 +203,12 @@ def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, sessi
 @pytest.mark.spark
 @pytest.mark.found
 def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
-    lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, originals: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Test for defect 1: a table that an earlier version left with rounded bounds is repaired once, also after a
     crash during the repair.
     """
-    path = rounded_by_an_earlier_version(lake, monkeypatch)
+    path = rounded_by_an_earlier_version(lake, originals, monkeypatch)
     assert by_every_reader(session, path, BIG) != [1, 1, 1], "the fault that is repaired"
     reading = deltalake.DeltaTable(path)
     whole = LakeSession.commit
@@ -228,10 +237,10 @@ def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
 @pytest.mark.spark
 @pytest.mark.found
 def test_maintenance_rewrites_files_with_rounded_bounds(
-    lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, originals: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Test for defect 1: maintenance repairs a table with rounded bounds even if no change arrives for it."""
-    path = rounded_by_an_earlier_version(lake, monkeypatch)
+    path = rounded_by_an_earlier_version(lake, originals, monkeypatch)
     owner = Owner(ledger_id="0123456789ab", destination="shop", table="shop.renamed")
     table = MaintainedTable(owner=owner, path=path, key="id", fence=BY_HAND)
     done = optimize(lake.spark, table)
@@ -244,9 +253,9 @@ def test_maintenance_rewrites_files_with_rounded_bounds(
     assert later.act == MaintenanceAct.NOTHING
 
 
-def rounded_by_an_earlier_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> str:
+def rounded_by_an_earlier_version(lake: Lake, originals: Lake, monkeypatch: pytest.MonkeyPatch) -> str:
     """Creates a mapped table with a file whose bounds deltalake rounded, as it does without `writer_properties`."""
-    path = mapped(lake, "shop.renamed")
+    path = mapped(lake, originals, "shop.renamed")
     with monkeypatch.context() as earlier:
         earlier.setattr(exact_bounds, "may_be_rounded", lambda _table: False)
         log = deltalake.DeltaTable(path)
@@ -300,10 +309,10 @@ def test_fidelity_nested_columns_of_mapped_tables_have_no_bounds() -> None:
 @pytest.mark.spark
 @pytest.mark.found
 def test_a_past_state_of_a_mapped_table_is_built_and_swapped_in(
-    lake: Lake, session: SparkSession, tmp_path: Path
+    lake: Lake, originals: Lake, session: SparkSession, tmp_path: Path
 ) -> None:
     """Defect 1: `backfill --into` failed for a table with column mapping, and the swap wrote rounded bounds into it."""
-    path = mapped(lake, "shop.renamed")
+    path = mapped(lake, originals, "shop.renamed")
     lake.merge({"shop.renamed": [rows_of(SWAPPED, INSERT, 100, BIG, BIG + 1)]})
     rebuilt_path, name = str(tmp_path / "past"), "shop.renamed"
     reported = {"past_of": name, "ledger": "0123456789ab", "version": 0, "up_to": {"epoch": 1}}
