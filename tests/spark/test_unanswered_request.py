@@ -124,13 +124,17 @@ class Shop:
         return {table: deltalake.DeltaTable(path).version() for table, path in paths.items()}
 
 
-@pytest.fixture
+WHEN = ("before the next request", "before the run ends", "before its tick", "after its tick")
+
+
+@pytest.fixture(scope="module")
 def shop(
-    mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
-    monkeypatch.setattr(run_endpoint, "_run_endpoints", [])
-    captured = Captured(tmp_path, mysql80)
-    conf = {"data_dir": f"{tmp_path}/data", "lake": f"{tmp_path}/lake", "spark": {"remote": spark_server.url}}
+    """Starts a destination for all tests of this file. The lake has a row of g with rows below it for each of them, and one more."""
+    folder = tmp_path_factory.mktemp("unanswered")
+    captured = Captured(folder, mysql80)
+    conf = {"data_dir": f"{folder}/data", "lake": f"{folder}/lake", "spark": {"remote": spark_server.url}}
     (captured.conf / "sluice.yaml").write_text(yaml.safe_dump(conf))
     name = captured.database
     captured.describe(f"tables: {json.dumps({f'{name}.{table}': {'merge': 'spark'} for table in KEYS})}")
@@ -139,14 +143,16 @@ def shop(
         f"CREATE TABLE {name}.c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES {name}.g (id) ON DELETE CASCADE)",
         f"CREATE TABLE {name}.d (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES {name}.c (id) ON DELETE CASCADE)",
     )
-    with running(captured) as engine, dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        running(captured) as engine,
+        dg.DagsterInstance.ephemeral(tempdir=str(folder)) as instance,
+    ):
+        patch.setattr(run_endpoint, "_run_endpoints", [])
         made = Shop(captured, engine, instance)
-        captured.run(
-            f"INSERT INTO {name}.g VALUES (1, REPEAT('x', 4000)), (2, '')",
-            f"INSERT INTO {name}.c VALUES (10, 1), (20, 2)",
-            f"INSERT INTO {name}.d VALUES (100, 10), (200, 20)",
-            f"INSERT INTO {name}.numbers VALUES (99, '')",
-        )
+        for number in range(len(WHEN) + 1):
+            captured.run(*rows_below(name, number, "x" * 4000 if number else ""))
+        captured.run(f"INSERT INTO {name}.numbers VALUES (99, '')")
         wait_for("an engine runs", lambda: engine.status().state == "RUNNING")
         made.merge_all()
         yield made
@@ -154,12 +160,19 @@ def shop(
             each.close()
 
 
+def rows_below(database: str, number: int, filler: str = "") -> tuple[str, ...]:
+    """Returns statements that insert a row of g, a row of c that refers to it, and a row of d that refers to the row of c."""
+    return (
+        f"INSERT INTO {database}.g VALUES ({number}, '{filler}')",
+        f"INSERT INTO {database}.c VALUES ({100 + number}, {number})",
+        f"INSERT INTO {database}.d VALUES ({200 + number}, {100 + number})",
+    )
+
+
 @pytest.mark.servers
 @pytest.mark.spark
 @pytest.mark.found
-@pytest.mark.parametrize(
-    "when", ["before the next request", "before the run ends", "before its tick", "after its tick"]
-)
+@pytest.mark.parametrize("when", WHEN)
 def test_a_run_whose_request_was_not_answered_writes_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -168,16 +181,15 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
     A run that repeats its request gets the answer of the first one, and merges the longer batch.
     """
     name, stall = shop.captured.database, Stall(monkeypatch)
-    shop.captured.run(f"DELETE FROM {name}.g WHERE id = 1")
+    gone = 1 + WHEN.index(when)
+    later = 10 + gone
+    left = [each for each in shop.rows("g") if each != gone]
+    shop.captured.run(f"DELETE FROM {name}.g WHERE id = {gone}")
     request = shop.request()
     handed_out = shop.engine.outstanding()
     assert handed_out is not None
     assert handed_out.appendable
-    shop.captured.run(
-        f"INSERT INTO {name}.g VALUES (3, '')",
-        f"INSERT INTO {name}.c VALUES (30, 3)",
-        f"INSERT INTO {name}.d VALUES (300, 30)",
-    )
+    shop.captured.run(*rows_below(name, later))
     stall.begin()
 
     def end() -> None:
@@ -224,4 +236,5 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
             assert delivery_of(again.tags) > delivery_of(request.tags), "it was rolled back"
             assert shop.run(again).success
     shop.merge_all()
-    assert {table: shop.rows(table) for table in ("g", "c", "d")} == {"g": [2, 3], "c": [20, 30], "d": [200, 300]}
+    for table, first in (("g", 0), ("c", 100), ("d", 200)):
+        assert shop.rows(table) == [first + number for number in (*left, later)]

@@ -80,7 +80,7 @@ def require_read(lake: Lake, name: str, there: Location, readers: Mapping[str, R
     """Checks that these readers return the rows that are right."""
     assert lake.rows(name, "id", "land", "n", "new") == RIGHT
     names = [field.name for field in lake.log(name).schema().fields]
-    indices = [names.index(name) for name in ("id", "land", "n", "new")]
+    indices = [names.index(column) for column in ("id", "land", "n", "new")]
     for reader, read in readers.items():
         found = sorted(tuple(row[at] for at in indices) for row in read(there, name))
         assert found == RIGHT, reader
