@@ -94,7 +94,7 @@ class TestKafka(PublisherContract):
         return KafkaUnderTest(kafka41)
 
 
-def test_broker_options_of_kafka_that_are_none_are_reported_without_their_values() -> None:
+def test_broker_invalid_options_of_kafka_are_reported_without_their_values() -> None:
     settings = settings_of("127.0.0.1:1", {"sasl.password": "$KAFKA_SECRET"}, {"KAFKA_SECRET": "hidden"})
     assert settings["sasl.password"] == "hidden"
     assert (settings["acks"], settings["enable.idempotence"]) == ("all", "true")

@@ -99,7 +99,7 @@ def test_broker_partitions_are_chosen_as_canal_does() -> None:
     assert many.partitions == 5
 
 
-def test_broker_rules_that_are_none_are_reported() -> None:
+def test_broker_invalid_rules_are_reported() -> None:
     with pytest.raises(ConfigurationError, match=r"'\(shop' in dynamic_topic"):
         Routing(Rules(topic="t", dynamic_topic="one:(shop"))
 

@@ -159,7 +159,7 @@ def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(mo
     assert service.acked.position == At(0).position
 
 
-def test_broker_thread_ends_within_a_batch_that_nobody_takes() -> None:
+def test_broker_thread_ends_within_a_batch_that_no_broker_accepts() -> None:
     broker, service = MemoryBroker(), service_of(Numbered(4))
     sender = sender_of(service, broker)
     broker.refuses = lambda _: "the broker is away"

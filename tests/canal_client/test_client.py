@@ -241,7 +241,7 @@ def test_a_canal_client_tries_one_address_after_the_other(listener: CanalListene
         assert client.connected_to == ""
 
 
-def test_who_speaks_another_protocol_is_no_canal_server() -> None:
+def test_a_server_of_another_protocol_is_no_canal_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:

@@ -54,7 +54,7 @@ def test_a_canal_text_is_a_value_of_its_declared_type(declared: str, text: str, 
 
 
 @pytest.mark.parametrize("declared", ["date", "datetime", "timestamp(3)"])
-def test_a_canal_date_that_is_none_is_its_text_in_python_and_null_in_arrow(declared: str) -> None:
+def test_an_invalid_canal_date_is_its_text_in_python_and_null_in_arrow(declared: str) -> None:
     found = column_type(declared)
     for text in ("0000-00-00 00:00:00"[: 10 if declared == "date" else 19], "2020-00-00", "2021-02-31"):
         assert found.value(text) == text

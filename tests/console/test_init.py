@@ -223,7 +223,7 @@ def test_what_is_there_is_never_written_over(mysql80: DatabaseServer, conf: Path
     assert (conf / "destinations" / "init_shop.yaml").read_text() == "mine"
 
 
-def test_nobody_answers_and_nothing_is_written(conf: Path) -> None:
+def test_without_an_answer_nothing_is_written(conf: Path) -> None:
     answer = RUNNER.invoke(app, ["init", "mysql://u@127.0.0.1:1/d", "--password-env", VARIABLE])
     assert answer.exit_code == 1
     assert not conf.exists()
@@ -245,7 +245,7 @@ def test_a_variable_that_is_not_set_is_named(conf: Path) -> None:
         ("mysql://u@h/9d", "--name"),
     ],
 )
-def test_a_url_that_is_none_is_reported_without_its_password(text: str, sentence: str) -> None:
+def test_an_invalid_url_is_reported_without_its_password(text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence) as refused:
         parse_url(text)
     assert SECRET not in str(refused.value)

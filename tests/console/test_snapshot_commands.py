@@ -90,7 +90,7 @@ def test_changes_buffered_before_a_stop_do_not_count_in_the_snapshot_after_it(di
     assert (record.state, record.buffered_after) == (SnapshotState.WANTED, CURSOR.order_key)
 
 
-def test_a_snapshot_of_a_table_that_nobody_knows_says_what_to_do(directory: Path) -> None:
+def test_a_snapshot_of_an_unknown_table_says_what_to_do(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
     snapshot_requests.fulfil(requests(directory), hands(directory, known=False))
     assert FileLedger(directory).ledger.stopped("shop", "orders") == STOP

@@ -295,7 +295,7 @@ def test_ha_status_shows_the_ledger_that_other_hosts_store(tmp_path: Path) -> No
     assert status.cursor == "binlog.000003:99@3"
 
 
-def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path) -> None:
+def test_ha_status_says_that_the_store_of_the_ledger_does_not_answer(tmp_path: Path) -> None:
     url = f"postgresql://sluice:hidden@127.0.0.1:{free_port()}/meta"
     location = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
     status = read_destination(DestinationDir.of(location), "shop", time.time())

@@ -91,7 +91,7 @@ def test_a_run_waits_for_the_one_before_it(tmp_path: Path) -> None:
     assert entered.is_set()
 
 
-def test_who_waits_for_the_run_lock_says_so_until_it_has_it(tmp_path: Path) -> None:
+def test_a_process_that_waits_for_the_run_lock_says_so_until_it_has_it(tmp_path: Path) -> None:
     assert not destination_files.run_lock_wanted(tmp_path)
     taken, free = threading.Event(), threading.Event()
 

@@ -73,7 +73,9 @@ def test_ha_a_run_that_stood_still_does_not_drain_any_more(shared: LedgerLocatio
             assert said() == "False"
 
 
-def test_ha_who_waits_for_the_run_lock_on_another_host_is_seen(location: LedgerLocation, tmp_path: Path) -> None:
+def test_ha_a_process_that_waits_for_the_run_lock_on_another_host_is_seen(
+    location: LedgerLocation, tmp_path: Path
+) -> None:
     here, there, taken = DestinationDir.of(location), other_host(location, tmp_path), threading.Event()
 
     def wait_for_it() -> None:

@@ -249,7 +249,7 @@ def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: LedgerLoc
 
 
 @pytest.mark.servers
-def test_ha_who_stands_still_right_after_a_statement_keeps_nobody_from_writing(
+def test_ha_a_writer_that_is_paused_after_a_statement_prevents_no_other_from_writing(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     location = location_of("postgres16", request, tmp_path)
@@ -481,7 +481,7 @@ def test_ha_the_fence_queries_the_store_of_the_lock_and_ignores_the_clock(
 
 
 @pytest.mark.found
-def test_ha_a_fence_that_nobody_answers_refuses(shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ha_a_fence_without_an_answer_refuses(shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Test for defect 5: if the lock cannot be checked, nobody knows whether a run may write."""
     with run_lock(DestinationDir.of(shared)) as fence:
         with monkeypatch.context() as patch:

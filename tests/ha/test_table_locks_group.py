@@ -76,7 +76,7 @@ def test_locks_of_another_folder_are_others_in_a_group(tmp_path: Path) -> None:
     assert StoredTableLock(two, TABLE).try_take()
 
 
-def test_what_a_killed_run_left_is_known_to_who_comes_next_in_a_group(east: LedgerLocation) -> None:
+def test_what_a_killed_run_left_is_known_to_the_next_run_in_a_group(east: LedgerLocation) -> None:
     with holding_process(east, RUN) as (run, said):
         assert [said(), said()] == ["True", "written"]
         theirs = StoredTableLock(other(east), TABLE)

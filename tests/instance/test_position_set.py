@@ -109,7 +109,7 @@ def test_an_xa_transaction_over_a_restart_is_staged_once_and_one_rolled_back_nev
     assert recorded(captured) == 0
 
 
-def test_a_record_does_not_meet_a_name_that_was_used_again_where_nobody_read_fidelity(
+def test_an_xa_record_is_not_used_for_a_name_that_was_used_again_in_an_unread_part_fidelity(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:
     captured = Captured(tmp_path, mysql80)

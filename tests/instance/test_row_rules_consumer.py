@@ -88,7 +88,7 @@ def test_a_mask_for_consumers_in_short(words: Any, kind: str, chars: int) -> Non
         ({"masks": {"a": "hash"}, "undecodable": "quarantine"}, "quarantine would store the values"),
     ],
 )
-def test_a_mask_that_is_none_is_refused(table: dict[str, Any], why: str) -> None:
+def test_an_invalid_mask_is_refused(table: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         TableConfig.model_validate(table)
 

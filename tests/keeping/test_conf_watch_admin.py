@@ -152,7 +152,7 @@ def test_admin_a_folder_that_is_away_ends_nothing(conf: Conf) -> None:
     assert ports(watch) == {}
 
 
-def test_admin_without_who_watches_conf_itself_is_in_use(conf: Conf) -> None:
+def test_admin_without_a_watcher_conf_itself_is_in_use(conf: Conf) -> None:
     assert os.environ[VARIABLE] == ""
     assert stamp() == ""
     assert set(conf_in_use().config.destinations) == {"shop", "crm"}
@@ -161,7 +161,7 @@ def test_admin_without_who_watches_conf_itself_is_in_use(conf: Conf) -> None:
         conf_in_use()
 
 
-def test_admin_who_began_with_another_text_of_its_destination_hears_of_it(conf: Conf) -> None:
+def test_admin_a_process_learns_that_the_file_of_its_destination_has_changed(conf: Conf) -> None:
     watch = ConfWatch(conf.directory, "test")
     begun = conf_in_use().files
     conf.put("crm", OTHER)
@@ -190,7 +190,7 @@ def disk_is_full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_admin_without_who_watches_a_wrong_file_counts_as_the_engines_have_it(
+def test_admin_without_a_watcher_a_wrong_file_counts_as_the_engines_have_it(
     conf: Conf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ConfWatch(conf.directory, "engine")

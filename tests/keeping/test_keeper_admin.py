@@ -193,7 +193,7 @@ def test_admin_an_engine_that_is_slow_to_end_delays_no_other(installation: Insta
     assert installation.look() == [("start", "shop")]
 
 
-def test_admin_a_stop_lasts_over_restarts_until_somebody_starts_it(installation: Installation) -> None:
+def test_admin_a_stop_lasts_over_restarts_until_an_operator_starts_the_engine(installation: Installation) -> None:
     directory = installation.directory("shop")
     orders.stay_stopped(directory)
     assert installation.look() == [("stop", "shop")]

@@ -12,7 +12,7 @@ from sluice.cdc_engine.keeping import acts, orders
 
 
 @pytest.mark.found
-def test_admin_a_start_of_what_nobody_stopped_says_that_it_changes_nothing(tmp_path: Path) -> None:
+def test_admin_a_start_of_an_engine_that_is_not_stopped_says_that_it_changes_nothing(tmp_path: Path) -> None:
     """Defect 18: `instance start` waited for 40 s and did not say that there was no stop to remove."""
     reported = acts.start("shop", tmp_path, seconds=0.0)
     assert not reported.done

@@ -48,7 +48,7 @@ def test_group_ledgers_have_an_identity_only_of_consumers_whose_position_is_stor
 @pytest.mark.parametrize(
     ("word", "value"), [("members", [["east", {}]]), ("members", {"east": {"file": "f"}}), ("late", "3")]
 )
-def test_group_cursors_that_are_none_are_refused(word: str, value: object) -> None:
+def test_group_invalid_cursors_are_refused(word: str, value: object) -> None:
     record = json.loads(ledger_to_text(LEDGER))
     record["group_consumers"][0]["cursor"][word] = value
     with pytest.raises(ValueError, match="Position"):

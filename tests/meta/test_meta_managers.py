@@ -168,7 +168,7 @@ def test_without_the_lease_nothing_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "meta.json").exists()
 
 
-def test_a_file_that_somebody_else_writes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_that_another_process_writes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     meta = FileLedger(tmp_path)
     meta.update(lambda ledger: ledger.set_cursor(at(4)))
     FileLedger(tmp_path).update(lambda ledger: ledger.set_cursor(at(5)))

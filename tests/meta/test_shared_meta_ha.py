@@ -191,7 +191,7 @@ class Mute(RecordStore):
 
 @pytest.mark.parametrize("was_written", [True, False])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_ha_after_a_write_that_nobody_answered_the_ledger_continues(
+def test_ha_after_an_unanswered_write_the_ledger_continues(
     location: LedgerLocation, documents: RecordStore, was_written: bool, is_first: bool
 ) -> None:
     """The write may have been stored. The caller was told that it failed, so the next write of the caller counts."""
@@ -209,7 +209,7 @@ def test_ha_after_a_write_that_nobody_answered_the_ledger_continues(
 
 
 @pytest.mark.parametrize("was_written", [True, False])
-def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
+def test_ha_after_an_unanswered_write_a_later_holder_still_wins(
     location: LedgerLocation, documents: RecordStore, was_written: bool
 ) -> None:
     mute = Mute(documents)

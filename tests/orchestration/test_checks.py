@@ -68,7 +68,7 @@ def test_fault_the_file_says_what_the_engine_says(tmp_path: Path, fields: dict[s
     assert read_failures(tmp_path, time.time()) == failures(tmp_path.name, written)
 
 
-def test_a_file_that_nobody_writes_any_more_fails(tmp_path: Path) -> None:
+def test_a_file_that_is_no_longer_written_fails(tmp_path: Path) -> None:
     assert read_failures(tmp_path, time.time())[""].startswith("STOPPED: ")
     write_status(tmp_path / STATUS_FILE, status(stopped_tables=(STOPPED,)))
     assert read_failures(tmp_path, time.time() - 3600)[""].startswith("STOPPED"), "the clock was set back"

@@ -109,7 +109,7 @@ def test_the_engine_is_observed_and_not_one_that_was_never_materialized(tmp_path
     assert (metadata["state"].value, metadata["lag_seconds"].value) == ("RUNNING", 1.5)
 
 
-def test_a_run_has_the_tags_that_somebody_filters_by(tmp_path: Path) -> None:
+def test_a_run_has_tags_to_filter_by(tmp_path: Path) -> None:
     """Defect 30: a run had twelve tags, and most of them were parts of its batch's name."""
     config = make_config(tmp_path)
     fakes = make_fake_ports(config)

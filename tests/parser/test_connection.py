@@ -95,7 +95,7 @@ def test_the_certificate_is_verified_by_authority_and_by_identity(fresh_mysql80:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("mode", ["PREFERRED", "REQUIRED"])
-def test_where_nobody_is_verified_no_authority_is_read(
+def test_without_verification_no_authority_is_read(
     mysql80: DatabaseServer, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading all authorities of the system takes some 30 ms, for each of an engine's sessions."""

@@ -176,7 +176,7 @@ def test_a_destination_has_one_reader(engine: Engine) -> None:
     assert engine.meta.ledger.clients == (UNSUBSCRIBED,)
 
 
-def test_who_unsubscribes_leaves_its_batches_to_the_next(engine: Engine, source: Source) -> None:
+def test_a_consumer_that_unsubscribes_leaves_its_batches_to_the_next(engine: Engine, source: Source) -> None:
     engine.store.put(source.block([1, 1]))
     engine.get()
     engine.service.unsubscribe(CLIENT)

@@ -100,7 +100,7 @@ def test_a_connection_that_is_lost_within_its_rows_leaves_no_file_snapshot(
     assert isinstance(error, SourceConnectionError)
 
 
-def test_who_pauses_a_snapshot_ends_the_chunk_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+def test_a_pause_of_a_snapshot_ends_the_chunk_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
     class PausedError(Exception):
         pass
 

@@ -203,7 +203,7 @@ def test_a_files_beginning_is_no_change_that_waits(store: MemoryEventStore, sour
     assert store.oldest_time_us == source.time_us
 
 
-def test_empty_blocks_that_nobody_took_replace_each_other(store: MemoryEventStore, source: Source) -> None:
+def test_empty_blocks_that_were_not_read_replace_each_other(store: MemoryEventStore, source: Source) -> None:
     store.put(source.block([1]))
     for _ in range(5):
         store.put(source.block([0]))

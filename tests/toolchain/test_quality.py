@@ -186,7 +186,7 @@ def test_a_run_that_was_broken_off_is_not_saved_by_what_failed_before(
 
 
 @pytest.mark.parametrize("arguments", [[FILE], ["-x"], ["-k", "gtid"]])
-def test_who_chooses_tests_sees_a_failure_at_once(arguments: list[str]) -> None:
+def test_a_run_of_chosen_tests_shows_a_failure_at_once(arguments: list[str]) -> None:
     assert CheckChoice().once_more
     assert CheckChoice(quick=True).once_more
     assert not CheckChoice(arguments=arguments).once_more

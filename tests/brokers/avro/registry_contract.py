@@ -180,7 +180,7 @@ class RegistryContract:
         assert [each.split() for each in earlier] == [each.split() for each in reversed(forms[:-1])]
         assert [registry.known(subject, each) for each in reversed(earlier)] == numbers[:-1]
 
-    def test_types_that_a_registry_accepts_but_consumers_misread_are_refused_until_somebody_registers_them(
+    def test_types_that_a_registry_accepts_but_consumers_misread_are_refused_until_an_operator_registers_them(
         self, registry_server: RegistryUnderTest
     ) -> None:
         form = self.samples.form

@@ -168,7 +168,7 @@ def test_avro_subject_whose_latest_schema_cannot_be_read_is_named(latest: str) -
     assert Subjects(registry).ids("orders", own).value == 7, "a schema that is registered already"
 
 
-def test_avro_schema_that_somebody_must_register_is_logged_once() -> None:
+def test_avro_schema_that_an_operator_must_register_is_logged_once() -> None:
     registry, own = MemoryRegistry(), schemas("id")
     given = Subjects(registry, registers=False)
     with structlog.testing.capture_logs() as logged:

@@ -66,7 +66,7 @@ def test_protobuf_wider_integer_is_the_same_schema() -> None:
     assert schemas("id", "n", kind=TypeCode.TINY) == schemas("id", "n", kind=TypeCode.LONGLONG)
 
 
-def test_protobuf_column_with_another_type_gets_a_new_number_once_somebody_registers_it() -> None:
+def test_protobuf_column_with_another_type_gets_a_new_number_once_an_operator_registers_it() -> None:
     registry = MemoryRegistry(PROTOBUF.schema_type)
     subjects, old, new = Subjects(registry, PROTOBUF), schemas("id", "n"), schemas("id", "n", kind=TypeCode.JSON)
     subjects.ids("orders", old)
@@ -157,11 +157,11 @@ def test_protobuf_subject_of_another_table_is_refused() -> None:
         ),
     ],
 )
-def test_protobuf_subject_with_a_schema_of_somebody_else_is_refused(latest: str, why: str) -> None:
+def test_protobuf_subject_with_a_schema_of_another_program_is_refused(latest: str, why: str) -> None:
     assert why in with_numbers(latest, schemas("id").value).other
 
 
-def test_protobuf_fields_that_somebody_added_keep_their_numbers() -> None:
+def test_protobuf_fields_that_another_program_added_keep_their_numbers() -> None:
     more = "message Value {\n  oneof more { option (x) = 1; string q = 3; bytes r = 7 [deprecated = true]; }\n  string s = 4;\n"
     latest = schemas("id", "name").value.replace("message Value {", more)
     followed = with_numbers(latest, schemas("id", "name", "new").value)

@@ -171,7 +171,7 @@ def test_history_a_key_is_read_in_its_order(key: tuple[str, ...], text: str, wan
     assert life.parse_key(HistoryTable("shop", "shop.t", "/nowhere", key, {}), text) == wanted
 
 
-def test_history_a_key_that_is_none_is_refused() -> None:
+def test_history_an_invalid_key_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="give 2 values"):
         life.parse_key(HistoryTable("shop", "shop.t", "/nowhere", ("a", "b"), {}), "1")
     with pytest.raises(ConfigurationError, match="has no key"):

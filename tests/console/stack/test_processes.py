@@ -137,7 +137,7 @@ def test_what_a_killed_parent_left_behind_is_found_by_its_mark(programs: Program
     assert ended(grandchild)
 
 
-def test_a_sweep_ends_all_that_carry_the_mark_and_nobody_else(programs: Programs) -> None:
+def test_a_sweep_ends_all_processes_with_the_mark_and_no_others(programs: Programs) -> None:
     ours, again = programs.start("one", SLEEP), programs.start("one", SLEEP)
     unrelated = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True, text=True)
     programs.started.append(unrelated)

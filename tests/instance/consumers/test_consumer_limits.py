@@ -67,7 +67,7 @@ def test_a_filter_that_goes_back_and_forth_costs_nothing_consumer() -> None:
 
 
 @pytest.mark.parametrize("text", ["(", "(?=a)b", "(a)\\1", "x" * 4097])
-def test_a_filter_that_is_none_is_refused_consumer(consumers: Consumers, text: str) -> None:
+def test_an_invalid_filter_is_refused_consumer(consumers: Consumers, text: str) -> None:
     with pytest.raises(ConfigurationError):
         consumers.subscribe(1, text)
     assert consumers.statuses(None) == ()

@@ -47,7 +47,7 @@ def test_a_canal_port_of_another_program_is_reported_and_opened_once_it_is_free(
     assert not reached(port)
 
 
-def test_consumers_of_an_engine_without_its_lease_are_nobodys(tmp_path: Path) -> None:
+def test_consumers_of_an_engine_without_its_lease_are_served_by_no_host(tmp_path: Path) -> None:
     """A host that was paused does not know yet that it lost the lease. A consumer that is served there would get what another host also
     sends.
     """

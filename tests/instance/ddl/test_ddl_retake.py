@@ -199,7 +199,7 @@ def test_ddl_a_table_that_stops_again_and_again_is_tried_ever_more_rarely(tmp_pa
     assert pause_seconds(1000) == 3600.0
 
 
-def test_ddl_a_table_whose_schema_nobody_knows_stays_stopped_and_has_no_snapshot(tmp_path: Path) -> None:
+def test_ddl_a_table_with_an_unknown_schema_stays_stopped_and_has_no_snapshot(tmp_path: Path) -> None:
     steps = Steps(tmp_path, stopped(TableState.SCHEMA_UNKNOWN))
     steps.known = None
     retakes = Resnapshots(conf_of(tmp_path, "{}"), steps.records)
@@ -309,7 +309,7 @@ def test_fault_ddl_an_engine_that_dies_during_a_re_snapshot_continues_it(
 
 
 @pytest.mark.servers
-def test_ddl_a_view_that_is_renamed_stands_in_nobodys_way(captured: Captured) -> None:
+def test_ddl_a_renamed_view_delays_no_other_table(captured: Captured) -> None:
     """The history knows only tables, so the new name of the view stops as an unknown table would. The source knows that it is a view."""
     with running(captured) as engine:
         captured.run(

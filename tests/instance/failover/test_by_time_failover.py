@@ -84,7 +84,7 @@ def test_failover_by_time_reads_a_minute_again_and_stops_what_has_no_key(pair: P
     assert sorted(pair.lake.rows["notes"]) == pair.written[:before], "nothing twice, and nothing after the stop"
 
 
-def test_failover_by_time_is_for_who_allows_it_and_names_what_is_lacking() -> None:
+def test_failover_by_time_needs_the_setting_and_names_what_is_missing() -> None:
     source = Source(destination="shop", host="two", port=3306, user="sluice", server_id=7)
     captured = TableFilter("shop\\..*").keeps
     config = DestinationConfig.model_validate({"name": "shop", "source": {"user": "root"}})

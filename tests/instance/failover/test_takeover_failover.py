@@ -106,7 +106,7 @@ def directory(config: SluiceConfig) -> Path:
     return config.destination_dir("shop")
 
 
-def test_failover_everybody_who_reads_conf_reads_the_source_that_was_chosen(config: SluiceConfig) -> None:
+def test_failover_each_reader_of_conf_reads_the_source_that_was_chosen(config: SluiceConfig) -> None:
     assert config.destinations["shop"].source.address == ONE
     use(directory(config), TWO, "by command")
     assert config.with_sources_in_use().destinations["shop"].source.address == TWO
@@ -184,7 +184,7 @@ def made(config: SluiceConfig, monkeypatch: pytest.MonkeyPatch, query: Any, gave
     return Failover(config.destinations["shop"], dependencies)
 
 
-def test_failover_after_missed_heartbeats_names_who_cannot_take_over_and_takes_the_first_who_can(
+def test_failover_after_missed_heartbeats_takes_the_first_source_that_can_take_over_and_names_the_others(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = {"two": dataclasses.replace(STANDBY, executed=f"{A}:1-59")}
@@ -215,7 +215,7 @@ def test_failover_a_choice_by_command_is_noticed_with_the_next_beat(
     assert gave_way.is_set()
 
 
-def test_failover_takes_nobody_who_would_not_give_the_sign_of_life_either(
+def test_failover_takes_no_source_that_would_not_answer_the_heartbeat_either(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If `heartbeat.sql` fails on every source, the engine would otherwise switch endlessly, with a new epoch each time."""

@@ -63,7 +63,9 @@ def test_fault_a_purge_after_idle_rotations_loses_no_position(shop: Captured, en
     assert engine.status().state == EngineState.RUNNING
 
 
-def test_fault_tables_that_nobody_captures_move_the_cursor_through_the_files(shop: Captured, engine: Engine) -> None:
+def test_fault_changes_of_tables_that_are_not_captured_move_the_cursor_through_the_files(
+    shop: Captured, engine: Engine
+) -> None:
     shop.run(f"CREATE DATABASE IF NOT EXISTS {shop.database}_other", f"DROP TABLE IF EXISTS {shop.database}_other.t")
     shop.run(f"CREATE TABLE {shop.database}_other.t (n INT PRIMARY KEY)")
     for number in range(3):

@@ -61,7 +61,7 @@ def _ended(instance: dg.DagsterInstance, label: str) -> list[list[EndedRun]]:
     return list(stored_runs.StoredRuns(storage, label).ended())
 
 
-def test_the_schedule_runs_until_somebody_switches_it_off(tmp_path: Path) -> None:
+def test_the_schedule_runs_until_an_operator_switches_it_off(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     definitions = build_definitions(config, make_fake_ports(config).ports())
     assert definitions.resolve_schedule_def(f"{JOB}_schedule").default_status.value == "RUNNING"

@@ -158,7 +158,7 @@ def test_others_see_the_events_after_a_moment(
 
 
 @pytest.mark.found
-def test_nobody_waits_for_events_while_the_lake_is_read(
+def test_no_run_waits_for_events_while_the_lake_is_read(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect 51: a run counted quarantined values in the lake within a transaction. A slow object store stopped all other runs."""

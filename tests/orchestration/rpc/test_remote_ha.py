@@ -324,7 +324,7 @@ def test_ha_a_port_that_another_has_is_reported(tmp_path: Path) -> None:
     first.close()
 
 
-def test_ha_tls_lets_in_who_trusts_the_certificate_and_nobody_else(tmp_path: Path) -> None:
+def test_ha_tls_admits_only_clients_that_trust_the_certificate(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     engines = FakeHost(FakeEngine(tmp_path))
     server = server_of(engines, config_at(tmp_path, 1, certificate=certificate, key=key))

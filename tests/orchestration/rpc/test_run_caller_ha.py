@@ -265,7 +265,7 @@ def test_ha_a_run_continues_with_the_host_that_took_over(hosts: EngineHosts, how
     assert offered(hosts).delivery == 2
 
 
-def test_ha_between_two_hosts_nobody_answers_and_nothing_is_lost(hosts: EngineHosts) -> None:
+def test_ha_between_two_hosts_no_engine_answers_and_nothing_is_lost(hosts: EngineHosts) -> None:
     reference = offered(hosts)
     hosts.host.holder = 9
     with pytest.raises(LeaseLostError):

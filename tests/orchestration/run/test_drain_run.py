@@ -171,7 +171,7 @@ def test_the_run_lock_is_free_between_two_batches(shop: Shop) -> None:
     assert all(holder is None for _, holder in held)
 
 
-def test_who_waits_for_the_run_lock_gets_it_before_the_next_batch(shop: Shop) -> None:
+def test_a_process_that_waits_for_the_run_lock_gets_it_before_the_next_batch(shop: Shop) -> None:
     looks: list[int] = []
 
     def wanted() -> bool:

@@ -89,7 +89,9 @@ def test_fault_what_a_sensor_has_said_is_not_said_again(host: Host) -> None:
     assert not host.passes(120, NO_TICK)
 
 
-def test_fault_a_check_that_a_run_is_about_to_give_is_none_yet(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_a_check_that_a_run_is_about_to_report_does_not_count_yet(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planned = SimpleNamespace(evaluation=AssetCheckEvaluationPlanned(asset_key=KEY.asset_key, check_name=KEY.name))
     with host.storage() as instance:
         monkeypatch.setattr(

@@ -142,7 +142,7 @@ def test_a_batch_whose_run_ended_during_it_is_rolled_back(shop: Shop, status: S)
     assert shop.engine.acked == [1]
 
 
-def test_a_batch_that_a_run_merged_and_nobody_settled_is_acked_by_its_record(shop: Shop) -> None:
+def test_a_merged_batch_that_was_not_settled_is_acked_by_its_record(shop: Shop) -> None:
     run = attached(shop)
     shop.engine.capture(5)
     shop.engine.hand_out(0)

@@ -197,7 +197,7 @@ def _joined(window: DumpWindow, transaction: int = 0) -> DumpReader:
     return joined
 
 
-def test_who_is_elsewhere_joins_nothing() -> None:
+def test_a_reader_at_a_position_outside_the_window_joins_nothing() -> None:
     window = DumpWindow(100)
     for _ in pumped(LOG, feed_of(window), iter(lambda: 300, 0)):
         pass

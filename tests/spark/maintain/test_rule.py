@@ -68,7 +68,7 @@ def test_files_are_rewritten_where_it_pays(facts: FileFacts, act: MaintenanceAct
 
 
 @pytest.mark.parametrize("facts", [FileFacts(files=21, small_files=21), FileFacts(files=1, rows=1000, deleted=999)])
-def test_what_would_keep_merges_waiting_for_long_is_done_for_who_wants_it(facts: FileFacts) -> None:
+def test_maintenance_that_would_delay_merges_for_long_is_done_only_by_request(facts: FileFacts) -> None:
     most = dataclasses.replace(facts, compact_bytes=COMPACT_BYTES_MAX)
     assert due(most)[0] is MaintenanceAct.COMPACT
     more = dataclasses.replace(facts, compact_bytes=COMPACT_BYTES_MAX + 1)
@@ -77,7 +77,7 @@ def test_what_would_keep_merges_waiting_for_long_is_done_for_who_wants_it(facts:
     assert due(more, wanted=True)[0] is MaintenanceAct.COMPACT
 
 
-def test_who_wants_it_gets_what_there_is_to_do() -> None:
+def test_a_forced_maintenance_does_all_that_can_be_done() -> None:
     assert due(FileFacts(files=2, small_files=2, rows=9), wanted=True)[0] is MaintenanceAct.COMPACT
     assert due(FileFacts(files=1, small_files=1, rows=9, deleted=1), wanted=True)[0] is MaintenanceAct.COMPACT
     assert due(FileFacts(files=1, small_files=1, rows=9), wanted=True)[0] is MaintenanceAct.NOTHING, (

@@ -89,7 +89,7 @@ def test_a_table_lock_waits_for_the_other_and_then_names_its_holder_in_a_group(d
     assert take(destinations)
 
 
-def test_who_waits_gets_the_table_before_who_comes_back_in_a_group(destinations: Destinations) -> None:
+def test_a_run_that_waits_gets_the_table_lock_before_one_that_comes_back_in_a_group(destinations: Destinations) -> None:
     """Otherwise a draining run would take the lock again between two looks of the other run."""
     got = threading.Event()
 

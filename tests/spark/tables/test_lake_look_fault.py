@@ -103,7 +103,7 @@ def test_fault_a_log_that_cannot_be_read_is_an_error_with_its_path(table: Path) 
         trouble(table, left)
 
 
-def test_fault_a_table_that_nobody_touched_is_not_read_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_an_unchanged_table_is_not_read_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left, look = record(table), LakeLook({})
     look.trouble(OWNER, str(table), left)
     monkeypatch.delattr(deltalake, "DeltaTable")

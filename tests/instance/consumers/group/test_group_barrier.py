@@ -89,7 +89,7 @@ def test_group_waits_for_members_that_may_have_older_changes_and_orders_equal_ti
     assert decide({"east": known(clock=8), "west": known(clock=7)}) == BarrierWait("west")
 
 
-def test_group_no_transaction_is_parted_by_another_and_who_is_absent_is_passed_by() -> None:
+def test_group_no_transaction_is_divided_by_another_and_an_absent_member_is_skipped() -> None:
     assert decide({"east": known(9, begun=True), "west": known(2)}) == NextTransactions("east", 1)
     assert decide({"east": known(begun=True, absent=True), "west": known(2)}) == BarrierWait("east")
     assert decide({"east": known(9), "west": known(clock=2, absent=True)}) == NextTransactions("east", 1)

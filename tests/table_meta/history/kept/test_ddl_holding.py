@@ -46,7 +46,7 @@ STATEMENT = record(RecordKind.DDL, at(900, 5))  # This is the sixth transaction.
         (at(100, 0, epoch=2), True),
     ],
 )
-def test_ddl_a_statement_holds_for_who_has_executed_it(position: Position, *, holds: bool) -> None:
+def test_ddl_a_statement_applies_at_positions_that_have_executed_it(position: Position, *, holds: bool) -> None:
     assert holds_at(STATEMENT, position) == holds
 
 

@@ -36,7 +36,7 @@ def read_again(documents: MemoryRecordStore) -> list[HistoryRecord]:
     return SharedRepository(documents).load()
 
 
-def test_ha_who_held_the_lease_before_adds_nothing() -> None:
+def test_ha_an_earlier_holder_of_the_lease_adds_nothing() -> None:
     documents = MemoryRecordStore()
     old, new = SharedRepository(documents, token=1), SharedRepository(documents, token=2)
     old.load()
@@ -76,7 +76,7 @@ def test_ha_a_crash_during_a_write_leaves_all_of_it_or_nothing(
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_ha_what_nobody_answered_about_did_not_happen_for_who_wrote_it(kept: bool) -> None:
+def test_ha_an_unanswered_write_did_not_happen_for_its_writer(kept: bool) -> None:
     """The stream arrives again and may be different. A write that was refused to its writer must not appear after a restart."""
     documents = Broken()
     repository = SharedRepository(documents, token=1)
@@ -127,7 +127,7 @@ def test_ha_a_history_that_is_not_understood_is_refused() -> None:
         read_again(documents)
 
 
-def test_ha_who_stood_still_after_a_replacement_leaves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ha_a_writer_that_was_paused_after_a_replacement_keeps_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old process has replaced the history and continues with the removal of the old chunks, after its successor did so too."""
     store = MemoryRecordStore()
     old, new = SharedRepository(store, token=1), SharedRepository(store, token=2)
