@@ -71,8 +71,8 @@ def _changes(folder: Path) -> dict[str, Any]:
     with _pipeline(folder, FEW, {}) as pipeline:
         _first_start(pipeline)
         found = [_start_with_changes(pipeline) for _ in range(ROUNDS)]
-    figures = {name: median([each[name] for each in found]) for name in ("up_s", "visible_s", "acked_s")}
-    return {**figures, "parts_s": {name: median([each["parts"][name] for each in found]) for name in PARTS}}
+    figures = {name: round(median([each[name] for each in found]), 2) for name in ("up_s", "visible_s", "acked_s")}
+    return {**figures, "parts_s": {name: round(median([each["parts"][name] for each in found]), 2) for name in PARTS}}
 
 
 def _first_start(pipeline: Pipeline) -> None:
