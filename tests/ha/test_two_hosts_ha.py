@@ -183,7 +183,7 @@ def test_ha_what_a_newer_version_wrote_is_refused_by_name(apart: Hosts) -> None:
     for name, change in (
         ("meta.json", {"format": 5}),
         ("meta.json", {"more": "than is known"}),
-        ("schema-head", {"format": 2}),
+        ("schema-head", {"format": 3}),
     ):
         kept = documents.read(name)
         assert kept is not None
