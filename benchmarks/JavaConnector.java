@@ -4,11 +4,15 @@ import com.github.shyiko.mysql.binlog.event.EventData;
 import com.github.shyiko.mysql.binlog.event.EventHeaderV4;
 import com.github.shyiko.mysql.binlog.event.UpdateRowsEventData;
 import com.github.shyiko.mysql.binlog.event.WriteRowsEventData;
+import com.github.shyiko.mysql.binlog.network.SSLMode;
 import java.io.IOException;
 
 /**
- * Reads one stretch of a binlog with mysql-binlog-connector-java as its manual shows it, and counts the rows it decodes; started by contenders.py.
- * It reads the stretch twice, so that the second time the machine's code is compiled, and prints the rows and the nanoseconds of that.
+ * Reads an interval of a binlog with mysql-binlog-connector-java as its manual shows it, and counts the decoded rows. Started by contenders.py.
+ * Arguments: host, port, user, file, start, end, and "tls" for a connection with TLS.
+ *
+ * The program reads the interval twice, because Java compiles the code during the first reading. It prints the rows and the nanoseconds of the
+ * second reading.
  */
 public class JavaConnector {
     private static final int TURNS = 2;
@@ -16,14 +20,15 @@ public class JavaConnector {
     public static void main(String[] words) throws Exception {
         String result = "";
         for (int turn = 0; turn < TURNS; turn++) {
-            result = read(words[0], Integer.parseInt(words[1]), words[2], words[3], Long.parseLong(words[4]), Long.parseLong(words[5]));
+            BinaryLogClient client = new BinaryLogClient(words[0], Integer.parseInt(words[1]), words[2], "");
+            client.setSSLMode(words.length > 6 ? SSLMode.REQUIRED : SSLMode.DISABLED);
+            result = read(client, words[3], Long.parseLong(words[4]), Long.parseLong(words[5]));
         }
         System.out.println(result);
         System.exit(0);
     }
 
-    private static String read(String host, int port, String user, String file, long start, long end) throws IOException {
-        BinaryLogClient client = new BinaryLogClient(host, port, user, "");
+    private static String read(BinaryLogClient client, String file, long start, long end) throws IOException {
         client.setServerId(4000003);
         client.setBinlogFilename(file);
         client.setBinlogPosition(start);

@@ -1,13 +1,16 @@
-"""Creates the binlogs that `bench engine` reads: single-row transactions, bulk statements, and a table with varied columns.
+"""Creates the binlogs that `bench engine` reads: single-row transactions, bulk statements, and tables with varied and with many columns.
 
 The server itself creates the load, by stored procedures and multi-row statements, so clients do not slow it down. In the first two sets,
-rows have sysbench's columns (`id, k, c, pad`). The varied table has a column of each kind that applications use.
+rows have sysbench's columns (`id, k, c, pad`). The varied table has a column of each kind that applications use. The wide table has 14
+columns, one of which is a JSON document of 14 values.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
+
+import pymysql
 
 TABLE = "CREATE TABLE {name} (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL, pad CHAR(60) NOT NULL)"
 ROW = "FLOOR(RAND({seed}) * 1000000), LEFT(SHA2(CONCAT('c', {seed}), 512), 119), SHA2(CONCAT('p', {seed}), 224)"
@@ -47,7 +50,25 @@ VARIED = f"""
 INSERT INTO varied_1 (customer, ratio, price, name, note, made, changed, details, state, token)
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {{rows}})
 SELECT FLOOR(RAND(i) * 1000000), RAND(i), RAND(i) * 10000, CONCAT('Kundin 日本 ', i), IF(i % 5, SHA2(CONCAT('n', i), 256), NULL),
-  TIMESTAMP '2020-01-01 00:00:00' + INTERVAL i * 1000 MICROSECOND, NOW(6), {DETAILS}, 1 + i % 4, UNHEX(SHA1(i)) FROM n
+  TIMESTAMP '2020-01-01 00:00:00' + INTERVAL i * 1000 MICROSECOND, NOW(6), {DETAILS}, 1 + i % 4, LEFT(UNHEX(SHA2(i, 256)), 20) FROM n
+"""
+
+WIDE_TABLE = """
+CREATE TABLE wide_1 (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, customer INT NOT NULL, shop SMALLINT NOT NULL, ratio DOUBLE,
+  price DECIMAL(12,2) NOT NULL, tax DECIMAL(5,2), name VARCHAR(60) NOT NULL, city VARCHAR(40), note TEXT, made DATETIME(3) NOT NULL,
+  changed TIMESTAMP(6) NOT NULL, details JSON, state ENUM('new','paid','sent','returned') NOT NULL, token VARBINARY(20) NOT NULL
+) CHARACTER SET utf8mb4
+"""
+WIDE_DETAILS = """JSON_OBJECT('lines', i % 9, 'weight', i / 8e0, 'gift', i % 2 = 0, 'coupon', NULL, 'channel', 'web', 'user', i * 7,
+  'address', JSON_OBJECT('street', CONCAT('Straße ', i), 'number', i % 200, 'city', 'Köln', 'country', 'DE'),
+  'tags', JSON_ARRAY('a', 'b', CONCAT('t', i), i % 5))"""
+WIDE = f"""
+INSERT INTO wide_1 (customer, shop, ratio, price, tax, name, city, note, made, changed, details, state, token)
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {{rows}})
+SELECT FLOOR(RAND(i) * 1000000), i % 300, RAND(i), RAND(i) * 10000, i % 20, CONCAT('Kundin 日本 ', i), CONCAT('Ort ', i % 5000),
+  IF(i % 5, SHA2(CONCAT('n', i), 256), NULL), TIMESTAMP '2020-01-01 00:00:00' + INTERVAL i * 1000 MICROSECOND, NOW(6), {WIDE_DETAILS},
+  1 + i % 4, LEFT(UNHEX(SHA2(i, 256)), 20) FROM n
 """
 
 
@@ -68,7 +89,11 @@ class BinlogSet:
 
 
 def position(cursor: Any) -> tuple[str, int]:
-    cursor.execute("SHOW MASTER STATUS")
+    """Returns the current end of the binlog: the file's name and the offset in bytes."""
+    try:
+        cursor.execute("SHOW BINARY LOG STATUS")
+    except pymysql.err.ProgrammingError:  # Servers before MySQL 8.2 know only the old statement.
+        cursor.execute("SHOW MASTER STATUS")
     file, offset, *_ = cursor.fetchone()
     return str(file), int(offset)
 
@@ -80,8 +105,9 @@ def prepare(cursor: Any) -> None:
     for name in ("oltp_1", "oltp_2", "bulk_1"):
         cursor.execute(f"DROP TABLE IF EXISTS {name}")
         cursor.execute(TABLE.format(name=name))
-    cursor.execute("DROP TABLE IF EXISTS varied_1")
+    cursor.execute("DROP TABLE IF EXISTS varied_1, wide_1")
     cursor.execute(VARIED_TABLE)
+    cursor.execute(WIDE_TABLE)
     cursor.execute("DROP PROCEDURE IF EXISTS oltp")
     cursor.execute(OLTP.format(row=ROW.format(seed="i")))
     cursor.execute("SET SESSION cte_max_recursion_depth = 10000000")
@@ -110,6 +136,12 @@ def make_varied(cursor: Any, rows: int, statements: int) -> BinlogSet:
     """Creates a set as `make_bulk` does, but in the varied table."""
     change = "UPDATE varied_1 SET details = JSON_SET(details, '$.lines', 10), price = price + 1 ORDER BY id LIMIT %s"
     return _made(cursor, "varied", (VARIED.format(rows=rows // statements), change), rows, statements)
+
+
+def make_wide(cursor: Any, rows: int, statements: int) -> BinlogSet:
+    """Creates a set as `make_bulk` does, but in the wide table."""
+    change = "UPDATE wide_1 SET details = JSON_SET(details, '$.lines', 10), price = price + 1 ORDER BY id LIMIT %s"
+    return _made(cursor, "wide", (WIDE.format(rows=rows // statements), change), rows, statements)
 
 
 def _made(cursor: Any, name: str, changes: tuple[str, str], rows: int, statements: int) -> BinlogSet:

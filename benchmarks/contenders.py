@@ -80,6 +80,7 @@ def java_connector_rows(settings: dict[str, Any], binlog: BinlogSet) -> tuple[in
     toolchain = set_up([], delta=False, extras=("java-connector",), screen=standard_output())
     java, classes = toolchain.java, ":".join(map(str, toolchain.extra_jars))
     address = [settings["host"], str(settings["port"]), settings["user"]]
+    tls = [] if settings.get("ssl_disabled") else ["tls"]
     done = subprocess.run(
         [
             str(java.program),
@@ -90,6 +91,7 @@ def java_connector_rows(settings: dict[str, Any], binlog: BinlogSet) -> tuple[in
             binlog.file,
             str(binlog.start),
             str(binlog.end),
+            *tls,
         ],
         check=False,
         capture_output=True,

@@ -9,14 +9,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, make_varied, prepare
+from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, make_varied, make_wide, prepare
 from benchmarks.contenders import java_connector_rows, mysql_replication_rows, raw_socket_seconds
 from benchmarks.report import median, show, write_json
 from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
@@ -35,6 +34,12 @@ from sluice.console.toolchain.database.server import DatabaseServer
 RUNS = 5
 OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30
 VARIED_ROWS, VARIED_STATEMENTS = 600_000, 60
+SETS: dict[str, Callable[[Any], BinlogSet]] = {
+    "oltp": lambda cursor: make_oltp(cursor, OLTP_TRANSACTIONS),
+    "bulk": lambda cursor: make_bulk(cursor, BULK_ROWS, BULK_STATEMENTS),
+    "varied": lambda cursor: make_varied(cursor, VARIED_ROWS, VARIED_STATEMENTS),
+    "wide": lambda cursor: make_wide(cursor, VARIED_ROWS, VARIED_STATEMENTS),
+}
 # mysql-replication reads for at most this long. Its rate is constant, and reading the whole binlog would take minutes.
 PEER_SECONDS_MAX = 10.0
 DEADLINE_SECONDS = 300.0
@@ -44,38 +49,43 @@ MEBIBYTE = 1 << 20
 def run(
     json_file: Path | None,
     *,
+    release: str = "mysql-8.0.31",
+    tls: bool = False,
+    names: Collection[str] = (),
     runs: int = RUNS,
-    oltp: int = OLTP_TRANSACTIONS,
-    bulk: int = BULK_ROWS,
-    varied: int = VARIED_ROWS,
+    sets: Mapping[str, Callable[[Any], BinlogSet]] = SETS,
 ) -> None:
-    """Measures all sets with all contenders. In each of `runs` rounds, the contenders take turns. Reports medians."""
+    """Measures the named sets, by default all, with all contenders. In each of `runs` rounds, the contenders take turns. Reports medians.
+
+    `release` is a database server of the toolchain. With `tls`, all contenders connect with TLS.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         options = {"max_binlog_size": 1 << 30, "binlog_expire_logs_seconds": 86400 * 7}
-        with DatabaseServer("mysql-8.0.31", folder / "mysql", options=options) as server:
+        with DatabaseServer(release, folder / "mysql", options=options) as server:
             cursor = server.connect().cursor()
             prepare(cursor)
             record: dict[str, dict[str, Any]] = {}
-            makers = (
-                partial(make_oltp, cursor, oltp),
-                partial(make_bulk, cursor, bulk, BULK_STATEMENTS),
-                partial(make_varied, cursor, varied, VARIED_STATEMENTS),
-            )
-            for make in makers:
+            for make in [make for each, make in sets.items() if each in names or not names]:
                 # A batch contains all changes up to the end of the binlog. So each set is measured before the next set is created.
-                binlog = make()
-                record[binlog.name] = measure(server, binlog, folder, runs)
+                binlog = make(cursor)
+                record[binlog.name] = measure(server, binlog, folder, runs, tls=tls)
     host_rss_mb = max(row["engine_rss_mb_max"] for row in record.values())
     show("engine", [{"set": name, **row} for name, row in record.items()])
-    write_json(json_file, {"engine": record, "engine_host_rss_mb_max": host_rss_mb, "runs": runs})
+    write_json(
+        json_file,
+        {"engine": record, "engine_host_rss_mb_max": host_rss_mb, "runs": runs, "server": release, "tls": tls},
+    )
 
 
-def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) -> dict[str, Any]:
+def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int, *, tls: bool) -> dict[str, Any]:
     """Measures one set with each contender. The figures are megabytes (10⁶ bytes) and rows per second."""
-    settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": "", "ssl_disabled": True}
-    acked_seconds(server, binlog, folder)  # The first call compiles or loads the kernels, so it is not measured.
-    decoded_seconds(server, binlog, folder)
+    settings: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": ""}
+    # The certificate of a test server has no known issuer.
+    settings |= {"ssl": {"check_hostname": False}} if tls else {"ssl_disabled": True}
+    config = configuration(server, binlog, folder, tls=tls)
+    acked_seconds(config, binlog)  # The first call compiles or loads the kernels, so it is not measured.
+    decoded_seconds(config, binlog)
     raw, peer, java, acked, decoded, staged, cpu, rss_mb = [], [], [], [], [], [], [], 0.0
     for _ in range(runs):
         raw.append(binlog.bytes / raw_socket_seconds(settings, binlog) / 1e6)
@@ -83,10 +93,10 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
         peer.append(rows / seconds)
         rows, seconds = java_connector_rows(settings, binlog)
         java.append(rows / seconds)
-        acked.append(acked_seconds(server, binlog, folder))
-        decoded.append(decoded_seconds(server, binlog, folder))
+        acked.append(acked_seconds(config, binlog))
+        decoded.append(decoded_seconds(config, binlog))
         before = time.process_time()
-        staged.append(staged_seconds(server, binlog, folder))
+        staged.append(staged_seconds(config, binlog))
         cpu.append(time.process_time() - before)
         rss_mb = max(rss_mb, psutil.Process().memory_info().rss / MEBIBYTE)
     return {
@@ -114,11 +124,12 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
     }
 
 
-def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> SluiceConfig:
+def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path, *, tls: bool = False) -> SluiceConfig:
     destination = DestinationConfig(
         name="bench",
-        # TLS is disabled, because the other contenders connect without TLS too.
-        source=SourceConfig(port=server.port, user="root", tls=TlsConfig(mode="DISABLED")),
+        source=SourceConfig(
+            port=server.port, user="root", tls=TlsConfig(mode="REQUIRED") if tls else TlsConfig(mode="DISABLED")
+        ),
         include=r"bench\..*",
         start=StartConfig(file=binlog.file, offset=binlog.start),
         ring=RingConfig(),
@@ -140,12 +151,11 @@ def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
 
 
 def acked_seconds(
-    server: DatabaseServer, binlog: BinlogSet, folder: Path, take: Callable[[Batch], None] = lambda _batch: None
+    config: SluiceConfig, binlog: BinlogSet, take: Callable[[Batch], None] = lambda _batch: None
 ) -> float:
     """Returns the seconds from the start of the dump until the last batch of the set is acked. Each batch is passed to `take`. Nothing is
     staged.
     """
-    config = configuration(server, binlog, folder)
     parts, lease = known_start(config)
     client, service = ClientIdentity(destination="bench"), CanalService({"bench": (parts.store, parts.meta)})
     service.subscribe(client)
@@ -165,7 +175,7 @@ def acked_seconds(
         lease.release()
 
 
-def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
+def decoded_seconds(config: SluiceConfig, binlog: BinlogSet) -> float:
     """Measures as `acked_seconds` does, but decodes each batch into Arrow columns. The columns are not written, so this measures the
     cost of decoding.
     """
@@ -178,12 +188,11 @@ def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> 
                 for _ in decoder.chunks(part.block, chosen):
                     pass
 
-    return acked_seconds(server, binlog, folder, decode)
+    return acked_seconds(config, binlog, decode)
 
 
-def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
+def staged_seconds(config: SluiceConfig, binlog: BinlogSet) -> float:
     """Measures as `acked_seconds` does, but with the whole engine. Each batch is written as Parquet with its manifest, and then acked."""
-    config = configuration(server, binlog, folder)
     known_start(config)[1].release()
     engine = Engine(config, "bench")
     begun = time.perf_counter()

@@ -12,11 +12,20 @@ BenchJson = Annotated[Path | None, typer.Option("--json", help="Write the figure
 
 
 @bench_app.command("engine")
-def bench_engine(json_file: BenchJson = None) -> None:
-    """Read one binlog by a bare socket, by other libraries and by Sluice; about 15 minutes."""
-    from benchmarks.engine import run  # noqa: PLC0415
+def bench_engine(
+    server: Annotated[str, typer.Option(help="A database server of `sluice setup`, such as mysql-9.")] = "mysql-8.0.31",
+    tls: Annotated[bool, typer.Option(help="Connect with TLS.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--set", help="oltp, bulk, varied or wide. Default: all. Repeatable.")
+    ] = None,
+    json_file: BenchJson = None,
+) -> None:
+    """Read one binlog by a bare socket, by other libraries and by Sluice; about 20 minutes."""
+    from benchmarks.engine import SETS, run  # noqa: PLC0415
 
-    run(json_file)
+    if unknown := {*(only or ())} - {*SETS}:
+        raise typer.BadParameter(f"unknown sets: {', '.join(sorted(unknown))}; the sets are {', '.join(SETS)}")
+    run(json_file, release=server, tls=tls, names=tuple(only or ()))
 
 
 @bench_app.command("types")
@@ -201,3 +210,19 @@ def bench_histories(
     from benchmarks.histories.judging.bench import run  # noqa: PLC0415
 
     raise typer.Exit(1 if run(seed, count, json_file) else 0)
+
+
+@bench_app.command("compare")
+def bench_compare(
+    file: Annotated[Path, typer.Argument(help="The JSON of a benchmark, named as in benchmarks/results.", exists=True)],
+    record: Annotated[
+        Path | None, typer.Option(help="The record to compare with. Default: benchmarks/results.", exists=True)
+    ] = None,
+) -> None:
+    """Name the figures of a benchmark that are worse than its record by more than 10 %. Exit code 1 if there are any."""
+    from benchmarks.regressions import RESULTS, run  # noqa: PLC0415
+
+    if record is None and not (RESULTS / file.name).is_file():
+        raise typer.BadParameter(f"{RESULTS} has no record named {file.name}; name one with --record")
+    if not run(file, record):
+        raise typer.Exit(1)
