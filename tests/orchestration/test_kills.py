@@ -223,12 +223,14 @@ def test_a_run_that_drains_merges_and_settles_batch_after_batch(shop: DagsterSta
     for _ in range(4):
         shop.wait_until_acked(shop.capture(3))
     assert len(shop.instance.get_runs()) == before, "no run was made for them"
-    key = dg.AssetKey(["shop", "orders"])
-    reported = shop.instance.fetch_materializations(key, limit=4).records
-    assert {each.run_id for each in reported} == {run.run_id}
-    assert [
-        each.asset_materialization.metadata["rows_inserted"].value for each in reported if each.asset_materialization
-    ] == [3] * 4
+
+    def reported() -> list[tuple[str, object]]:
+        found = shop.instance.fetch_materializations(dg.AssetKey(["shop", "orders"]), limit=4).records
+        made = [(each.run_id, each.asset_materialization) for each in found]
+        return [(run_id, each.metadata["rows_inserted"].value) for run_id, each in made if each]
+
+    # The run acks a batch before it reports the tables of the batch.
+    wait_for("the last four batches are reported", lambda: reported() == [(run.run_id, 3)] * 4)
 
 
 @pytest.mark.parametrize("gate", ["before", "after"])
