@@ -128,12 +128,12 @@ def _least_text(value: str) -> str:
     return json.dumps(value[:TEXT_CHARS_MAX], ensure_ascii=False)
 
 
-def _greatest_text(value: str) -> str | None:
-    """Returns an upper bound of all strings that begin with the first TEXT_CHARS_MAX characters of `value`: these characters and the
-    highest character of Unicode.
+def _greatest_text(value: str) -> str:
+    """Returns an upper bound of all strings up to `value`: its first TEXT_CHARS_MAX characters, and the highest character of Unicode, once
+    more than `value` has it there.
     """
     if len(value) <= TEXT_CHARS_MAX:
         return json.dumps(value, ensure_ascii=False)
-    if value[TEXT_CHARS_MAX] == LAST_CHARACTER:
-        return None
-    return json.dumps(value[:TEXT_CHARS_MAX] + LAST_CHARACTER, ensure_ascii=False)
+    rest = value[TEXT_CHARS_MAX:]
+    repeated = len(rest) - len(rest.lstrip(LAST_CHARACTER))
+    return json.dumps(value[:TEXT_CHARS_MAX] + LAST_CHARACTER * (repeated + 1), ensure_ascii=False)

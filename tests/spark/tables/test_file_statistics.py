@@ -72,6 +72,21 @@ def duck() -> duckdb.DuckDBPyConnection:
     return connection
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 32 + "\U0010ffff", "a" * 32 + "\U0010ffff" * 3 + "b", "\U0010ffff" * 40],
+    ids=["once", "three times", "everywhere"],
+)
+def test_a_text_with_the_last_character_of_unicode_after_a_shortened_bound_is_found(tmp_path: Path, text: str) -> None:
+    """Defect 1028: such a text got a minimum and no maximum, and deltalake's dataset skips a file with one bound."""
+    _make(tmp_path / "table", "string", pa.string(), [[""], [text]])
+    table = deltalake.DeltaTable(tmp_path / "table")
+    highest = [each["max.value"] for each in pa.table(table.get_add_actions(flatten=True)).to_pylist()]
+    assert max(highest) >= text
+    assert table.to_pyarrow_dataset().count_rows(filter=ds.field("value") == pa.scalar(text)) == 1
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), type_name=st.sampled_from([*KINDS]))
 def test_a_reader_that_skips_files_finds_each_value(
