@@ -274,14 +274,17 @@ class SparkConnectServer:
 
     def _is_local(self) -> bool:
         """Returns whether tasks run on this machine. On a cluster, the executors do not have Sluice's packages."""
-        of_file = MASTER.findall(self._settings_file.read_text())
-        return (self._settings.get("spark.master") or (of_file or ["local"])[-1]).startswith("local")
+        return self._master().startswith("local")
 
     def _task_slots(self) -> int:
         """Returns how many tasks run at the same time in the server's process. Returns 0 if the settings do not say it."""
-        of_file = MASTER.findall(self._settings_file.read_text())
-        slots = SLOTS.fullmatch(self._settings.get("spark.master") or (of_file or [""])[-1])
+        slots = SLOTS.fullmatch(self._master())
         return int(slots[1]) if slots else 0
+
+    def _master(self) -> str:
+        """Returns where tasks run: `spark.master` of the caller's settings, otherwise of the settings file, otherwise "local"."""
+        of_file = MASTER.findall(self._settings_file.read_text())
+        return self._settings.get("spark.master") or (of_file or ["local"])[-1]
 
     def _java_options(self, scratch: Path) -> list[str]:
         options = [
