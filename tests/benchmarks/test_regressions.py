@@ -48,6 +48,17 @@ def test_figures_within_lists_are_compared_and_small_differences_are_noise() -> 
     assert (worse.figure, worse.percent) == ("modes.drain.loads.0.freshness_p50_s", "+14 %")
 
 
+def test_elements_of_a_list_are_compared_by_their_names_and_other_programs_are_left_out() -> None:
+    record = {"processes": [{"process": "spark", "rss_mb": 800}, {"process": "bare daemon", "rss_mb": 100}]}
+    now = {"processes": [{"process": "bare daemon", "rss_mb": 300}, {"process": "spark", "rss_mb": 900}]}
+    assert [(each.figure, each.percent) for each in regressions(record, now)] == [("processes.spark.rss_mb", "+12 %")]
+
+
+def test_the_rate_at_which_sluice_stages_is_compared() -> None:
+    (worse,) = regressions({"json": {"staged_mb_per_s": 100.0}}, {"json": {"staged_mb_per_s": 80.0}})
+    assert worse.figure == "json.staged_mb_per_s"
+
+
 def test_a_figure_that_is_no_longer_measured_is_named() -> None:
     now = changed()
     del now["up_s"]
