@@ -86,9 +86,9 @@ def ended(state: str) -> bool:
 # What an operator must do about an engine in each of these states. The messages of the other states already say what to do.
 _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
     EngineState.SOURCE_CHECK: "correct the cause, then `sluice instance restart {}`",
-    EngineState.UNKNOWN_EVENT: "`sluice position set {} FILE:OFFSET` with a position after the event skips the event",
-    EngineState.BINLOG_FORMAT: "keep this binlog file and report the error: a fixed version continues from there",
-    EngineState.CHECKSUM: "if it fails again at the same offset, the file on the server is damaged",
+    EngineState.UNKNOWN_EVENT: "to skip the event, run `sluice position set {} FILE:OFFSET` with a position after the event",
+    EngineState.BINLOG_FORMAT: "keep the binlog file and report the error: a corrected version of Sluice continues at this event",
+    EngineState.CHECKSUM: "if the checksum fails again at the same offset, the binlog file on the server is damaged",
     EngineState.ERROR: "a defect of Sluice: report it with the trace in the log; `sluice instance restart {}` tries again",
 }
 
@@ -223,7 +223,8 @@ def way_out(state: str, destination: str, table: str) -> str:
     if state == TableState.IMAGE_NOT_FULL:
         return (
             "let the sessions that write the table write full row images, then re-snapshot the table with "
-            f"`sluice snapshot start {destination} --tables {table}`: after {ways}, the incomplete images in the binlog would stop it again"
+            f"`sluice snapshot start {destination} --tables {table}`; {ways} would read the incomplete images in the binlog again, and "
+            "the table would stop again"
         )
     return f"correct the cause, then {ways}"
 

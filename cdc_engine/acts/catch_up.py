@@ -92,7 +92,7 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
         )
     if progress.cursor is None or not wanted.is_reached(progress.cursor):
         acked = f"acked up to {progress.cursor}" if progress.cursor else "nothing is acked yet"
-        return f"{acked}; to reach: {wanted}"
+        return f"{acked}; the wait ends at {wanted}"
     if not progress.ticked:
         return "the engine waits for its first tick"
     open_now = [
@@ -118,8 +118,8 @@ def reached_sentence(wanted: CatchUpEnd, stopped: Sequence[str]) -> str:
     done = f"everything up to {wanted} is in the lake"
     return (
         (
-            f"{done}, except later changes of the stopped tables {', '.join(stopped)}; `sluice status` shows how "
-            "to resume each table"
+            f"{done}, except the changes of the stopped tables {', '.join(stopped)} after their stops; `sluice status` "
+            "shows how to resume each table"
         )
         if stopped
         else done

@@ -118,10 +118,10 @@ class BrokerSender(Generic[ContentT]):
             service = self._last = self._service()
             batch_id, content = service.get(self._bytes_max, self._wait_seconds)
         except SluiceError as error:
-            log.debug("broker_waits", broker=self._name, reason=str(error))
+            log.debug("next_batch_not_read", broker=self._name, reason=str(error))
             return RoundResult.AGAIN
         except Exception as error:  # A defect of Sluice must not end the thread silently.
-            log.warning("broker_waits", broker=self._name, reason=f"{type(error).__name__}: {error}")
+            log.warning("next_batch_not_read", broker=self._name, reason=f"{type(error).__name__}: {error}")
             return RoundResult.AGAIN
         if content is None:
             return RoundResult.NOTHING
@@ -160,7 +160,7 @@ class BrokerSender(Generic[ContentT]):
             moved = service.continue_after(publisher.committed(given_up))
             self._compared = service
             if moved:
-                log.info("continues_after_committed", broker=self._name)
+                log.info("cursor_moved_to_committed_position", broker=self._name)
                 return False
         publisher.commit(messages, service.end_text(batch_id), given_up)
         return True

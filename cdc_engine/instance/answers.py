@@ -41,7 +41,7 @@ class SchemaAnswers:
         found = schema_at(self._source(), database, table, location)
         if found is None:
             return None
-        log.warning("schema_read_again", database=database, table=table, reason=reason)
+        log.warning("schema_read_from_source", database=database, table=table, reason=reason)
         self._resolutions.keep(found, reason)
         return self._resolutions.schema(database, table, reason)
 

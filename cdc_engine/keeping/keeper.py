@@ -87,7 +87,7 @@ class Keeper:
                 act, why = decide(self._facts(name, in_use, kept))
             except SluiceError as error:
                 # The store with the orders of operators does not answer. An order could forbid a start, so nothing is started.
-                log.debug("orders_unknown", destination=name, reason=str(error))
+                log.debug("operator_orders_not_read", destination=name, reason=str(error))
                 continue
             if act is not KeeperAct.LEAVE:
                 self._begin(name, act, why, in_use.digest(name))
@@ -175,7 +175,7 @@ def follow(
         # Catches all errors: if this loop ended, no change of conf/ would be noticed any more.
         except Exception as error:
             if (why := f"{type(error).__name__}: {error}") != logged:
-                log.exception("look_failed", reason=why)
+                log.exception("conf_not_checked", reason=why)
             logged = why
 
 

@@ -362,7 +362,7 @@ class Ledger:
         """
         if not self.epoch < epoch <= EPOCH_MAX:
             raise MetaError(
-                f"epoch {epoch} cannot follow epoch {self.epoch}, because {EPOCH_MAX} is the last: create the destination again "
+                f"epoch {epoch} cannot follow epoch {self.epoch}, because {EPOCH_MAX} is the largest epoch: create the destination again "
                 "under another name"
             )
         return dataclasses.replace(self, epoch=epoch)

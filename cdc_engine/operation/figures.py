@@ -86,7 +86,7 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     ),
     (
         "sluice_retention_left_hours",
-        "Hours for which the source keeps the binlog that a restart would read. 0: purged, or due. NaN: no limit, or unknown.",
+        "Hours for which the source keeps the binlog that a restart would read. 0: purged, or due to be purged. NaN: no limit, or unknown.",
         False,
         lambda s, _: math.nan if s.retention_left_hours is None else s.retention_left_hours,
     ),
@@ -98,7 +98,7 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     ),
     (
         "sluice_stream_shared",
-        "1: the destination shares a stream with others.",
+        "1: the destination shares a stream with other destinations.",
         False,
         lambda s, _: float(s.stream.shared),
     ),
@@ -121,7 +121,7 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     ),
     (
         "sluice_commit_conflicts",
-        "Commits of merges that were repeated because another writer committed first or replaced them.",
+        "Merges that were repeated because another writer committed to the table first, or replaced the commit of the merge.",
         True,
         lambda s, _: s.commit_conflicts,
     ),

@@ -140,7 +140,7 @@ class _HandlerQueue:
             try:
                 self._handler(alarm)
             except Exception as error:  # Catches all errors, because an error of the handler must not end the thread.
-                log.warning("alarm_not_taken", about=alarm.key, attempt=attempt, reason=_why(error))
+                log.warning("alarm_not_accepted", about=alarm.key, attempt=attempt, reason=_why(error))
                 if attempt < TRIES:
                     self._pause(PAUSE_SECONDS * 2 ** (attempt - 1))
             else:

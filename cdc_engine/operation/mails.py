@@ -52,7 +52,11 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
             # Logs addresses that the server refused, and raises no error: after an error, the mail would be sent again, also to the
             # addresses that have got it.
             log.error(
-                "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
+                "alarm_not_accepted",
+                destination=alarm.destination,
+                about=alarm.key,
+                to=address,
+                reason=f"answered {code}",
             )
 
     return send

@@ -216,7 +216,8 @@ class SnapshotRecord:
             stopped = dataclasses.replace(again, restarts=self.restarts, causes=self.causes)
             return stopped.failed(
                 f"CASCADE_UNSEEN: the rows were read again {RESTARTS_MAX} times because of foreign keys, and must be read again because "
-                f"{why}. Stop such changes of the parent tables until {self.name} is published, then use `sluice snapshot resume`"
+                f"{why}. Stop such changes of the parent tables, run `sluice snapshot resume`, and allow the changes again when the "
+                f"snapshot of {self.name} is published"
             )
         return again
 

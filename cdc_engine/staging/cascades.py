@@ -219,12 +219,11 @@ class CascadeRecorder:
         for rows in writer.decoder.chunks(part.block, acting):
             if len(rows.schema) != len(writer.decoder.schema):
                 where = f"a row event at {part.block.file}:{int(part.block.event_position[acting[0]])}"
-                raise TableStoppedError(
-                    version.database, version.table, TableState.IMAGE_NOT_FULL, f"{where} leaves these columns out"
-                )
+                reason = f"{where} lacks the referenced columns; set binlog_row_image=FULL on the source"
+                raise TableStoppedError(version.database, version.table, TableState.IMAGE_NOT_FULL, reason)
             if masked and (rows.column(OPERATION).to_numpy() != Operation.UPDATE_AFTER).any():
                 raise TableStoppedError(
-                    version.database, version.table, TableState.ROWS_RULE, "conf/ masks these columns"
+                    version.database, version.table, TableState.ROWS_RULE, "conf/ masks the referenced columns"
                 )
             events = acting[writer.decoder.events_of(rows.num_rows)] - part.first_event + first_event
             writer.add(rows, events)

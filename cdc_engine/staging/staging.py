@@ -264,8 +264,8 @@ class _Staging:
         )
         if blind and self.rules.cascade_policy(*name) == APPLY:
             why = (
-                "Sluice does not follow a table between the two completely (the table is not captured, conf/ "
-                "filters its rows, it stopped, or its `cascades` is not apply)"
+                f"the foreign keys go through a table between {'.'.join(parent)} and this table, and the lake does not have all "
+                "rows of the table between (it is not captured, it stopped, its rows are filtered, or its `cascades` is not apply)"
             )
             self._stop_whole(name, TableState.CASCADE_UNSEEN, f"{of}; {why}")
         else:

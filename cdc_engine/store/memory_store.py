@@ -128,7 +128,7 @@ class MemoryEventStore:
         """
         if block.changes and (block.event_count or block.transaction_count > 1):
             raise ValueError(
-                f"a block of table changes at {block.file} has no row events and ends one transaction at most"
+                f"a block of {block.file} has table changes, and also row events or several transaction ends"
             )
         with self._changed:
             self._enter()

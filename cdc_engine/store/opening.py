@@ -128,8 +128,8 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     found = events.reader_at(begin)
     if going_on.read_elsewhere:
         return (
-            "an engine on another host has read the stream since then, and its records of tables and "
-            "transactions are newer"
+            "after this host stored the events, an engine on another host read the stream, and the records of tables and "
+            "transactions of that engine are newer"
         )
     if found is None:
         return f"the events are from {events.start} to {events.end}, and the ledger continues at {begin}"
@@ -137,7 +137,7 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     if key_of(there) != key_of(begin):
         return f"none of the stored transactions ends at {begin}, where the ledger continues"
     if another_file(there, begin):
-        return f"the events are of another binlog file {there.file} than the file of that name in the ledger"
+        return f"the events are from a binlog file {there.file} that is not the file of the same name in the ledger"
     return ""
 
 

@@ -37,7 +37,7 @@ class Ring:
             if values != sorted(values):
                 raise ValueError(f"ack, get, complete, put are out of order in {name}: {values}")
         if not (0 <= self.spilled_bytes <= self.put.bytes - self.ack.bytes):
-            raise ValueError(f"{self.spilled_bytes} bytes on disk are not part of what waits")
+            raise ValueError(f"{self.spilled_bytes} bytes on disk are more than the bytes that wait in the store")
 
     @property
     def fill_bytes(self) -> int:

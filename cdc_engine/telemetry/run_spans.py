@@ -64,7 +64,7 @@ class RunSpans:
             temporary.write_text(json.dumps([each.to_json() for each in (whole, *self._merged)]))
             temporary.replace(self._folder / name)
         except OSError as failed:
-            log.warning("spans_not_kept", run=self._run, reason=failed.strerror)
+            log.warning("spans_not_written", run=self._run, reason=failed.strerror)
 
 
 def spans_of_runs(folder: Path, delivery: int) -> list[Span]:

@@ -43,17 +43,17 @@ def at(**changed: object) -> Progress:
     ("progress", "lacks"),
     [
         (DONE, ""),
-        (at(offset=450, gtid_set=f"{UUID}:1-8"), "acked up to b.000007:450@1; to reach: b.000007:500"),
+        (at(offset=450, gtid_set=f"{UUID}:1-8"), "acked up to b.000007:450@1; the wait ends at b.000007:500"),
         (at(offset=450), ""),  # An event outside any transaction follows.
         # A RESET began the file names again, so their numbers cannot be compared.
-        (at(file="b.000900", gtid_set=f"{UUID}:1-8"), "acked up to b.000900:500@1; to reach: b.000007:500"),
-        (at(file="b.000009", server_uuid="other", gtid_set=""), "acked up to b.000009:500@1; to reach: b.000007:500"),
+        (at(file="b.000900", gtid_set=f"{UUID}:1-8"), "acked up to b.000900:500@1; the wait ends at b.000007:500"),
+        (at(file="b.000009", server_uuid="other", gtid_set=""), "acked up to b.000009:500@1; the wait ends at b.000007:500"),
         (at(file="b.000002", server_uuid="other"), ""),
         (dataclasses.replace(DONE, ticked=False), "the engine waits for its first tick"),
         (dataclasses.replace(DONE, state=""), "the engine has written no status yet, or has stopped writing it"),
         (dataclasses.replace(DONE, state="STARTING"), "the engine is STARTING"),
         (dataclasses.replace(DONE, state="RECONNECTING", reason="gone"), "the engine is RECONNECTING: gone"),
-        (dataclasses.replace(DONE, cursor=None), "nothing is acked yet; to reach: b.000007:500"),
+        (dataclasses.replace(DONE, cursor=None), "nothing is acked yet; the wait ends at b.000007:500"),
         (dataclasses.replace(DONE, snapshots=(SNAPSHOT,)), "snapshots are reading rows: shop.t READING (0 of about 0 rows)"),
     ],
 )  # fmt: skip
@@ -158,7 +158,7 @@ def test_only_the_named_destinations_are_started_and_conf_stays_whole(monkeypatc
 
 def test_a_stopped_table_is_named_and_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [CaughtUp(destination="shop", end=END, seconds=3.0, stopped=("shop.t",))]
-    assert "except later changes of the stopped tables shop.t" in found[0].sentence
+    assert "except the changes of the stopped tables shop.t after their stops" in found[0].sentence
     (tmp_path / "destinations").mkdir()
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path))
     for tables, code in ((("shop.t",), 1), ((), 0)):

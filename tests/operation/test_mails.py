@@ -113,7 +113,7 @@ def test_an_email_goes_over_tls_and_an_address_that_is_refused_is_named_admin(po
         of_nobody = log_of(plain.model_copy(update={"to": (NOBODY,)}), ALARM)
     finally:
         controller.stop()
-    assert (line["event"], line["to"], line["reason"]) == ("alarm_not_taken", NOBODY, "answered 550")
+    assert (line["event"], line["to"], line["reason"]) == ("alarm_not_accepted", NOBODY, "answered 550")
     assert len(post.mails) == 1
     assert (of_nobody[0]["reason"], of_nobody[-1]["event"]) == ("answered 550 to each address", "alarm_dropped")
 

@@ -129,7 +129,7 @@ def test_a_collector_that_is_away_or_a_folder_that_is_gone_breaks_nothing(
         RunSpans(tmp_path / "gone", 7, "run-one").ended()
         (tmp_path / batch().path / "spans-7-torn.json").write_text("[{")
         assert [each.name for each in spans_of_runs(tmp_path / batch().path, 7)] == ["run", "merge shop.orders"]
-    assert [each["event"] for each in lines] == ["spans_not_kept", "spans_not_read"]
+    assert [each["event"] for each in lines] == ["spans_not_written", "spans_not_read"]
 
 
 def test_spans_of_another_delivery_are_left(tmp_path: Path) -> None:

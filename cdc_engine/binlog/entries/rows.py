@@ -113,7 +113,7 @@ class TableEntries:
         try:
             every = [column_texts(column, display) for column in version.columns]
         except TypeUnsupportedError as error:
-            raise ConsumerStoppedError(f"the rows of {version.name} cannot be shown: {error}") from None
+            raise ConsumerStoppedError(f"the rows of {version.name} cannot be sent to consumers: {error}") from None
         keyed = dataclasses.replace(version, key=key or version.key)
         self.key = keyed.key
         there = [index for index, column in enumerate(version.columns) if column.generated not in HIDDEN]

@@ -43,7 +43,9 @@ class ShownRules:
         except TypeUnsupportedError as error:
             raise ConsumerStoppedError(f"the rows of {version.name} cannot be filtered or masked: {error}") from None
         except TableStoppedError as error:
-            raise ConsumerStoppedError(f"the rows of {version.name} cannot be shown: {error.reason}") from None
+            raise ConsumerStoppedError(
+                f"the rows of {version.name} cannot be sent to consumers: {error.reason}"
+            ) from None
         self.columns = list(self._bound.shown_columns)
         self._masks = {
             slot: mask for slot, column in enumerate(columns) if (mask := self._bound.mask_of(column.name)) is not None

@@ -40,7 +40,7 @@ Mask = np.typing.NDArray[np.bool_]
 _REASONS = {
     locating.KEY_ABSENT: "leaves the key column {column} out of its before image",
     locating.VALUE_ABSENT: "leaves the column {column} out, and the table has no primary key by which the lake could keep its value",
-    locating.DEFAULT_UNKNOWN: "inserts rows without the column {column}, whose default is no constant that the schema history knows",
+    locating.DEFAULT_UNKNOWN: "inserts rows without the column {column}, and the schema history has no constant default for this column",
     locating.GENERATED_ABSENT: (
         "leaves out the column {column}, which is or may be a virtual column: this server leaves virtual columns "
         "out even if their values changed"

@@ -295,7 +295,7 @@ class ControlEvents:
         elif kind is StatementKind.ROLLBACK_TO and self._state[at.OPEN_ROWS]:
             what = "a ROLLBACK TO undoes rows of captured tables within their transaction"
             if not is_certain(name, savepoints):
-                raise self._unknown(f"{what}, but to which of its savepoints is uncertain")
+                raise self._unknown(f"{what}, and Sluice cannot tell to which savepoint")
             yield from self._undo(what, *savepoints[name])
 
     def _current_transaction(self) -> OpenTransaction:

@@ -179,7 +179,7 @@ class Engine:
             except LeaseLostError:
                 return
             except SluiceError as error:
-                log.warning("cursors_not_kept", destination=self.name, reason=str(error))
+                log.warning("consumer_cursors_not_written", destination=self.name, reason=str(error))
 
     def _close_consumers(self) -> None:
         if self._parts is None or self._parts.consumers is None:
@@ -187,7 +187,7 @@ class Engine:
         try:
             self._parts.consumers.close()
         except SluiceError as error:
-            log.warning("cursors_not_kept", destination=self.name, reason=str(error))
+            log.warning("consumer_cursors_not_written", destination=self.name, reason=str(error))
 
     @property
     def ended(self) -> bool:

@@ -128,7 +128,7 @@ class SourceWatch:
         self._watch, misfit = self._watch.looked(Look(at=self._clock(), stream_state=stream_state, facts=facts))
         reason = misfit or self._parser.unfollowed(facts)
         if reason and not (stopping is not None and stopping.is_set()):
-            log.warning("stream_is_not_the_source", reason=reason)
+            log.warning("stream_does_not_match_source", reason=reason)
             self._parser.reconnect(reason)
 
     def _end_of_saved(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.history.changed_tables import changed_by
 
-NO_KEY = "the table has no key, so the table would have these rows twice"
+NO_KEY = "the table has no key, so the lake would have the rows of these changes twice"
 NO_OTHERS: Mapping[str, str] = {}
 
 
@@ -38,7 +38,7 @@ def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dic
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():
         if table.history:
-            reasons[name] = "the table has a history (`history: true`), whose versions would overlap"
+            reasons[name] = "the table has a history (`history: true`), in which the versions of a row would overlap"
         if table.change_log:
             reasons[name] = "the table has a change log (`change_log: true`), which would have these changes twice"
     return reasons
@@ -60,7 +60,7 @@ def stops_of(
     if not start.read_twice_seconds:
         return ()
     went = (
-        "the stream continues on another server, found by commit time, and reads the last "
+        "the stream continues on another server, at a position that was found by commit time, and reads the changes of the last "
         f"{start.read_twice_seconds} s again, from {start.position} on"
     )
     why = {each.name: others.get(each.name, "") or ("" if each.key else NO_KEY) for each in tables}

@@ -99,7 +99,7 @@ class SourceRows:
             if time.monotonic() >= deadline:
                 raise ActRefusedError(
                     f"after {seconds:.0f} s the lake is complete only up to {cursor}, and the repair read "
-                    f"rows at {high.file}:{high.offset}: `sluice status` shows what delays it; start the "
+                    f"rows at {high.file}:{high.offset}: `sluice status` shows what delays the merges; start the "
                     "repair again when the lake has caught up"
                 )
             self._pause(POLL_SECONDS)

@@ -107,10 +107,10 @@ class EngineActs:
         try:
             forgotten = SnapshotRecords(self._directory).forget_ended(names, time.time() - FORGET_SECONDS)
         except MetaError as error:
-            log.warning("snapshots_not_forgotten", destination=self._config.name, reason=str(error))
+            log.warning("snapshot_records_not_removed", destination=self._config.name, reason=str(error))
             return
         if forgotten:
-            log.info("snapshots_forgotten", destination=self._config.name, tables=len(forgotten))
+            log.info("snapshot_records_removed", destination=self._config.name, tables=len(forgotten))
 
     def _take_up_tables(self, steering: Steering) -> None:
         """Resumes or re-snapshots stopped tables, if an operator requested it or a re-snapshot is due."""

@@ -165,4 +165,4 @@ def _say(before: RemoteRecord | None, after: RemoteRecord) -> None:
     if after.refused and (before is None or before.newer != after.newer):
         log.error("conf_refused", source=after.shown, revision=short(after.newer), reason=after.refused)
     if after.away and (before is None or not before.away):
-        log.warning("conf_source_away", reason=after.away)
+        log.warning("conf_source_not_reached", reason=after.away)

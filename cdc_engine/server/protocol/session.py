@@ -167,7 +167,7 @@ class ClientSession:
         try:
             return knows_password(token, self.seed, self._access.hash_now())
         except ConfigurationError as error:
-            log.warning("client_not_admitted", reason=str(error))
+            log.warning("client_password_not_checked", reason=str(error))
             return False
 
     def _authenticate(self, packet: Packet) -> ClientAnswer:

@@ -314,7 +314,7 @@ def _whole_segments(directory: Path) -> list[Segment]:
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):
         path = path_of(directory, number)
         if found and number != found[0].number - 1:
-            log.warning("stored_before_a_gap", file=str(path), next=found[0].number)
+            log.warning("stored_files_before_gap_ignored", file=str(path), next=found[0].number)
             break
         try:
             segment = read_segment(path, number)

@@ -281,12 +281,11 @@ class Window:
         found = self._last_before(counted) if compared and not missing else None
         if missing or (found is not None and found != position.last):
             raise ConsumerStoppedError(
-                f"the stored position is after {position.events} row events of the transaction that follows "
-                f"{position.position}, of which the last has the offset {position.last}; in the binlog this "
-                f"row event {'is missing' if missing else f'has the offset {found}'}. Either the position is "
-                "of another consumer, or another version of Sluice wrote it. Set another transactional_id "
-                "for its broker in conf/; the consumer then continues at its cursor, and repeats this "
-                "transaction's messages"
+                f"the committed position of the broker is after row event {position.events} of the transaction that follows "
+                f"{position.position}. According to the committed position, this row event has the offset {position.last}; in the "
+                f"binlog, the row event {'is missing' if missing else f'has the offset {found}'}. Either the committed position "
+                "belongs to another consumer, or another version of Sluice wrote the position. Set another transactional_id "
+                "for the broker in conf/; the consumer then continues at its cursor, and repeats messages of this transaction"
             )
 
     def _last_before(self, counted: WindowCount) -> int | None:

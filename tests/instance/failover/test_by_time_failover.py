@@ -108,7 +108,7 @@ def test_failover_by_time_needs_the_setting_and_names_what_is_missing() -> None:
         TableVersion(database="shop", table=name, columns=(), key=key) for name, key in (("a", ("n",)), ("b", ()))
     ]
     (stop,) = stops_of(tables, start)
-    assert "reads the last 90 s again" in stop.reason
+    assert "reads the changes of the last 90 s again" in stop.reason
     assert (stop.name, stop.position) == ("shop.b", start.position)
     exact = DumpStart(position=READ, by_gtid=True, executed_known=True)
     assert stops_of(tables, exact) == ()

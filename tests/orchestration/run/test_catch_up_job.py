@@ -44,8 +44,8 @@ def test_the_run_succeeds_once_everything_is_acked(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("progress", "seconds_max", "why"),
     [
-        (dataclasses.replace(DONE, stopped=("shop.t",)), 0.0, "except later changes of the stopped tables shop.t"),
-        (dataclasses.replace(DONE, cursor=None), 1e-9, "shop has not caught up within 1e-09 s: nothing is acked yet; to reach"),
+        (dataclasses.replace(DONE, stopped=("shop.t",)), 0.0, "except the changes of the stopped tables shop.t"),
+        (dataclasses.replace(DONE, cursor=None), 1e-9, "shop has not caught up within 1e-09 s: nothing is acked yet; the wait"),
     ],
 )  # fmt: skip
 def test_the_run_fails_with_a_sentence(

@@ -184,7 +184,7 @@ def test_a_position_that_counts_other_row_events_is_refused_and_a_true_one_is_no
             assert read_on(other) == [*range(events, 14)]
             continue
         said = (
-            r"in the binlog this row event has the offset \d+\..*transactional_id" if events <= 9 else r"is missing\."
+            r"in the binlog, the row event has the offset \d+\..*transactional_id" if events <= 9 else r"is missing\."
         )
         with pytest.raises(ConsumerStoppedError, match=said):
             read_on(other)

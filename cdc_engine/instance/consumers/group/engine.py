@@ -132,7 +132,7 @@ class GroupEngine:
         except Exception as error:
             # Errors of any kind are caught and logged, because nothing would try again if this thread ended.
             why = f"{type(error).__name__}: {error}"
-            log.warning("group_not_kept", destination=self.name, reason=why)
+            log.warning("group_not_served", destination=self.name, reason=why)
             if self._consumers is None:
                 self._reason = why
 
@@ -152,7 +152,7 @@ class GroupEngine:
         except LeaseLostError as error:
             self._end(EngineState.STANDBY, str(error))
         except SluiceError as error:
-            log.warning("group_not_kept", destination=self.name, reason=str(error))
+            log.warning("group_not_served", destination=self.name, reason=str(error))
         self._report()
 
     def _begin(self, missing: dict[str, str]) -> None:
@@ -232,7 +232,7 @@ class GroupEngine:
             try:
                 consumers.close()
             except SluiceError as error:
-                log.warning("cursors_not_kept", destination=self.name, reason=str(error))
+                log.warning("consumer_cursors_not_written", destination=self.name, reason=str(error))
         self._members.close()
         if meta is not None:
             meta.close()
