@@ -61,8 +61,8 @@ USES_SPARK = re.compile(
     r"\b((second_)?spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
     r"|\bgetfixturevalue\(\"spark_server\"\)"
 )
-# In these folders, Spark has the product's settings, as in all tests outside of tests/spark.
-SHARED_SPARK = ("tests/spark/merging/", "tests/spark/tables/")
+# In this folder, Spark has the product's settings, as in all tests outside of tests/spark.
+SHARED_SPARK = "tests/spark/merging/"
 # The tests of this folder start Sparks of other versions, which all its files share.
 OWN_SPARK = "tests/spark/versions/"
 # A broker of tests/brokers/conftest.py.

@@ -84,7 +84,7 @@ class Lake:
 
 @pytest.fixture(scope="session")
 def spark_server(few_rows_spark_server: SparkConnectServer) -> SparkConnectServer:
-    """Returns the Spark of this folder. The folders in SPARK_BESIDE (tests/conftest.py) use a Spark with the product's settings instead."""
+    """Returns the Spark of this folder. The folder SHARED_SPARK (tests/conftest.py) uses a Spark with the product's settings instead."""
     return few_rows_spark_server
 
 
