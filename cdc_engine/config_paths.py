@@ -15,6 +15,9 @@ import unicodedata
 from pathlib import Path
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+# The URLs of Azure that deltalake and pyarrow accept, and those of them that Hadoop's client, and thus Spark, also accepts.
+AZURE_URI = re.compile(r"(?:abfss?|az|azure|adl)://", re.IGNORECASE)
+SPARK_AZURE_URI = re.compile(r"abfss?://[^/@]+@[^/@.]+\.[^/]+")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
 # Options of Google Cloud Storage whose value is the path of a file.
@@ -53,8 +56,14 @@ def local_file(word: str, root: Path | None) -> Path:
 
 def table_location(word: str, root: Path | None) -> str:
     """Returns the location of tables: the absolute path of a folder, or the URL of a prefix in an object store, without a slash at the end.
-    A URL that begins with `file:` means a folder.
+    A URL that begins with `file:` means a folder. Raises ValueError if Spark cannot read the URL.
     """
+    if AZURE_URI.match(word) and not SPARK_AZURE_URI.match(word):
+        raise ValueError(f"Spark cannot read {word}; write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
+    return _location(word, root)
+
+
+def _location(word: str, root: Path | None) -> str:
     word = FILE_URI.sub("", word)
     if word.startswith("file:"):
         raise ValueError(f"{word} is on another host or relative; write file:///folder or /folder")
@@ -69,7 +78,7 @@ def archive_location(word: str, root: Path | None) -> str:
         raise ValueError(
             "the URL of an archive must not contain credentials: set them in the environment, for example AWS_ACCESS_KEY_ID"
         )
-    return word and table_location(word, root)
+    return word and _location(word, root)
 
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:

@@ -64,7 +64,7 @@ def setup(
         list[str] | None,
         typer.Option(
             "--with",
-            help="Also download the libraries for a lake in this kind of object store: s3, google. Repeatable.",
+            help="Also download the libraries for a lake in this kind of object store: s3, azure, google. Repeatable.",
         ),
     ] = None,
     without_demo: Annotated[

@@ -47,6 +47,13 @@ def azure_name(option: str) -> str:
     return NAMES.get(PREFIX.sub("", option.lower()), "")
 
 
+def azure_options(storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Returns Azure's options by this module's names. Options of other stores are left out. The `storage_options` have their secrets
+    resolved.
+    """
+    return {name: value for option, value in storage_options.items() if (name := azure_name(option))}
+
+
 def is_azure(url: str) -> bool:
     """Returns whether a URL is one of Azure's."""
     return URL.fullmatch(url) is not None
@@ -59,7 +66,7 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
     match = URL.fullmatch(url)
     if match is None:
         raise StoreError(f"{url} is not a URL of Azure, such as abfss://container@account.dfs.core.windows.net/path")
-    known = {name: value for option, value in storage_options.items() if (name := azure_name(option))}
+    known = azure_options(storage_options)
     account = match["account"] or known.get("account_name")
     if not account:
         raise StoreError(f"{url} does not name an account: set azure_storage_account_name in `storage_options`")

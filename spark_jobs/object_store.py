@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
+from sluice.object_stores.azure import azure_options
 from sluice.object_stores.google import google_options
 from sluice.object_stores.options import CREDENTIALS, YES, known
 
@@ -24,6 +26,15 @@ GOOGLE_CREDENTIALS = {
     "application_credentials": "GOOGLE_APPLICATION_CREDENTIALS",
 }
 
+AZURE, AZURE_OAUTH = "spark.hadoop.fs.azure.", "org.apache.hadoop.fs.azurebfs.oauth2."
+AZURE_CREDENTIALS = {
+    "account_key": "SLUICE_AZURE_STORAGE_ACCOUNT_KEY",
+    "sas_token": "SLUICE_AZURE_STORAGE_SAS_TOKEN",
+    "client_secret": "SLUICE_AZURE_CLIENT_SECRET",
+}
+# The endpoint that deltalake uses with the option `use_emulator`.
+EMULATOR_ENDPOINT = "http://127.0.0.1:10000/devstoreaccount1"
+
 
 def spark_path(path: str) -> str:
     """Returns the path with `s3a`, the URL scheme of Hadoop's S3 client."""
@@ -31,18 +42,26 @@ def spark_path(path: str) -> str:
 
 
 def spark_settings(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the Spark settings for a store, "s3" or "google": the store's addresses and, for Google, the kind of credentials. The
-    settings do not contain the credentials themselves.
+    """Returns the Spark settings for a store, "s3", "azure" or "google": the store's addresses and, for Azure and Google, the kind of
+    credentials. The settings do not contain the credentials themselves.
     """
-    return _s3_settings(storage_options) if store == "s3" else _google_settings(google_options(storage_options))
+    if store == "s3":
+        return _s3_settings(storage_options)
+    if store == "azure":
+        return _azure_settings(azure_options(storage_options))
+    return _google_settings(google_options(storage_options))
 
 
 def spark_environment(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
     """Returns the credentials as environment variables for Spark's process. Returns none if Spark uses the role or
     account of its machine.
     """
-    given = known(storage_options) if store == "s3" else google_options(storage_options)
-    variables = CREDENTIALS if store == "s3" else GOOGLE_CREDENTIALS
+    if store == "s3":
+        given, variables = known(storage_options), CREDENTIALS
+    elif store == "azure":
+        given, variables = azure_options(storage_options), AZURE_CREDENTIALS
+    else:
+        given, variables = google_options(storage_options), GOOGLE_CREDENTIALS
     return {variable: given[name] for name, variable in variables.items() if name in given}
 
 
@@ -56,6 +75,52 @@ def _s3_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
         settings["spark.hadoop.fs.s3a.path.style.access"] = str(not virtual).lower()
         settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(not endpoint.startswith("http://")).lower()
     return settings
+
+
+def _azure_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of Hadoop's client of Azure. Without credentials in `options`, it uses the machine's managed identity."""
+    return {f"{AZURE}{name}": value for name, value in {**_azure_account(options), **_azure_endpoint(options)}.items()}
+
+
+def _azure_account(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the kind of credentials for Hadoop's client, and references to environment variables, which the client replaces by the
+    credentials. The order of the kinds is that of deltalake.
+    """
+    if "account_key" in options:
+        return {"account.auth.type": "SharedKey", "account.key": _variable("account_key")}
+    client = {"account.oauth2.client.id": options["client_id"]} if "client_id" in options else {}
+    oauth = {"account.auth.type": "OAuth", "account.oauth.provider.type": f"{AZURE_OAUTH}MsiTokenProvider", **client}
+    if "client_secret" in options:
+        return {
+            **oauth,
+            "account.oauth.provider.type": f"{AZURE_OAUTH}ClientCredsTokenProvider",
+            "account.oauth2.client.endpoint": f"https://login.microsoftonline.com/{options.get('tenant_id', '')}/oauth2/token",
+            "account.oauth2.client.secret": _variable("client_secret"),
+        }
+    if "sas_token" in options:
+        return {"account.auth.type": "SAS", "sas.fixed.token": _variable("sas_token")}
+    return oauth
+
+
+def _variable(option: str) -> str:
+    """Returns a value that Hadoop replaces by the environment variable with this option."""
+    return f"${{env.{AZURE_CREDENTIALS[option]}}}"
+
+
+def _azure_endpoint(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings for the endpoint of an emulator, whose URL has the account in its path. It is a Blob endpoint, and the account
+    has no directories. Other endpoints have the account in their host, which Hadoop's client takes from the URL of the lake.
+    """
+    emulated = options.get("use_emulator", "").lower() in YES
+    address = urllib.parse.urlsplit(options.get("endpoint") or (EMULATOR_ENDPOINT if emulated else ""))
+    if not address.path.strip("/"):
+        return {}
+    return {
+        "abfs.endpoint": address.netloc,
+        "always.use.https": str(address.scheme == "https").lower(),
+        "account.hns.enabled": "false",
+        "fns.account.service.type": "BLOB",
+    }
 
 
 def _google_settings(options: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ Every server has its own folder (`memory_folder`) and a free port. It is stopped
 ends too.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +16,7 @@ from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.s3 import S3Server
 from benchmarks.servers.zookeeper import ZooKeeperServer
-from sluice.console.toolchain.artifacts import DATABASE_VERSIONS, EXTRAS, MYSQL_9, delta_version
+from sluice.console.toolchain.artifacts import DATABASE_VERSIONS, MYSQL_9, delta_version
 from sluice.console.toolchain.database.options import Options
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.errors import SetupError
@@ -172,9 +172,11 @@ def _started(server: Store) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def stores_of_spark(s3_server: S3Server, gcs_server: FakeGcsServer) -> Mapping[str, Mapping[str, str]]:
+def stores_of_spark(
+    s3_server: S3Server, azure_server: AzuriteServer, gcs_server: FakeGcsServer
+) -> Mapping[str, Mapping[str, str]]:
     """Returns the options of the object stores that the Spark servers of the tests can use, by kind of store."""
-    return {"s3": s3_server.options, "google": gcs_server.options}
+    return {"s3": s3_server.options, "azure": azure_server.options, "google": gcs_server.options}
 
 
 @pytest.fixture(scope="session")
@@ -189,24 +191,18 @@ def product_spark_server(
 
 @pytest.fixture(scope="session")
 def few_rows_spark_server(
-    tmp_path_factory: pytest.TempPathFactory,
-    stores_of_spark: Mapping[str, Mapping[str, str]],
-    azure_server: AzuriteServer,
+    tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
 ) -> Iterator[SparkConnectServer]:
-    """Starts a Spark server like `product_spark_server`, but with the settings FEW_ROWS, and with a client of Azure. With FEW_ROWS,
-    statements over a few rows take half of the processor time.
+    """Starts a Spark server like `product_spark_server`, but with the settings FEW_ROWS. With these, statements over a few rows take half
+    of the processor time.
     """
-    settings = ServerSettings(more={**FEW_ROWS, **azure_server.spark_settings})
-    yield from _running_spark(tmp_path_factory.mktemp("spark"), settings, stores_of_spark, (*EXTRAS, "azure"))
+    yield from _running_spark(tmp_path_factory.mktemp("spark"), ServerSettings(more=FEW_ROWS), stores_of_spark)
 
 
 def _running_spark(
-    folder: Path,
-    settings: ServerSettings,
-    stores: Mapping[str, Mapping[str, str]],
-    extras: Sequence[str] = EXTRAS,
+    folder: Path, settings: ServerSettings, stores: Mapping[str, Mapping[str, str]]
 ) -> Iterator[SparkConnectServer]:
-    server = SparkConnectServer(None, folder, memory="2g", settings=settings, extras=extras)
+    server = SparkConnectServer(None, folder, memory="2g", settings=settings, extras=tuple(stores))
     for store, options in stores.items():
         server.add_settings(spark_settings(store, options), spark_environment(store, options))
     try:

@@ -18,7 +18,7 @@ from sluice.orchestration.base.ports import MergeFailedError
 
 SOON = {"connect_timeout": "5s", "timeout": "10s", "retry_timeout": "10s", "max_retries": "1"}
 NAMED = "AWS_ACCESS_KEY_ID"
-TITLES = {"s3": "S3", "google": "Google Cloud Storage"}
+TITLES = {"s3": "S3", "azure": "Azure", "google": "Google Cloud Storage"}
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:

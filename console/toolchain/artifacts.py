@@ -10,7 +10,7 @@ ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
 # The groups of jars that `sluice setup --with` downloads. Each group is named after the store of a lake that needs the jars.
-EXTRAS = ("s3", "google")
+EXTRAS = ("s3", "azure", "google")
 DELTA_PACKAGE = "delta-spark"  # The Delta jars have the same version as this Python package.
 MYSQL_9 = "mysql-9"  # MySQL 9 comes from Debian unstable, because no jar contains MySQL 9.
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.uploaded_files import UploadSettings
 
 # The object stores that Sluice sets up for Spark, by their names in `sluice setup --with`, with the schemes of their URLs.
-SPARK_STORES = {"s3": ("s3://", "s3a://"), "google": ("gs://",)}
+SPARK_STORES = {"s3": ("s3://", "s3a://"), "azure": ("abfs://", "abfss://"), "google": ("gs://",)}
 # This file has the ids of open Spark sessions. If a run is killed, the next run ends the sessions that the killed run left in Spark.
 SESSIONS_FILE = "spark-sessions.json"
 

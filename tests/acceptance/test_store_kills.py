@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.orchestration.base.failpoints import AFTER_MERGE, AFTER_TAKE, BETWEEN_TABLES
+from sluice.orchestration.base.failpoints import AFTER_MERGE, AFTER_TAKE, BEFORE_MERGE, BETWEEN_TABLES
 from tests.acceptance.fix_kills import Death, KillBench, running_bench
 from tests.store_conf import store_conf
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
 DEATHS: dict[str, tuple[Death, ...]] = {
     "s3": (("spark", BETWEEN_TABLES), ("stack", AFTER_MERGE)),
+    "azure": (("spark", BEFORE_MERGE), ("stack", BETWEEN_TABLES)),
     "google": (("run", BETWEEN_TABLES), ("stack", AFTER_TAKE)),
 }
-STORES = {"s3": "s3_store", "google": "fake_gcs"}  # Store → the fixture of its server.
+STORES = {"s3": "s3_store", "azure": "azurite", "google": "fake_gcs"}  # Store → the fixture of its server.
 
 
 @pytest.fixture

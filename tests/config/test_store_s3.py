@@ -43,10 +43,27 @@ def test_s3_the_conf_of_the_page_gives_spark_and_deltalake_one_store(
     assert "secret key" not in repr(spark_settings(inside, "shop"))
 
 
-def test_s3_the_conf_of_azure_is_read_and_spark_gets_no_settings(tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_azure_the_conf_of_the_page_gives_spark_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_ACCOUNT_KEY", "an account key")
     config = load_config(write(tmp_path, AZURE))
-    assert spark_stores(config) == ()
-    assert (store_settings(config), store_environment(config)) == ({}, {})
+    stack = Stack(config, tmp_path / "conf", lambda _: None)
+    assert stack._spark._extras == spark_stores(config) == ("azure",)
+    pass_store_settings(stack._spark, config, "sluice up")
+    assert store_environment(config) == {"SLUICE_AZURE_STORAGE_ACCOUNT_KEY": "an account key"}
+    assert store_environment(config).items() <= stack._spark._environment().items()
+    assert store_settings(config).items() <= stack._spark._settings.items()
+    assert "an account key" not in str(stack._spark._settings)
+
+
+@pytest.mark.parametrize(
+    "url", ["az://lake/tables", "azure://lake/tables", "adl://lake/tables", "abfss://lake/tables", "ABFS://lake@shop/t"]
+)
+@pytest.mark.parametrize("setting", ["lake", "staging"])
+def test_azure_a_url_that_spark_cannot_read_is_refused(tmp_path: Path, url: str, setting: str) -> None:
+    """Defect 58: a lake with such a URL was accepted, and each table that Spark had to write failed."""
+    with pytest.raises(ConfigurationError, match=r"write abfss://CONTAINER@ACCOUNT\.dfs\.core\.windows\.net/PATH"):
+        load_config(write(tmp_path, f"{setting}: {url}\nstorage_options: {{azure_storage_account_name: shop}}\n"))
 
 
 @pytest.mark.spark

@@ -16,7 +16,6 @@ from benchmarks.servers.azurite.server import AzuriteServer
 from benchmarks.servers.fake_gcs.server import FakeGcsServer
 from benchmarks.servers.other_spark import SPARK35
 from sluice.batch_manifest.table_report import TableReport
-from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.spark_jobs import session
 from sluice.spark_jobs.batch.context import BatchContext
@@ -90,14 +89,11 @@ def spark_server(few_rows_spark_server: SparkConnectServer) -> SparkConnectServe
 
 @pytest.fixture(scope="session")
 def second_spark_server(
-    tmp_path_factory: pytest.TempPathFactory,
-    stores_of_spark: Mapping[str, Mapping[str, str]],
-    azure_server: AzuriteServer,
+    tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
 ) -> Iterator[SparkConnectServer]:
     """Starts another Spark server, which writes the same tables as the first one."""
-    settings = ServerSettings(more={**FEW_ROWS, **azure_server.spark_settings})
-    folder = tmp_path_factory.mktemp("second")
-    server = SparkConnectServer(None, folder, memory="1g", settings=settings, extras=(*EXTRAS, "azure"))
+    settings, folder = ServerSettings(more=FEW_ROWS), tmp_path_factory.mktemp("second")
+    server = SparkConnectServer(None, folder, memory="1g", settings=settings, extras=tuple(stores_of_spark))
     for store, options in stores_of_spark.items():
         server.add_settings(spark_settings(store, options), spark_environment(store, options))
     try:

@@ -155,6 +155,27 @@ def test_google_the_account_of_the_settings_file_replaces_that_of_conf(tmp_path:
     assert any("fs.gs.impl=" in part for part in command)
 
 
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("spark.hadoop.fs.azure.account.hns.enabled false\n", True),
+        ("spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net X\n", False),
+        ("spark.hadoop.fs.azure.account.auth.type.shop.dfs.core.windows.net=OAuth\n", False),
+        ("spark.hadoop.fs.azure.sas.fixed.token X\n", False),
+    ],
+)
+def test_azure_the_account_of_the_settings_file_replaces_that_of_conf(tmp_path: Path, line: str, ours: bool) -> None:
+    settings = tmp_path / "spark-defaults.conf"
+    settings.write_text(f"spark.master local[2]\n{line}")
+    server = SparkConnectServer(None, tmp_path / "spark", settings=ServerSettings(settings, {}), extras=("azure",))
+    options = {"azure_storage_account_key": "K", "azure_storage_endpoint": "http://127.0.0.1:10000/shop"}
+    server.add_settings(spark_settings("azure", options), {})
+    command = server._command()
+    assert any(".account.auth.type=" in part for part in command) is ours
+    assert any(".account.key=" in part for part in command) is ours
+    assert any("abfs.endpoint=127.0.0.1:10000" in part for part in command)
+
+
 def test_a_lake_in_a_folder_gets_no_jars_of_stores(tmp_path: Path) -> None:
     command = " ".join(SparkConnectServer(None, tmp_path / "spark")._command())
     assert not [each for each in (str(log_store.JAR), "hadoop-aws", "gcs-connector", ".gs.impl") if each in command]

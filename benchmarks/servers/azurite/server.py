@@ -45,22 +45,6 @@ class AzuriteServer(ServerBehindProxy):
         }
 
     @property
-    def spark_settings(self) -> dict[str, str]:
-        """The settings with which Hadoop's client uses the Blob endpoint of an account without directories. Azurite has no other
-        endpoint. The client can do so since Hadoop 3.4.2.
-        """
-        settings = {
-            "abfs.endpoint": f"{LOOPBACK}:{self.port}",
-            "always.use.https": "false",
-            "account.hns.enabled": "false",
-            "fns.account.service.type": "BLOB",
-            "account.auth.type": "SharedKey",
-            f"account.key.{ACCOUNT}.dfs.core.windows.net": KEY,
-            f"account.key.{ACCOUNT}.blob.core.windows.net": KEY,
-        }
-        return {f"spark.hadoop.fs.azure.{name}": value for name, value in settings.items()}
-
-    @property
     def root(self) -> str:
         """The URL of the container for Sluice, deltalake and Spark's client, which needs the account in it."""
         return f"abfs://{self.container}@{ACCOUNT}.dfs.core.windows.net"

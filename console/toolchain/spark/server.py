@@ -37,8 +37,10 @@ PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 # Matches the settings of log stores in a properties file. Delta does not allow a log store for all schemes (`class`) together with a log
 # store for a single scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
-# Matches the setting that selects the kind of credentials for Google's client. This setting decides which other settings the client uses.
-GOOGLE_AUTH = re.compile(r"^\s*spark\.hadoop\.fs\.gs\.auth\.type\b", re.MULTILINE)
+# The settings of an account of Google or Azure. If a line of the settings file begins like the first pattern, the settings that match the
+# second one are the file's alone, because the store's client could not use an account of both.
+AZURE_ACCOUNT = r"spark\.hadoop\.fs\.azure\.(account\.(auth|key|oauth2?)|sas)\b"
+ACCOUNTS = ((r"spark\.hadoop\.fs\.gs\.auth\.type\b", r"spark\.hadoop\.fs\.gs\.auth\."), (AZURE_ACCOUNT, AZURE_ACCOUNT))
 SLOTS = re.compile(r"local\[(\d+)\]")  # Matches a master whose tasks run in the server's process.
 MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches spark.master in a properties file.
 START_SECONDS_MAX = 180.0
@@ -262,14 +264,15 @@ class SparkConnectServer:
         }
 
     def _given_settings(self) -> dict[str, str]:
-        """Returns the settings that the caller of this class has added. If the settings file selects the kind of Google's credentials, the
-        caller's settings for Google's credentials are left out.
+        """Returns the settings that the caller of this class has added. If the settings file has an account of Google or Azure, the
+        caller's settings for that account are left out.
         """
-        of_file = GOOGLE_AUTH.search(self._settings_file.read_text())
+        text = self._settings_file.read_text()
+        replaced = [setting for line, setting in ACCOUNTS if re.search(rf"^\s*{line}", text, re.MULTILINE)]
         return {
             name: value
             for name, value in self._settings.items()
-            if not (of_file and name.startswith("spark.hadoop.fs.gs.auth."))
+            if not any(re.match(setting, name) for setting in replaced)
         }
 
     def _is_local(self) -> bool:

@@ -8,6 +8,7 @@ from sluice.console.lake.sql_store import azure_secret
 from sluice.object_stores.azure import azure_location, is_azure
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.options import without_secrets
+from sluice.spark_jobs.object_store import spark_environment, spark_settings
 
 LAKE = "abfss://lake@shop.dfs.core.windows.net/a/b/"
 
@@ -108,3 +109,66 @@ def test_azure_errors_show_the_account_and_no_secret() -> None:
     }
     shown = without_secrets("shop-account refused secret-key and secret-sas", options)
     assert shown == "shop-account refused *** and ***"
+
+
+OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2."
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "environment"),
+    [
+        (
+            {"azure_storage_account_name": "shop", "azure_storage_access_key": "very-secret"},
+            {"account.auth.type": "SharedKey", "account.key": "${env.SLUICE_AZURE_STORAGE_ACCOUNT_KEY}"},
+            {"SLUICE_AZURE_STORAGE_ACCOUNT_KEY": "very-secret"},
+        ),
+        (
+            {"sas_key": "very-secret"},
+            {"account.auth.type": "SAS", "sas.fixed.token": "${env.SLUICE_AZURE_STORAGE_SAS_TOKEN}"},
+            {"SLUICE_AZURE_STORAGE_SAS_TOKEN": "very-secret"},
+        ),
+        (
+            {"azure_client_id": "i", "azure_client_secret": "very-secret", "azure_tenant_id": "t"},
+            {
+                "account.auth.type": "OAuth",
+                "account.oauth.provider.type": f"{OAUTH}ClientCredsTokenProvider",
+                "account.oauth2.client.endpoint": "https://login.microsoftonline.com/t/oauth2/token",
+                "account.oauth2.client.id": "i",
+                "account.oauth2.client.secret": "${env.SLUICE_AZURE_CLIENT_SECRET}",
+            },
+            {"SLUICE_AZURE_CLIENT_SECRET": "very-secret"},
+        ),
+        (
+            {"azure_client_id": "i", "aws_secret_access_key": "of-amazon"},
+            {
+                "account.auth.type": "OAuth",
+                "account.oauth.provider.type": f"{OAUTH}MsiTokenProvider",
+                "account.oauth2.client.id": "i",
+            },
+            {},
+        ),
+        (
+            {"account_key": "very-secret", "azure_storage_use_emulator": "true"},
+            {
+                "account.auth.type": "SharedKey",
+                "account.key": "${env.SLUICE_AZURE_STORAGE_ACCOUNT_KEY}",
+                "abfs.endpoint": "127.0.0.1:10000",
+                "always.use.https": "false",
+                "account.hns.enabled": "false",
+                "fns.account.service.type": "BLOB",
+            },
+            {"SLUICE_AZURE_STORAGE_ACCOUNT_KEY": "very-secret"},
+        ),
+        (
+            {"account_key": "very-secret", "azure_endpoint": "https://shop.blob.core.usgovcloudapi.net"},
+            {"account.auth.type": "SharedKey", "account.key": "${env.SLUICE_AZURE_STORAGE_ACCOUNT_KEY}"},
+            {"SLUICE_AZURE_STORAGE_ACCOUNT_KEY": "very-secret"},
+        ),
+    ],
+)
+def test_azure_options_become_settings_of_spark_and_secrets_become_environment(
+    options: dict[str, str], settings: dict[str, str], environment: dict[str, str]
+) -> None:
+    found = spark_settings("azure", options)
+    assert found == {f"spark.hadoop.fs.azure.{name}": value for name, value in settings.items()}
+    assert spark_environment("azure", options) == environment

@@ -17,9 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.servers.azurite.server import AzuriteServer
 from benchmarks.servers.spark_cluster import SparkCluster
-from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.orchestration.base.ports import MergeOrder
@@ -42,7 +40,7 @@ STORES = {"s3": "s3_store", "google": "fake_gcs", "azure": "azurite"}  # Store â
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
 ) -> Iterator[SparkCluster]:
-    """Starts the cluster. Its executors have the credentials of S3 and Google Cloud Storage in their environment."""
+    """Starts the cluster. Its executors have the credentials of the stores in their environment."""
     environment: dict[str, str] = {}
     for store, options in stores_of_spark.items():
         environment |= spark_environment(store, options)
@@ -57,13 +55,11 @@ def cluster(
 def connect(
     tmp_path_factory: pytest.TempPathFactory,
     stores_of_spark: Mapping[str, Mapping[str, str]],
-    azure_server: AzuriteServer,
     cluster: SparkCluster,
 ) -> Iterator[SparkConnectServer]:
-    """Starts the Connect server, whose tasks run on the cluster. Its executors get the credentials of Azure with its settings."""
-    settings = ServerSettings(more={**cluster.settings, **azure_server.spark_settings})
-    folder = tmp_path_factory.mktemp("connect")
-    server = SparkConnectServer(None, folder, memory="1g", extras=(*EXTRAS, "azure"), settings=settings)
+    """Starts the Connect server, whose tasks run on the cluster."""
+    settings, folder = ServerSettings(more=cluster.settings), tmp_path_factory.mktemp("connect")
+    server = SparkConnectServer(None, folder, memory="1g", extras=tuple(stores_of_spark), settings=settings)
     for store, options in stores_of_spark.items():
         server.add_settings(spark_settings(store, options), spark_environment(store, options))
     try:

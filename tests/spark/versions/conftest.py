@@ -28,8 +28,9 @@ def spark_server(
     """Starts the server. Spark 4.0 gets the client for Azure of Hadoop 3.4.2, which can use Blob endpoints."""
     stores = ("azure",) if other_spark is SPARK40 else ()
     folder = tmp_path_factory.mktemp(other_spark.group)
-    server = other_spark.server(folder, more={**FEW_ROWS, **azure_server.spark_settings}, stores=stores)
-    server.add_settings(spark_settings("s3", s3_server.options), spark_environment("s3", s3_server.options))
+    server = other_spark.server(folder, more=FEW_ROWS, stores=stores)
+    for store, options in {"s3": s3_server.options, "azure": azure_server.options}.items():
+        server.add_settings(spark_settings(store, options), spark_environment(store, options))
     try:
         yield server.start()
     finally:

@@ -16,6 +16,7 @@ from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.spark.home import spark_home
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from sluice.spark_jobs.snapshot.publish import publish_snapshot
 from tests.fix_servers import FEW_ROWS
 from tests.spark.conftest import Lake
@@ -38,8 +39,9 @@ def spark35_for_azure(
     version, which must come before those of Spark.
     """
     jars = (spark_home(open_cache()) / "jars").glob("hadoop-client-*.jar")
-    settings = {**FEW_ROWS, **azure_server.spark_settings, "spark.driver.extraClassPath": ":".join(map(str, jars))}
+    settings = {**FEW_ROWS, "spark.driver.extraClassPath": ":".join(map(str, jars))}
     server = SPARK35.server(tmp_path_factory.mktemp("spark35-azure"), more=settings, stores=("azure",))
+    server.add_settings(spark_settings("azure", azure_server.options), spark_environment("azure", azure_server.options))
     try:
         yield server.start()
     finally:
