@@ -48,10 +48,11 @@ def azure_name(option: str) -> str:
 
 
 def azure_options(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns Azure's options by this module's names. Options of other stores are left out. The `storage_options` have their secrets
-    resolved.
+    """Returns Azure's options by this module's names, with a SAS token without its question mark. Options of other stores are left out.
+    The `storage_options` have their secrets resolved.
     """
-    return {name: value for option, value in storage_options.items() if (name := azure_name(option))}
+    known = {name: value for option, value in storage_options.items() if (name := azure_name(option))}
+    return {name: value.removeprefix("?") if name == "sas_token" else value for name, value in known.items()}
 
 
 def is_azure(url: str) -> bool:
@@ -72,7 +73,7 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
         raise StoreError(f"{url} does not name an account: set azure_storage_account_name in `storage_options`")
     given = {name: known[name] for name in PASSED if name in known}
     if token := given.get("sas_token", ""):
-        given["sas_token"] = f"?{token.removeprefix('?')}"  # pyarrow appends the token to URLs as it is.
+        given["sas_token"] = f"?{token}"  # pyarrow appends the token to URLs as it is.
     path = f"{match['container']}/{match['path']}".rstrip("/")
     endpoint = known.get("endpoint", "")
     return AzureLocation(account, path, {**given, **_endpoint(endpoint, account)}, endpoint)

@@ -123,7 +123,7 @@ OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2."
             {"SLUICE_AZURE_STORAGE_ACCOUNT_KEY": "very-secret"},
         ),
         (
-            {"sas_key": "very-secret"},
+            {"sas_key": "?very-secret"},
             {"account.auth.type": "SAS", "sas.fixed.token": "${env.SLUICE_AZURE_STORAGE_SAS_TOKEN}"},
             {"SLUICE_AZURE_STORAGE_SAS_TOKEN": "very-secret"},
         ),
