@@ -128,7 +128,7 @@ def check_shared(config: SluiceConfig) -> Finding:
     for name, destination in sorted(config.destinations.items()):
         if destination.stream == "shared":
             sharers.setdefault(key_of(source_of(destination)), []).append(name)
-    sentences = [f"{', '.join(names)} share one of {key[0]}" for key, names in sharers.items() if len(names) > 1]
+    sentences = [f"{', '.join(names)} share one stream of {key[0]}" for key, names in sharers.items() if len(names) > 1]
     alone = [
         f"{names[0]} has stream: shared, but no other destination with this setting reads {key[0]} as "
         f"{key[1]} in the same tls mode, so {names[0]} uses a connection of its own"
@@ -251,9 +251,9 @@ def check_keyless(schema: SourceSchema) -> Finding:
 def group_sentence(group: GroupConfig) -> str:
     """Returns a sentence that lists the members of a group, and says how long the group's consumers wait for a member that does not run."""
     then = (
-        "waits for a member that does not run"
+        "consumers wait for a member that does not run"
         if group.wait_seconds is None
-        else f"waits {group.wait_seconds:g} s for a member that does not run"
+        else f"consumers wait {group.wait_seconds:g} s for a member that does not run"
     )
     return f"group {group.name}: {', '.join(group.members)} in the order of their commits; {then}"
 

@@ -68,13 +68,13 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
         )
     for former in sorted({str(each.get("key")) for each in _limits(settings)} & FORMER_TAGS.keys()):
         yield (
-            f"concurrency.runs.tag_concurrency_limits limits {former}, which no run has any more: write the new "
-            f"tag {FORMER_TAGS[former]}"
+            f"concurrency.runs.tag_concurrency_limits limits the tag {former}, which runs no longer have: replace this "
+            f"tag by {FORMER_TAGS[former]}"
         )
     if _part(settings, "run_retries").get("enabled"):
         yield (
-            "run_retries.enabled: the engine hands a failed batch out again under a new name, and refuses a "
-            "run that Dagster starts again; set run_retries.enabled to false"
+            "run_retries.enabled: the engine hands out a failed batch again as a new delivery, and refuses a run that "
+            "Dagster retries; set run_retries.enabled to false"
         )
     if len(config.destinations) > 1 and not _part(settings, "sensors").get("use_threads"):
         yield (

@@ -102,7 +102,7 @@ def run_tests(
     from sluice.console.quality import CheckChoice, run_quality  # noqa: PLC0415
 
     if quick and not_quick:
-        raise typer.BadParameter("it contradicts --quick", param_hint="--not-quick")
+        raise typer.BadParameter("give either --quick or --not-quick", param_hint="--not-quick")
     choice = CheckChoice(
         arguments=context.args, quick=quick, not_quick=not_quick, everything=everything, coverage=coverage
     )
@@ -142,8 +142,8 @@ def up(
         config = config_now()
         if is_locked(config.data_dir / LOCK_FILE):
             raise SetupError(
-                "`sluice catch-up` runs, and at its end stops the processes that it started; run `sluice up` "
-                "after that."
+                "`sluice catch-up` runs, and will stop the processes that it started; wait until `sluice catch-up` has "
+                "ended, then run `sluice up`."
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
@@ -162,7 +162,9 @@ def up(
 
 @app.command()
 def engine() -> None:
-    """Run the engines in this process until SIGTERM or Ctrl-C, for `engine: {kind: remote}` in conf/. `up` starts such a process."""
+    """Run the engines in this process until SIGTERM or Ctrl-C, for `engine: {kind: remote}` in conf/. `sluice up` starts this process by
+    itself.
+    """
     from sluice.orchestration.rpc.process import keep_engines, until_signal  # noqa: PLC0415
 
     keep_engines(until_signal())
@@ -180,7 +182,9 @@ def spark(
     ] = "",
     memory: Annotated[str, typer.Option("--memory", help="Memory of the Java process, as 4g or 800m.")] = "4g",
 ) -> None:
-    """Run the Spark Connect server in this process until SIGTERM or Ctrl-C, for `spark.remote` in conf/. `up` starts a local one."""
+    """Run the Spark Connect server in this process until SIGTERM or Ctrl-C, for `spark.remote` in conf/. `sluice up` starts a local server
+    by itself.
+    """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.stack.spark_server import Listening, run_spark  # noqa: PLC0415
 
@@ -202,14 +206,16 @@ def down() -> None:
     ]
     left = [pid for each in found for pid in Stack(each, conf_dir(), screen.print).down()]
     if left:
-        raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`.")
+        raise SetupError(
+            f"These processes still run after SIGKILL: {', '.join(map(str, left))}; examine each process with `ps -fp PID`."
+        )
     screen.print("stopped; 0 processes are left")
 
 
 @app.command()
 def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
-    """Show processes, lag and stopped tables, problems first. On a terminal it fits the screen; a pipe and --verbose get everything, also
-    positions. Exit code 1 if something is wrong.
+    """Show processes, lag and stopped tables, problems first. On a terminal, the output is shortened to fit the screen; --verbose and a
+    pipe show everything, also positions. Exit code 1 if something is wrong.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.config.conf_files import remote_record  # noqa: PLC0415
@@ -319,8 +325,9 @@ def init(  # noqa: PLR0917  one argument an option
         ),
     ] = "",
 ) -> None:
-    """Check a source, report what it lacks, and write conf/ for it. If it lacks nothing, continue with `check`. The password stays in
-    its environment variable or file. Relative files start in the folder that contains conf/. Exit code 1 if the source lacks something.
+    """Check whether a source meets Sluice's requirements, print what an administrator must still do there, and write conf/ for the source.
+    If nothing is left to do, run `check` too; otherwise exit with code 1. conf/ never contains the password. Relative paths of files start
+    in the folder that contains conf/.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.init_conf import SourceLogin, init_conf, parse_url  # noqa: PLC0415
@@ -349,7 +356,7 @@ def import_canal(
         ),
     ] = None,
 ) -> None:
-    """Convert Canal's configuration and cursors to conf/, and report what is not converted. Overwrites nothing."""
+    """Convert Canal's configuration and cursors to conf/, and report what is not converted. Overwrites no file."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.canal_import.convert import import_canal as convert  # noqa: PLC0415
 

@@ -206,7 +206,8 @@ def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], 
     except KeyboardInterrupt:
         # Waits, because the check has received Ctrl-C too, and needs time to end its servers.
         code = process.wait() or 1
-    # Prints the load of the processors. If it is low, more workers would shorten the run. If it is high, only less work in the tests would.
+    # Prints the load of the processors. With a low load, more workers would shorten the run. With a high load, only tests that do less work
+    # would.
     busy = f"the processors {psutil.cpu_percent():.0f} % busy"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code

@@ -58,7 +58,7 @@ def reader_problems(source: ServerFacts, reader: ServerFacts, filters: list[str]
     """
     problems = [
         (
-            f"without GTIDs on the {which}, Sluice cannot find out how far the reader is: "
+            f"without GTIDs on the {which}, Sluice cannot find out which of the source's transactions the reader has: "
             f"{advice_of(facts).gtids}; or remove `reader`"
         )
         for which, facts in (("source", source), ("reader", reader))
@@ -68,11 +68,12 @@ def reader_problems(source: ServerFacts, reader: ServerFacts, filters: list[str]
         problems.append("the reader is the source itself: name a replica, or remove `reader`")
     if "SELECT" in missing_privileges(reader):
         problems.append(
-            f"the account lacks SELECT on the reader: GRANT SELECT ON *.* TO it, as {advice_of(reader).administrator}"
+            f"the account lacks SELECT on the reader: execute GRANT SELECT ON *.* TO this account, as {advice_of(reader).administrator}"
         )
     if filters:
         named = ", ".join(filters)
         problems.append(
-            f"the reader leaves out a part of the source ({named}), so rows would be missing: name another one, or remove `reader`"
+            f"the reader does not replicate a part of the source ({named}), so rows would be missing: name another "
+            "replica, or remove `reader`"
         )
     return problems

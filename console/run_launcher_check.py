@@ -37,16 +37,16 @@ def _of_dagster(settings: Mapping[str, Any]) -> Iterator[str]:
         yield "runs on other hosts cannot use Dagster's SQLite files; set storage: postgres"
     monitoring = settings.get("run_monitoring")
     if not (isinstance(monitoring, dict) and monitoring.get("enabled")):
-        yield "without run_monitoring.enabled a run whose host died is noticed late; set it to true"
+        yield "without run_monitoring.enabled, Dagster notices late that the host of a run died; set run_monitoring.enabled to true"
 
 
 def _of_conf(config: SluiceConfig) -> Iterator[str]:
     if config.meta.kind == "file":
-        yield "with meta.kind file, runs on other hosts need <data_dir>/engine under the same path; use sql or zookeeper"
+        yield "with meta.kind file, runs on other hosts need <data_dir>/engine under the same path; set meta.kind to sql or zookeeper"
     if config.engine.kind == "embedded":
         yield (
             "with engine.kind embedded, runs on other hosts do not reach the engine: they merge each batch without the changes that "
-            "arrived after it was staged, and runs: drain has no effect; use remote"
+            "arrived after it was staged, and runs: drain has no effect; set engine.kind to remote"
         )
     elif near := [each for each in config.engine.addresses if host_and_port(each)[0] in LOOPBACK]:
         yield f"runs on other hosts do not reach the engine at {near[0]}; set engine.address to the engine hosts' own names"

@@ -40,7 +40,7 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
         if not (config.destinations[name].tables[table].key or version.key):
             problems.append(
                 f"{table} of {name} has no key, so rows cannot be identified for a history; name columns in "
-                f"`key`, {out} (change_log needs none)"
+                f"`key`, {out} (a change log needs no key)"
             )
         problems += [
             (

@@ -1,5 +1,5 @@
 """Checks, for `sluice check`, whether the functions of transforms fit the tables that engines have recorded, by calling them with zero
-rows. Otherwise only an engine would notice this, and stop the table.
+rows. Without this check, only an engine would notice that a function does not fit, and would stop the table.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def transform_warnings(config: SluiceConfig) -> list[str]:
         if config.destinations[name].has_consumers:
             tables.setdefault(name, []).append(table)
     return [
-        f"clients and brokers of {name} stop at the first row of {', '.join(found)}, unless their filters "
-        "leave these tables out, because transforms apply only to the lake"
+        f"transforms apply only to the lake, so clients and brokers of {name} stop at the first row of "
+        f"{', '.join(found)}: exclude these tables in their filters"
         for name, found in tables.items()
     ]
 

@@ -76,7 +76,7 @@ def catch_up(
     that are needed, and stops them at the end.
 
     `names` are the destinations. An empty list means all destinations. `seconds_max` limits the total time, and 0 means no limit. `until`
-    is as in `wanted_end`.
+    is a GTID set or a time that the lake must reach, or empty for the current end of each source's binlog.
 
     Raises SetupError if an operator stopped a destination, and SluiceError if the lake does not reach a position.
     """
@@ -84,7 +84,10 @@ def catch_up(
     ends = {name: wanted_end(config.destinations[name], until, time.time_ns() // 1000) for name in chosen}
     for name in chosen:
         if (order := orders.stopped(config.destination_dir(name))) is not None:
-            raise SetupError(f"{order.by} stopped {name} at {order.when()}; `sluice instance start {name}` starts it.")
+            raise SetupError(
+                f"{name} is stopped, by {order.by} at {order.when()}: start {name} with `sluice instance start {name}`, "
+                "then catch up."
+            )
     begun, since = time.monotonic(), time.time()
     with running(config, conf, chosen, say) as revive:
 
@@ -145,8 +148,7 @@ def running(
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():
         raise SetupError(
-            f"Another `sluice catch-up` runs with {config.data_dir}; start this command again after the other "
-            "one has ended."
+            f"Another `sluice catch-up` uses {config.data_dir}; wait until that command has ended, then start `sluice catch-up` again."
         )
     try:
         options = StackOptions(
@@ -166,7 +168,7 @@ def running(
             left = stack.down()
         if left:
             raise SetupError(
-                f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`."
+                f"These processes still run after SIGKILL: {', '.join(map(str, left))}; examine each process with `ps -fp PID`."
             )
     finally:
         lock.release()

@@ -119,7 +119,10 @@ def _logs(config: SluiceConfig) -> list[Path]:
     folder = config.data_dir / "logs"
     found = [folder / each for each in LOGS if (folder / each).exists()]
     if not found:
-        raise SetupError(f"{folder} has no log: `sluice up` has not started anything on this host")
+        raise SetupError(
+            f"{folder} has no log, because `sluice up` has not started any process on this host; show the log on the "
+            "host of the engine"
+        )
     return sorted(found, key=lambda file: file.stat().st_mtime)
 
 

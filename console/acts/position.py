@@ -97,8 +97,8 @@ def move(
         )
     )
     if position is None:
-        raise SetupError("nothing was changed")
-    say(f"{name} continues from {position}; `sluice up` starts it")
+        raise SetupError(f"nothing was changed: you did not confirm the new position of {name}")
+    say(f"{name} continues from {position} at its next start; start it with `sluice up`")
     return position
 
 

@@ -49,8 +49,8 @@ def require_all(destination: str, tables: Sequence[str], where: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownSnapshot:
     """A table's snapshot, as `sluice snapshot status` shows it. `waits` says what the snapshot waits for, or is empty. `cascade_changes` is
-    the number of buffered changes of parent rows. When the snapshot is published, Sluice makes the changes in the table that foreign keys
-    cause for these parent rows.
+    the number of buffered changes of rows in parent tables. At the publication, Sluice makes the changes that foreign keys caused in the
+    table's rows.
     """
 
     destination: str
@@ -65,7 +65,9 @@ class ShownSnapshot:
         if self.record.restarts and self.record.is_open:
             sentences.append(f"restarted {self.record.restarts} times")
         if self.cascade_changes:
-            sentences.append(f"{self.cascade_changes} changes of parent rows, which foreign keys pass on, are buffered")
+            sentences.append(
+                f"{self.cascade_changes} changes of parent tables, whose foreign keys change rows of this table, are buffered"
+            )
         return "; ".join(filter(None, sentences))
 
     def to_json(self, now: float) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
     """Formats the snapshots for the terminal, one line each."""
     if not shown:
         return Text("no snapshot was requested yet; request one with `sluice snapshot start DESTINATION`")
-    table = Table("destination", "table", "state", "rows", "of some", "percent", "rows/s", "left", "what it says")
+    table = Table("destination", "table", "state", "rows", "of about", "percent", "rows/s", "time left", "message")
     for each in shown:
         made, record = progress(each.record, now), each.record
         state = f"{record.state}{' (paused)' if record.paused else ''}"

@@ -44,7 +44,7 @@ def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]
         )
         report.left.append(
             f"canal.serverMode {mode}{''.join(f', {key}' for key in own)}: Sluice has no built-in broker of "
-            "this kind: install or write a plug-in, or forward with a client of Canal's protocol"
+            "this kind: install or write a plug-in, or forward the changes with a client of Canal's protocol"
         )
         return []
     if keys := settings.given("canal.port", "canal.ip", "canal.user", "canal.passwd", "canal.withoutNetty"):
@@ -60,12 +60,12 @@ def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]
     broker |= left_out(settings, report, SHOWN_KINDS)
     broker |= _rules(settings, report.left)
     broker |= _without_partitions(settings, report.left) if kind == "rabbitmq" else _partitions(settings, report.left)
-    report.taken.append(f"canal.serverMode {mode}: `brokers`, as consumer {CLIENT}")
+    report.taken.append(f"canal.serverMode {mode}: converted to `brokers`; the broker is consumer {CLIENT}")
     if keys := settings.given(*(key for key in RULES if not report.names(key))):
-        report.taken.append(f"{keys}: the broker's rules for topics and partitions")
+        report.taken.append(f"{keys}: converted to the broker's rules for topics and partitions")
     report.left.append(
-        "TIMESTAMP values in messages are in UTC, and in Canal in the time zone of its machine: set "
-        "time_zone of the broker to use another zone"
+        "Sluice writes TIMESTAMP values in messages in UTC, and Canal writes them in the time zone of Canal's machine: "
+        "set time_zone of the broker to use another zone"
     )
     return [broker]
 

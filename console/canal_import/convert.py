@@ -106,9 +106,9 @@ def _with_value(file: Mapping[str, str]) -> list[str]:
 
 def _say_where(server: Settings, names: list[str], report: ImportReport) -> None:
     if keys := server.given("canal.destinations", "canal.destinations.expr", "canal.auto.scan"):
-        report.taken.append(f"{keys}: the instances {', '.join(names)}, each a file of conf/destinations")
+        report.taken.append(f"{keys}: each of the instances {', '.join(names)} became a file in conf/destinations")
     if keys := server.given("canal.file.data.dir", "canal.conf.dir"):
-        report.taken.append(f"{keys}: the cursors of Canal's clients were looked for there")
+        report.taken.append(f"{keys}: the import searched the cursors of Canal's clients in this folder")
 
 
 def _data_folder(folder: Path, server: Settings) -> Path:
@@ -160,8 +160,8 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
     lake = [each.cursor for each in cursors.clients if each.client_id == LAKE_CLIENT and each.cursor is not None]
     if config.meta.kind == "zookeeper" and lake and lake[0] != cursors.begin:
         findings.left.append(
-            f"a client was further behind than {LAKE_CLIENT}, whose cursor in ZooKeeper is the start of the "
-            "destination: Sluice does not deliver the changes in between to that client; let the client "
+            f"the destination starts at the cursor of client {LAKE_CLIENT} in ZooKeeper, and another client has an "
+            "older cursor: Sluice does not deliver the changes between the two cursors to that client; let the client "
             "catch up before you stop Canal"
         )
     known = [LeftConsumer(each.client_id, each.filter) for each in cursors.clients if each.cursor is not None]

@@ -80,10 +80,10 @@ def _options(name: str, settings: Settings, report: ImportReport) -> dict[str, s
             _say_kerberos(option, value, report)
         else:
             report.left.append(
-                f"kafka.{option}: a setting of Kafka's Java client; `options` of the broker takes those of librdkafka"
+                f"kafka.{option}: a setting of Kafka's Java client; set the similar setting of librdkafka in `options` of the broker"
             )
     if taken:
-        report.taken.append(f"{', '.join(taken)}: `options`, by librdkafka's names")
+        report.taken.append(f"{', '.join(taken)}: converted to `options` of the broker, with librdkafka's names")
     return found
 
 
@@ -104,10 +104,12 @@ def _say_by_itself(option: str, value: str, keys: str, report: ImportReport) -> 
 def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
     if option == "kerberos.enable" and value.lower() == "true":
         report.left.append(
-            "kafka.kerberos.enable: name librdkafka's sasl.kerberos.* in `options` of the broker instead of a JAAS file"
+            "kafka.kerberos.enable: instead of a JAAS file, set librdkafka's sasl.kerberos.* in `options` of the broker"
         )
     else:
-        report.no_meaning.append(f"kafka.{option}: librdkafka reads no JAAS file, and Kerberos by its sasl.kerberos.*")
+        report.no_meaning.append(
+            f"kafka.{option}: librdkafka reads no JAAS file, and configures Kerberos with sasl.kerberos.*"
+        )
 
 
 def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:

@@ -50,7 +50,7 @@ LEFT_UNLESS = (
     ),
     (
         r"canal\.instance\.filter\.query\.dml", ("true",),
-        "a broker gets no SQL texts of statements, which the source logs with binlog_rows_query_log_events",
+        "Sluice sends no SQL texts of statements to a broker, even if the source logs them (binlog_rows_query_log_events)",
     ),
     (
         r"canal\.instance\.filter\.table\.error", OFF,
@@ -70,7 +70,7 @@ LEFT_UNLESS = (
     ),
     (
         r"canal\.instance\.connectionCharset(Number)?", ("utf-8", "utf8", "utf8mb4", "33"),
-        "text is read by the charset of its column; `charsets` of a table names another one",
+        "Sluice decodes text with the charset of the column; `charsets` of a table sets another charset",
     ),
     (r"canal\.instance\.enableDruid", OFF, "the password in this file is encrypted: put the plain password into the environment variable"),
     (r"canal\.instance\.multi\.stream\.on", OFF, "Sluice cannot request a stream of PolarDB-X by its name"),

@@ -136,7 +136,7 @@ def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str])
     found = {own: False for key, own in kinds.items() if settings.flag(key)}
     if keys := settings.given(*kinds):
         report.taken.append(
-            f"{keys}: {', '.join(f'`{own}`' for own in kinds.values())}, which kinds of entries are sent"
+            f"{keys}: {', '.join(f'`{own}`' for own in kinds.values())}, which say which kinds of entries are sent"
         )
     return found
 
@@ -167,5 +167,7 @@ def _expanded(expression: str) -> list[str]:
     """Expands name{1-5} to name1 … name5."""
     found = RANGE.fullmatch(expression)
     if found is None or int(found[2]) > int(found[3]):
-        raise ConfigurationError(f"canal.destinations.expr {expression!r} is not of the form name{{1-5}}")
+        raise ConfigurationError(
+            f"canal.destinations.expr {expression!r} is not of the form name{{1-5}}: correct canal.properties"
+        )
     return [f"{found[1]}{number}{found[4]}" for number in range(int(found[2]), int(found[3]) + 1)]

@@ -32,5 +32,7 @@ def pulsar_of(name: str, settings: Settings, report: ImportReport) -> dict[str, 
             )
     if settings.get("pulsarmq.roleToken"):
         found["token"] = f"${report.secret(name, 'PULSAR_TOKEN', 'pulsarmq.roleToken')}"
-    report.taken.append("canal.serverMode pulsarMQ: a topic must exist, with its partitions")
+    report.taken.append(
+        "canal.serverMode pulsarMQ: create each topic with its partitions, because Sluice creates no topics"
+    )
     return found

@@ -31,7 +31,7 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
     found |= _binding(settings, report, bindable={"queue", "exchange"} <= found.keys())
     report.taken.append(
         "canal.serverMode rabbitMQ: RabbitMQ confirms every message before its ack. A message that no queue "
-        "receives is lost in Canal; in Sluice, the consumer is STOPPED until such a queue exists"
+        "receives is lost in Canal; in Sluice, the consumer is STOPPED until a queue receives the message"
     )
     return found
 
@@ -75,7 +75,7 @@ def _binding(settings: Settings, report: ImportReport, *, bindable: bool) -> dic
         return {**said, "exchange_type": said["exchange_type"].lower()}
     if any(said.values()):
         report.left.append(
-            "rabbitmq.routingKey, rabbitmq.deliveryMode: without the other settings, neither Canal nor "
-            "Sluice binds a queue"
+            "rabbitmq.routingKey, rabbitmq.deliveryMode: Canal and Sluice bind a queue only if the queue, the exchange "
+            "and both of these keys are set"
         )
     return {}

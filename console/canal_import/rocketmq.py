@@ -43,7 +43,6 @@ def rocketmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
             report.left.append(f"{left}: {why}")
     report.taken.append(
         "canal.serverMode rocketMQ: Sluice uses the same name servers and queues. A message is sent until "
-        "its broker confirms it, regardless of rocketmq.retry.times.when.send.failed; the topic must exist, "
-        "with its queues"
+        "its broker confirms it, regardless of rocketmq.retry.times.when.send.failed; the topic and its queues must exist"
     )
     return found

@@ -82,7 +82,7 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
                 "`metrics.host` to use another address"
             )
             if port
-            else f"{METRICS}: the Prometheus endpoint is off, as without `metrics`"
+            else f"{METRICS}: the Prometheus endpoint is off, so `metrics` is not set"
         )
     return record
 
@@ -184,7 +184,9 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 
 def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
-    """Sets `start` of the standby source in `record`. The engine uses it if it has no cursor and reads the standby source first."""
+    """Sets `start` of the standby source in `record`. The engine uses this `start` if the engine has no cursor and reads the standby source
+    first.
+    """
     keys = settings.given(*STANDBY_POSITION_KEYS)
     if "sources" not in record or not keys:
         return
@@ -196,8 +198,7 @@ def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors,
     if start:
         record["sources"][1]["start"] = start
         findings.taken.append(
-            f"{settings.given(*used)}: `start` of the standby source, for the case that the standby source is "
-            "read first"
+            f"{settings.given(*used)}: converted to `start` of the standby source, which Sluice uses if it reads the standby source first"
         )
 
 
@@ -217,18 +218,18 @@ def configured_start(settings: Settings, keys: tuple[str, str, str, str]) -> tup
 def _say_unused(settings: Settings, keys: tuple[str, ...], used: tuple[str, ...], findings: ImportReport) -> None:
     if others := settings.given(*(key for key in keys if key not in used)):
         findings.left.append(
-            f"{others}: Sluice begins at a GTID set (with gtidon), or otherwise at a file and position, "
-            "otherwise at a time; these other settings are not used"
+            f"{others}: not used, because Sluice begins at the GTID set (with gtidon) if there is one, otherwise at the "
+            "file and position, otherwise at the time"
         )
 
 
 def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
     if on:
         findings.taken.append(
-            f"{GTID_ON}: the stream continues by GTID wherever the source has them, and `gtids` shows them to consumers"
+            f"{GTID_ON}: Sluice continues by GTID if the source has GTIDs, and `gtids` makes consumers get the GTIDs"
         )
     elif settings.given(GTID_ON):
-        findings.no_meaning.append(f"{GTID_ON}: the stream continues by GTID wherever the source has them")
+        findings.no_meaning.append(f"{GTID_ON}: Sluice always continues by GTID if the source has GTIDs")
 
 
 def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> None:
@@ -266,7 +267,7 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     if (unit := settings.get(BATCH_MODE, MEMSIZE).upper()) != MEMSIZE:
         server["fetch_unit"] = "entries"
     if settings.given(BATCH_MODE):
-        findings.taken.append(f"{BATCH_MODE} {unit}: `fetch_unit`, what a client's fetch size counts")
+        findings.taken.append(f"{BATCH_MODE} {unit}: converted to `fetch_unit`, the unit of a client's fetch size")
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
         findings.taken.append(f"{keys}: `canal_server`")
     password = settings.get("canal.passwd")
@@ -276,11 +277,12 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         findings.secrets[HASH_VARIABLE] = "canal.passwd, the hash unchanged"
     elif address != "127.0.0.1":
         findings.left.append(
-            f"canal.ip {address} without canal.user and canal.passwd: only the loopback is served until there is a password"
+            f"canal.ip {address} without canal.user and canal.passwd: Sluice listens only on the loopback address until "
+            "a user and a password are set"
         )
     findings.left.append(
-        "clients get TIMESTAMP values in UTC, and in Canal in the time zone of its machine: set "
-        "canal_server.time_zone to use another zone"
+        "Sluice sends TIMESTAMP values to clients in UTC, and Canal sends them in the time zone of Canal's machine: "
+        "set canal_server.time_zone to use another zone"
     )
     return server
 
@@ -289,14 +291,14 @@ def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportRepo
     """Sets in `server` whether clients get the SQL texts of statements. By default, Canal sends them."""
     if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
         findings.left.append(
-            f"{TEXTS_OFF}: the SQL texts of statements are not shown, because they have the values of columns that filter.field hides"
+            f"{TEXTS_OFF}: clients get no SQL texts of statements, because the texts contain values of columns that filter.field hides"
         )
         return
     if not settings.flag(TEXTS_OFF):
         server["rows_query"] = True
     if keys := settings.given(TEXTS_OFF):
         findings.taken.append(
-            f"{keys}: `rows_query`, whether the SQL texts of statements are shown if the source logs them"
+            f"{keys}: converted to `rows_query`, which says whether clients get the SQL texts of statements that the source logs"
         )
 
 

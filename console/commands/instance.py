@@ -114,7 +114,9 @@ def instance_edit(
         ),
     ] = "",
 ) -> None:
-    """Edit a destination's file in conf/. Sluice saves it only if all of conf/ is valid; a running engine then restarts with it."""
+    """Edit a destination's file in conf/. The file is saved only if all of conf/ is valid. A running engine then restarts with the new
+    settings.
+    """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.acts.instance import changed, text_of  # noqa: PLC0415
     from sluice.console.acts.schema import statement_of  # noqa: PLC0415

@@ -58,7 +58,7 @@ def position_set(  # noqa: PLR0917  one argument an option
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the position at which a stopped destination continues. Changes before it are not read."""
+    """Set the position at which a stopped destination continues. Changes before this position are not read."""
     from sluice.console.acts.position import move, request  # noqa: PLC0415
 
     wanted = request(position, gtid, latest=latest, moment=moment, earliest=earliest)

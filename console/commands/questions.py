@@ -67,7 +67,7 @@ def equal(  # noqa: PLR0917  one argument an option
     settle_seconds: SettleOption = 300,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the lake with the source while both continue. Exit code 1 unless every table is equal."""
+    """Compare the lake with the source, while changes continue. Exit code 1 unless every table is equal."""
     from sluice.console.lake.equal import compare, extent_of, render  # noqa: PLC0415
 
     extent = extent_of(sample, full=full, since_last=since_last, settle_seconds=settle_seconds)
@@ -124,6 +124,6 @@ def why(
     elif steps:
         screen.print(life.render(steps))
     elif not gone:
-        sentence = f"{table} has no row with the key {key}, neither now nor in an earlier version in its log"
+        sentence = f"{table} has no row with the key {key} in any version of its Delta log"
         errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(0 if steps else 1)

@@ -123,7 +123,9 @@ def repair(  # noqa: PLR0917  one argument an option
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read rows that differ from the source again and correct them, while the stream continues. Exit code 1 if rows still differ."""
+    """Find rows of the lake that differ from the source, and replace them by the source's rows, while the stream continues. Exit code 1 if
+    rows still differ.
+    """
     from sluice.console.lake import rows as act  # noqa: PLC0415
     from sluice.orchestration.run.rows.repair import Repaired  # noqa: PLC0415
     from sluice.orchestration.run.rows.request import RepairRequest  # noqa: PLC0415

@@ -60,7 +60,7 @@ def schema_approve(
 def schema_resume(destination: DestinationArgument, table: TableArgument, position: PositionOption = "") -> None:
     """Resume a stopped table after the cause of its stop is fixed. If the cause is still there, the table stops again.
 
-    Refused if the table stopped because of its Delta table, which is still missing, restored, replaced or another owner's.
+    Refused while the table's Delta table is missing, restored, replaced or another owner's.
     """
     from sluice.cdc_engine.acts.stopped_table import resume, stop_of  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415

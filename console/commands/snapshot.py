@@ -30,7 +30,10 @@ def start(
     destination: DestinationArgument,
     tables: TablesOption = "",
     where: Annotated[
-        str, typer.Option(metavar="SQL", help="Condition of the rows to read. The lake table then has no other rows.")
+        str,
+        typer.Option(
+            metavar="SQL", help="Read only rows that match this condition. The lake table then has only these rows."
+        ),
     ] = "",
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for the end of the snapshots and show the progress.")
@@ -53,7 +56,11 @@ def start(
     directory = directory_of(config, destination)
     records = acts.start(directory, acts.chosen(directory, named(tables)), where)
     for record in records:
-        screen.print(f"{record.name}: the next run reads its rows; changes are buffered until then", markup=False)
+        screen.print(
+            f"{record.name}: the next run reads the table's rows; changes of the table are buffered until the rows are "
+            "published",
+            markup=False,
+        )
     if follow:
         raise typer.Exit(snapshot.follow(config, destination, screen))
     screen.print(f"`sluice snapshot status {destination}` shows the progress", markup=False)
@@ -66,9 +73,9 @@ def status(
     verbose: VerboseOption = False,
     follow: Annotated[bool, typer.Option("--follow", help="Wait until no snapshot is in progress.")] = False,
 ) -> None:
-    """Show the progress of each snapshot: rows, rate, percent, and estimated end. Exit code 1 if one failed.
+    """Show the progress of each snapshot: rows, rate, percent, and estimated end. Exit code 1 if a snapshot failed.
 
-    Of more than 100 snapshots it lists the failed and the open ones first, and counts the rest; --verbose lists all.
+    Of more than 100 snapshots, the command lists failed and open snapshots first, and only counts those beyond 100; --verbose lists all.
     """
     from sluice.cdc_engine.states import SnapshotState  # noqa: PLC0415
     from sluice.console.acts import snapshot  # noqa: PLC0415
@@ -94,22 +101,26 @@ def pause(destination: DestinationArgument, table: Name) -> None:
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
     record = acts.pause(directory_of(config_now(), destination), table)
-    screen.print(f"{table}: paused after {record.rows} rows; `sluice snapshot resume` continues it", markup=False)
+    screen.print(
+        f"{table}: paused after {record.rows} rows; `sluice snapshot resume` continues the snapshot", markup=False
+    )
 
 
 @snapshot_app.command("resume")
 def resume(destination: DestinationArgument, table: Name) -> None:
-    """Continue a paused snapshot, or start a failed one again."""
+    """Continue a paused snapshot, or start a failed snapshot again."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
     record = acts.go_on(directory_of(config_now(), destination), table)
-    screen.print(f"{table}: continues after {record.rows} rows", markup=False)
+    screen.print(f"{table}: the snapshot continues after {record.rows} rows", markup=False)
 
 
 @snapshot_app.command("cancel")
 def cancel(destination: DestinationArgument, table: Name) -> None:
-    """Cancel a snapshot. The table stops at its previous position; `sluice schema resume` continues it from there."""
+    """Cancel a snapshot. The table stops at its position before the snapshot; `sluice schema resume` continues the table from this
+    position.
+    """
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 

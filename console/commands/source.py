@@ -38,7 +38,7 @@ def source_switch(
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Switch a destination to another source. Refused if the stream could not continue there."""
+    """Switch a destination to another source. Refused if the stream could not continue from that source."""
     from sluice.console.source.switch import switch  # noqa: PLC0415
 
     now = switch(config_now(), destination, to)

@@ -113,5 +113,5 @@ def _end(record: SnapshotRecord, where: str) -> str:
     rate = f"{record.rows / max(read, 1e-3):,.0f} rows/s"
     return (
         f"{record.name}: the {record.rows:,} rows of its initial snapshot were read in {duration(read)} while the stream "
-        f"continued ({rate}), and published in one commit {then} later. From now on it follows the stream. {where}"
+        f"continued ({rate}), and published in one commit {then} later. From now on, the stream keeps the table up to date. {where}"
     )

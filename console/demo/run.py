@@ -115,7 +115,7 @@ class Demo:
         self.file.remove([MYSQL])
         if left:
             raise SetupError(
-                f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`."
+                f"These processes still run after SIGKILL: {', '.join(map(str, left))}; examine each process with `ps -fp PID`."
             )
 
     def watch(self, pace: TrafficThread) -> None:
@@ -182,7 +182,10 @@ class Demo:
                 said = now
                 self._say(f"  {now - started:4.0f} s  {self._progress(end)}")
             if now - started > ACK_SECONDS_MAX or now - progressed > STALL_SECONDS_MAX:
-                raise SetupError(f"Not everything was acked in time: {self._progress(end)}; see {self.stack.logs}.")
+                raise SetupError(
+                    f"The demo stopped waiting before all changes were acked ({self._progress(end)}); the logs in "
+                    f"{self.stack.logs} show why."
+                )
             time.sleep(0.5)
 
     def _wait_until_published(self) -> None:
@@ -191,9 +194,12 @@ class Demo:
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
             if record is not None and record.state == SnapshotState.FAILED:
-                raise SetupError(f"The rows of {record.name} could not be read: {record.reason}")
+                raise SetupError(f"The initial snapshot of {record.name} failed: {record.reason}")
             if time.monotonic() - begun > ACK_SECONDS_MAX:
-                raise SetupError(f"The rows of {VISITS} were not published in time; see {self.stack.logs}.")
+                raise SetupError(
+                    f"The initial snapshot of {VISITS} was not published within {ACK_SECONDS_MAX:.0f} s; the logs in "
+                    f"{self.stack.logs} show why."
+                )
             time.sleep(0.5)
 
     def _acked(self) -> tuple[int, int]:

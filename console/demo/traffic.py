@@ -335,8 +335,8 @@ class DemoTraffic:
         return [("DELETE FROM shop.visits WHERE id = %s", (self._draw.randint(1, self.shop.visits),))]
 
     def _renumber_visit(self) -> Transaction:
-        """Gives a row a new key that is greater than all others. A snapshot that has not read the row yet then finds it at another place of
-        the table.
+        """Gives a row a new key that is greater than all others. A snapshot that has not read the row yet then finds the row in a later
+        chunk.
         """
         key = self._draw.randint(1, self.shop.visits)
         return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]

@@ -61,7 +61,7 @@ def accept(
     owner = Owner(ledger_id=ledger.ledger_id, destination=acceptance.destination, table=acceptance.name)
     say(Lacking(lake=lake, owner=owner, table=table, cursor=str(ledger.cursor or "its start")).sentence())
     if not confirm(_question(config, acceptance, table)):
-        raise SetupError("nothing was changed")
+        raise SetupError(f"nothing was changed: you did not confirm that {acceptance.name} is taken over")
     if table is not None and (table.epoch > ledger.epoch or _delivery_of(table, ledger) >= ledger.next_delivery):
         with stopped_destination(directory) as stopped:
             delivery = _delivery_of(table, ledger)

@@ -206,7 +206,9 @@ def _equal(name: str, kind: str, value: str) -> str:
         try:
             float(value)
         except ValueError:
-            raise ConfigurationError(f"{name} is a {kind}, and {value!r} is not a number") from None
+            raise ConfigurationError(
+                f"the key column {name} has the type {kind}, and {value!r} is not a number"
+            ) from None
         return f"{column} = {value}"
     if kind == "binary":
         return f"{column} = X'{value.removeprefix('0x')}'"

@@ -39,7 +39,7 @@ SESSIONS_FILE = "quarantine-sessions.json"
 # The longest wait for the run lock. A draining run releases the lock between two batches, so this time should suffice for one batch.
 RUN_LOCK_SECONDS = 30.0
 Record = dict[str, Any]
-# Such a value was read before conf/ had these rules for the table. So it is not masked, and its row may be one that the filter excludes.
+# Why a value is refused if conf/ got rules for the table after the value was read: the value is not masked, and `rows` may exclude its row.
 RULED = (
     "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot the "
     "table instead (`sluice snapshot start`)"

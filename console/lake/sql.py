@@ -230,8 +230,8 @@ def _refuse_misread(table: SqlTable, options: dict[str, str]) -> None:
     metadata = deltalake.DeltaTable(table.path, storage_options=options or None).metadata()
     if metadata.partition_columns and metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         raise SetupError(
-            f"{table.database}.{table.table} has partitions and column mapping, which DuckDB misreads; "
-            "docs/readers.md lists other readers"
+            f"{table.database}.{table.table} has partitions and column mapping, so DuckDB would return NULL for its "
+            "partition columns; use another reader of docs/readers.md"
         )
 
 

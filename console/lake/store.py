@@ -31,7 +31,9 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
     try:
         options = storage_options(config.storage_options)
     except MergeFailedError as error:
-        problems.append(f"{error}; `sluice up` needs the same secrets, so provide them where you start it")
+        problems.append(
+            f"{error}; `sluice up` needs the same secrets, so provide the secrets where you start `sluice up`"
+        )
     else:
         lake = _answer(config.lake, options) if is_in_a_store(config.lake) else ""
         problems += [lake, _answer_of_staging(config, options)]

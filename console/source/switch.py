@@ -78,7 +78,7 @@ def switch(
     sources = listed(config, name, query)
     if len(sources) == 1:
         raise ConfigurationError(
-            f"{name} has one source; name its standby sources under `sources` in its file in conf/"
+            f"{name} has only one source; to switch, name standby sources under `sources` in conf/destinations/{name}.yaml"
         )
     if not 0 <= to <= len(sources):
         raise ConfigurationError(f"{name} has no source {to}: give a number from 1 to {len(sources)}")

@@ -33,7 +33,7 @@ def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
     with signals.heard():
         try:
             _keep(stack, wanted)
-            stack.say("these processes are no longer needed; ending all of them")
+            stack.say("Dagster's ticks have stopped, so the engines and Spark are not needed; ending all processes")
         except KeyboardInterrupt:
             stack.say("ending all processes")
         finally:
@@ -51,7 +51,7 @@ def keep_up_process_of_engines(stack: Stack, data_dir: Path) -> None:
 
     lock = FileLock(data_dir / LOCK_FILE)
     if not lock.try_acquire():
-        stack.say("a process of the engines runs already")
+        stack.say("another process already keeps the engines and Spark running")
         return
     try:
         stack.require_startable()
@@ -84,7 +84,7 @@ def _end(stack: Stack) -> None:
     with signals.unheard():
         if left:
             raise SetupError(
-                f"These processes outlived SIGKILL: {', '.join(map(str, left))}; show them with `ps -fp PID`."
+                f"These processes still run after SIGKILL: {', '.join(map(str, left))}; examine each process with `ps -fp PID`."
             )
         stack.say("stopped; 0 processes are left")
 

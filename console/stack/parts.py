@@ -166,7 +166,10 @@ class WarmUp:
 
     def answers(self) -> bool:
         if self._child is not None and self._child.running and time.monotonic() > self._given_up_at:
-            self._say(f"the {self.name} takes more than {self._patience_seconds:.0f} s; its first merges will be slow")
+            self._say(
+                f"the {self.name} was ended, because it took more than {self._patience_seconds:.0f} s; Spark's first "
+                "merges will be slow"
+            )
             self.end()
             return True
         return self._child is not None and self._child.exit_code == 0
@@ -218,7 +221,9 @@ def webserver_check(url: str) -> Callable[[ProcessRecord], Answers]:
 
 
 def daemon_check(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
-    """Returns a function that checks the daemon. It answers if the heartbeat of its sensors is later than its start."""
+    """Returns a function that checks the daemon. The daemon answers if the heartbeat of its sensors is later than the start of its
+    process.
+    """
 
     def of(record: ProcessRecord) -> Answers:
         from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import

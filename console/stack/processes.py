@@ -1,8 +1,8 @@
 """Records the processes that Sluice has started in a file, and stops only these processes.
 
 A process is identified by its id *and* its start time, so another program that gets the same id later is not taken for it. The start time
-is counted from the boot of the machine, so setting the clock does not change it. If a process has died, its children are identified by its
-process group and by the variable `MARK` in their environment.
+is counted from the boot of the machine, so setting the clock does not change the start time. If a process has died, its children are
+identified by its process group and by the variable `MARK` in their environment.
 """
 
 from __future__ import annotations

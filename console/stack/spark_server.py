@@ -89,7 +89,7 @@ def pass_store_settings(server: SparkConnectServer, config: SluiceConfig, comman
         server.add_settings(store_settings(config), store_environment(config))
     except MergeFailedError as error:
         raise ConfigurationError(
-            f"{error}; `{command}` needs the same secrets, so provide them where you start it"
+            f"{error}; `{command}` needs the same secrets, so provide the secrets where you start it"
         ) from error
 
 

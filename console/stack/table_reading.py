@@ -39,7 +39,9 @@ class TableReading:
         self._thread.start()
 
     def end(self) -> None:
-        """Forgets the thread, which ends by itself or with this process. It writes each list of tables at once."""
+        """Forgets the thread, which ends by itself or with this process. No list of tables is left incomplete, because the thread writes
+        each list atomically.
+        """
         self._thread = None
 
     def ended(self) -> str:
@@ -51,7 +53,9 @@ class TableReading:
         return False
 
     def answers(self) -> bool:
-        """Returns whether all tables are read. Then also says which sources did not answer, and which tables share a path in the lake."""
+        """Returns whether all tables are read. When they are, also prints which sources did not answer, and which tables share a path in
+        the lake.
+        """
         if self._thread is None or self._thread.is_alive() or self._failed:
             return False
         for sentence in self._sentences:
@@ -74,8 +78,8 @@ class TableReading:
                 discover(self._config, name, self._passwords.get(destination.source.password.removeprefix("$")))
             except SluiceError as error:
                 self._sentences.append(
-                    f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
+                    f"{name}: Dagster shows the tables of the last start, because the tables could not be read from the source: {error}"
                 )
-        # No run creates a table at such a path: the table stops, and the status names it. Other tables continue, so the start continues
-        # too.
+        # No run creates a table at such a path: the table stops, and the status names this table. The start continues, because other tables
+        # are not affected.
         self._sentences += known_path_clashes(self._config)

@@ -18,7 +18,7 @@ def with_conf(report: StatusReport, refused: Mapping[str, str], remote: RemoteRe
         f"conf/{file} is not used, and the last valid content of this file stays in use: {why}"
         for file, why in sorted(refused.items())
     ]
-    # Engines report an invalid file too. Leaves out what they report, so that no file is reported twice.
+    # Engines report an invalid file too. Leaves out the engines' messages about these files, so that no file is reported twice.
     remaining = [each for each in report.problems if not any(why in each for why in refused.values())]
     if remote is not None:
         report, problems = dataclasses.replace(report, conf=sentence(remote)), [*remote_problems(remote), *problems]

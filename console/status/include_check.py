@@ -32,9 +32,9 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
     what = ", ".join(repr(pattern) for pattern in unmatched) or "include"
     verb = "match" if len(unmatched) > 1 else "matches"
     then = "" if tables else ", so nothing is captured"
-    left = " that exclude leaves" if "exclude" in destination.model_fields_set else ""
+    left = " that exclude does not remove" if "exclude" in destination.model_fields_set else ""
     return (
-        f"{what} of include of {destination.name} {verb} no table of the source{left}{then}: correct include in "
+        f"{what} in include of {destination.name} {verb} no table of the source{left}{then}: correct include in "
         f"conf/destinations/{destination.name}.yaml, or ignore this until the table is created.{hint}"
     )
 
@@ -60,7 +60,7 @@ def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVer
 def _others(name: str, known: Iterable[str]) -> str:
     """Returns the end of a message that names a captured table of the same name in other letter case, or "" if there is no such table."""
     same = next((each for each in known if each.lower() == name.lower()), "")
-    return f" Its name is {same} there." if same else ""
+    return f" The captured table is called {same}." if same else ""
 
 
 def _unmatched(destination: DestinationConfig, setting: str, name: str, hint: str = "") -> str:

@@ -262,7 +262,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     if not held and (order := stop_order(directory)) is not None:
         state, reason = (
             "STOPPED",
-            f"{order.by} stopped it at {order.when()}; start it with `sluice instance start {name}`",
+            f"{order.by} stopped the engine at {order.when()}; start the engine with `sluice instance start {name}`",
         )
     return DestinationStatus(
         name=name,

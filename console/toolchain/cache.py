@@ -87,7 +87,9 @@ def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> I
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if when_waiting:
-                when_waiting(f"Another start of Sluice is filling the cache {cache.root}; waiting for its end.")
+                when_waiting(
+                    f"Another process of Sluice is filling the cache {cache.root}; waiting until that process has finished."
+                )
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

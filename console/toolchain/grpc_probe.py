@@ -45,7 +45,7 @@ class GrpcProbe:
         code, details = self._answer.code(), self._answer.details()
         self.forget()
         if code is not grpc.StatusCode.OK and code not in PASSING:
-            raise ServerError(f"the server on port {self._port} refuses ({code.name}: {details})")
+            raise ServerError(f"the server on port {self._port} refuses requests ({code.name}: {details})")
         return code is grpc.StatusCode.OK
 
     def forget(self) -> None:

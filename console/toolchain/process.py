@@ -125,7 +125,7 @@ def why_no_run_can_start() -> str:
         multiprocessing.Lock()
     except OSError as error:
         fix = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"
-        return f"no run can start: semaphores cannot be made in /dev/shm ({error.strerror}); as root: {fix}"
+        return f"no run can start: semaphores cannot be created in /dev/shm ({error.strerror}); as root, run `{fix}`"
     return ""
 
 

@@ -139,11 +139,11 @@ def test_one_catch_up_at_a_time_and_no_up_meanwhile(tmp_path: Path, monkeypatch:
     config = SluiceConfig(data_dir=tmp_path / "data", lake=str(tmp_path / "lake"))
     lock = FileLock(config.data_dir / LOCK_FILE)
     assert lock.try_acquire()
-    with pytest.raises(SetupError, match="Another `sluice catch-up` runs"), running(config, tmp_path, ["shop"], print):
+    with pytest.raises(SetupError, match="Another `sluice catch-up` uses"), running(config, tmp_path, ["shop"], print):
         pass
     monkeypatch.setattr("sluice.console.main.config_now", lambda: config)
     answer = CliRunner().invoke(app, ["up"])
-    assert "at its end stops the processes that it started" in str(answer.exception)
+    assert "will stop the processes that it started" in str(answer.exception)
 
 
 def test_only_the_named_destinations_are_started_and_conf_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:

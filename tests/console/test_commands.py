@@ -172,7 +172,7 @@ def test_check_and_up_say_that_no_run_could_start_without_semaphores(
     installation.destination(1)
     answer = RUNNER.invoke(app, ["check"])
     assert answer.exit_code == 1
-    assert "semaphores cannot be made in /dev/shm (Permission denied)" in answer.stdout
+    assert "semaphores cannot be created in /dev/shm (Permission denied)" in answer.stdout
     with pytest.raises(ServerError, match=r"No run can start: semaphores .* mode=1777"):
         Stack(load_config(installation.conf), installation.conf, print).up()
 

@@ -69,7 +69,7 @@ def test_check_warns_of_an_include_that_matches_nothing_on_the_server(
         installation.write("destinations/shop.yaml", {"source": source, "include": include})
         warnings = check_include(SourceSchema(load_config(installation.conf).destinations["shop"])).warnings
         assert bool(warnings) == warned, warnings
-    assert warnings[0].startswith(r"'x\\..*' of include of shop matches no table of the source: correct include in ")
+    assert warnings[0].startswith(r"'x\\..*' in include of shop matches no table of the source: correct include in ")
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_check_warns_of_an_include_that_matches_nothing_on_the_server(
         (r"shop\..*", "", ""),
         (r"shop\.orders,shop\.items", "", ""),
         (r"shop\.orders, shop\.items", "", "A space next to a comma is part of a pattern"),
-        (r"shop\.orders,a\.b,c\.d", "", r"'a\\.b', 'c\\.d' of include of shop match no table"),
+        (r"shop\.orders,a\.b,c\.d", "", r"'a\\.b', 'c\\.d' in include of shop match no table"),
         (r"shop\.orders,shop\.t{1,2}", "", r"'shop\\.t{1,2}'"),
         (r"SHOP\.ORDERS", "", ""),
-        (r"shop\.users", r"shop\.users", "that exclude leaves"),
+        (r"shop\.users", r"shop\.users", "that exclude does not remove"),
     ],
 )
 def test_each_pattern_that_matches_nothing_is_named(
@@ -106,7 +106,7 @@ ORDERS = TableVersion(
     [
         ({"tables": {"shop.Orders": {"deletes": "soft"}}, "column_exclude": "SHOP.orders:note"}, ()),
         ({"tables": {"shop.orderz": {"masks": {"note": "null"}}}}, ("shop.orderz in tables of shop is not captured",)),
-        ({"tables": {"shop.orders": {"deletes": "soft"}}}, ("Its name is shop.Orders there.",)),
+        ({"tables": {"shop.orders": {"deletes": "soft"}}}, ("The captured table is called shop.Orders.",)),
         ({"column_exclude": "shop.order:note"}, ("shop.order in column_exclude of shop is not captured",)),
         ({"column_exclude": "shop.orders:nite/note/x"}, ("shop.Orders:nite/x in column_exclude of shop",)),
         ({"column_include": "shop.orders:id,shop.a:b"}, ("shop.a in column_include of shop",)),

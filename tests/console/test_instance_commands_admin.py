@@ -112,6 +112,6 @@ def test_admin_a_stop_is_in_status(installation: Installation) -> None:
     answer = RUNNER.invoke(app, ["status", "--json"])
     assert answer.exit_code == 1
     reported = (
-        "shop is STOPPED: ada@host stopped it at 1970-01-01 00:00:00 UTC; start it with `sluice instance start shop`"
+        "shop is STOPPED: ada@host stopped the engine at 1970-01-01 00:00:00 UTC; start the engine with `sluice instance start shop`"
     )
     assert reported in json.loads(answer.output)["problems"]

@@ -192,7 +192,7 @@ def test_admin_a_stop_is_kept_and_a_start_ends_it(installation: Installation) ->
     status = json.loads(RUNNER.invoke(app, ["status", "--json"]).output)
     web = next(each for each in status["destinations"] if each["name"] == "web")
     assert web["state"] == "STOPPED"
-    assert "start it with `sluice instance start web`" in web["reason"]
+    assert "start the engine with `sluice instance start web`" in web["reason"]
     assert installation.call("restart", "web")[0] == 1, "it is stopped"
     assert installation.reads("shop")
     code, said = installation.call("start", "web", "--json")

@@ -49,7 +49,7 @@ def test_two_destinations_read_one_stream_each_with_its_own_filter_and_ledger(
     captured = Captured(tmp_path, mysql80)
     captured.run(f"CREATE TABLE {captured.database}.others (n INT PRIMARY KEY, filler LONGTEXT)")
     config = described(captured)
-    assert check_shared(config).what == f"streams: audit, shop share one of 127.0.0.1:{mysql80.port}"
+    assert check_shared(config).what == f"streams: audit, shop share one stream of 127.0.0.1:{mysql80.port}"
     with both(config) as engines:
         shared(engines)
         written = write(captured, range(5))

@@ -256,7 +256,7 @@ def test_check_names_a_filter_and_a_reader_that_is_the_source(pair: Pair) -> Non
     run(pair.second, "STOP SLAVE", filtered)
     found = examine_reader(config)
     assert found is not None
-    assert "leaves out a part of the source (replicate_do_db = pair)" in found.problems[0]
+    assert "does not replicate a part of the source (replicate_do_db = pair)" in found.problems[0]
     run(
         pair.second,
         "SET GLOBAL replicate_do_db = ''" if pair.mariadb else "CHANGE REPLICATION FILTER REPLICATE_DO_DB = ()",

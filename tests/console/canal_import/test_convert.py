@@ -40,7 +40,7 @@ def test_canals_own_conf_is_a_conf_that_sluice_takes(tmp_path: Path, monkeypatch
     said = "\n".join(found.sentences())
     assert "EXAMPLE_PASSWORD to canal.instance.dbPassword" in said
     assert not shop.brokers
-    assert "only the loopback is served" in said
+    assert "Sluice listens only on the loopback address" in said
     assert "not known" not in said
     written = "".join(file.read_text() for file in found.files)
     assert "dbPassword" not in written
@@ -80,7 +80,7 @@ canal.instance.filter.field = shop.orders:id/status
         ("canal.instance.standby.address = other:3306", "you switch with `sluice source switch`"),
         ("canal.instance.standby.journal.name = bin.000001", "set canal.instance.standby.address"),
         ("canal.serverMode = natsMQ", "Sluice has no built-in broker of this kind: install or write a plug-in"),
-        ("canal.instance.memory.batch.mode = ITEMSIZE", "`fetch_unit`, what a client's fetch size counts"),
+        ("canal.instance.memory.batch.mode = ITEMSIZE", "converted to `fetch_unit`, the unit of a client's fetch size"),
         ("canal.auto.reset.latest.pos.mode = true", "POSITION_LOST"),
         ("canal.admin.manager = 127.0.0.1:8089", "not in this folder"),
         ("canal.zkServers = zk1:2181", "the ledger is in a file"),

@@ -120,7 +120,7 @@ def test_broker_rabbitmq_of_a_uri_and_an_older_name(tmp_path: Path) -> None:
     assert rabbit.tls is not None
     said = "\n".join(found.sentences())
     assert "Sluice verifies the certificate: set tls.ca_file" in said
-    assert "without the other settings, neither Canal nor Sluice binds a queue" in said
+    assert "Canal and Sluice bind a queue only if the queue, the exchange and both of these keys are set" in said
     assert "sesame" not in said + "".join(file.read_text() for file in found.files)
 
 

@@ -244,7 +244,7 @@ def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_continues(
     assert said == [
         "starting Spark",
         "starting the warm-up of Spark",
-        "the warm-up of Spark takes more than 0 s; its first merges will be slow",
+        "the warm-up of Spark was ended, because it took more than 0 s; Spark's first merges will be slow",
     ]
 
 
