@@ -169,9 +169,9 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
     """
     name, reported = f"{merge_name(destination)}_job", reported_tables(config, destination, tables)
     description = (
-        f"Merges one staged batch of {destination} into its Delta tables: the sensor {destination}_engine starts it. Started by hand, as "
-        'by "Materialize" on a table, it requests a re-snapshot of the selected tables; the sensor '
-        f"{destination}_snapshots then starts the run that reads and publishes them."
+        f"Merges one staged batch of {destination} into its Delta tables. The sensor {destination}_engine starts this job. If a person "
+        'starts the job, as with "Materialize" on a table, the job requests a re-snapshot of the selected tables. The sensor '
+        f"{destination}_snapshots then starts the run that reads and publishes these tables."
     )
     if tables and not reported.shown.grouped:
         return dg.define_asset_job(
@@ -245,7 +245,7 @@ def _delta_out(
     key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"
     settings = config.destinations[destination]
     if not settings.table(table.database, table.table).current_state:
-        key = "its history instead of its rows" if path.endswith("__history") else "its change log instead of its rows"
+        key = "as the table's history" if path.endswith("__history") else "as the table's change log"
     minutes = settings.table(table.database, table.table).fresh_within_minutes
     fresh = dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=minutes)) if minutes else None
     spec = dg.AssetSpec(

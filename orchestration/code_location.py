@@ -63,7 +63,7 @@ def _why_undefined(config: SluiceConfig, destination: str, ports: Ports, table: 
         _definitions(config, destination, ports, (table,))
     except Exception as error:  # Any error here concerns only this table.
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return f"{table.name} has no asset in Dagster, because its definition failed ({why}); its changes are merged all the same"
+        return f"{table.name} has no asset in Dagster, because its definition failed ({why}); runs merge its changes nevertheless"
     return ""
 
 

@@ -57,7 +57,7 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
         RunKind(
             what="compare the lake with the source",
             job=equality_job_name(destination),
-            remedy=_start_again(equality_job_name(destination), "whether they are equal is unknown"),
+            remedy=_start_again(equality_job_name(destination), "whether the lake equals the source is unknown"),
         ),
     )
 
@@ -76,8 +76,8 @@ def _operation(operation: rows.OperationKind, what: str, meanwhile: str) -> RunK
 
 def _start_again(job: str, meanwhile: str) -> str:
     return (
-        f"{meanwhile}: correct the cause, then start the job {job} again in Dagster's UI. This is reported "
-        "until one of its runs succeeds, or until the failed runs are deleted there"
+        f"{meanwhile}: correct the cause, then start the job {job} again in Dagster's UI. This problem is reported "
+        "until a run of the job succeeds, or until the failed runs are deleted in Dagster"
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 VARIABLE = "SLUICE_FAILPOINTS"
 BEFORE_CLAIM = "before_claim"  # The draining run has got its next batch, but its tags do not name the batch yet.
 BEFORE_TAKE = "before_take"  # The run holds the run lock, but its batch is not taken and may still be appendable.
-AFTER_TAKE = "after_take"  # The ledger contains the end of the batch, but the run has not read it.
+AFTER_TAKE = "after_take"  # The ledger contains the end of the batch, but the run has not read this end.
 BEFORE_MERGE = "before_merge"  # The run holds the run lock and has taken the oldest batch, but has written nothing.
 BETWEEN_TABLES = "between_tables"  # Some tables have their Delta commit. The other tables are being merged.
 AFTER_MERGE = "after_merge"  # Every Delta commit exists, and the run has not ended.

@@ -354,7 +354,10 @@ def no_publish(
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
     """Raises EngineAwayError. It is the `run_engine` of definitions whose runs cannot call an engine."""
-    raise EngineAwayError(f"these definitions reach no engine of {destination} ({directory})")
+    raise EngineAwayError(
+        f"runs of these definitions cannot call the engine of {destination} ({directory}); `sluice up` starts "
+        "definitions whose runs can"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,7 @@ def others_specs(config: SluiceConfig, shown: ShownTables, tables: Sequence[Tabl
                 description=(
                     f"{len(found)} tables of {database} in the source of {shown.destination}. The destination has more than "
                     f"{settings.table_assets_max} tables (`table_assets_max`), so tables without an entry in `tables` of conf/ share "
-                    "this asset. Each batch reports which of them it changed."
+                    "this asset. Each batch reports which of these tables it changed."
                 ),
                 metadata=described,
             )

@@ -97,7 +97,8 @@ def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.Ass
         )
     if found.deps:
         raise ConfigurationError(
-            f"the translation of {table.name} of {table.destination} adds dependencies: the tables of Sluice depend on their source only"
+            f"the translation of {table.name} of {table.destination} adds dependencies: remove the dependencies, "
+            "because a table of Sluice depends only on its source table"
         )
     return found
 

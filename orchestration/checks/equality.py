@@ -49,7 +49,8 @@ class EqualityRun(dg.Config):
     )
     percent: float = Field(default=10.0, description="sample: percentage of the chunks. Other modes ignore it.")
     settle_seconds: float = Field(
-        default=300.0, description="How long to wait until the merges have reached the source."
+        default=300.0,
+        description="The most seconds to wait until the lake has all changes up to the position of the comparison.",
     )
 
 
@@ -105,7 +106,7 @@ def equality_job(
         selection=dg.AssetSelection.checks(*keys),
         config=dg.RunConfig(ops={_step(destination): given}),
         executor_def=dg.in_process_executor,
-        description=f"Compares the Delta tables of {destination} with its source, without stopping either.",
+        description=f"Compares the Delta tables of {destination} with its source, while changes continue.",
     )
 
 

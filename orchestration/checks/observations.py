@@ -33,7 +33,9 @@ HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # The state of an engine that reads but reports problems.
 # The state of a table during its re-snapshot. Its rows in the lake are older than the cursor.
 RE_SNAPSHOT = "RE_SNAPSHOT"
-IN_DAGSTER = "or in Dagster: launch the job `decide`, which shows this with links to its launchpad"
+IN_DAGSTER = (
+    "or in Dagster: launch the job `decide`, whose run lists this decision with links that fill in its launchpad"
+)
 # An engine or table leaves these states without an operator, so they are warnings and not errors.
 WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}
 

@@ -128,8 +128,9 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
     values = sum(found.values())
     columns = ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
     why = (
-        f"{values} values could not be decoded and are NULL in the lake: {columns}; `sluice quarantine list {destination}` "
-        f"shows why, `sluice quarantine replay {destination}` writes them into the lake once they can be decoded"
+        f"{values} values could not be decoded and are NULL in the lake: {columns}; `sluice quarantine list "
+        f"{destination}` shows why. When Sluice can decode the values, `sluice quarantine replay {destination}` writes "
+        "them into the lake"
     )
     return dg.AssetCheckEvaluation(
         asset_key=delta_key(destination, table),

@@ -25,8 +25,8 @@ def folder_texts(directory: Path) -> ConfFiles:
     engine = mapping_of(MAIN, files.main, []).get("engine")
     if not isinstance(engine, dict) or engine.get("kind") != OWN_PROCESS["kind"]:
         raise ConfigurationError(
-            f"{files.directory / MAIN}: in a code location of yours the engines need a process of their own, because Dagster replaces "
-            "the process of a code location at any time; write: engine: {kind: remote}"
+            f"{files.directory / MAIN}: set engine: {{kind: remote}}. In your own code location, the engines need a "
+            "separate process, because Dagster may replace the process of a code location at any time"
         )
     return files
 

@@ -163,4 +163,6 @@ def _new_tables(config: SluiceConfig, destination: str, digest: str) -> tuple[st
     if _digest_of_tables(config, destination) in {digest, ""}:
         return ()
     loaded = f"the tables of {destination} have changed since this code location was loaded"
-    return (f'{loaded}; Sluice merges the changed tables all the same, and "Reload" of the code location shows them',)
+    return (
+        f'{loaded}; runs merge the changed tables nevertheless, and "Reload" of the code location updates their assets',
+    )

@@ -50,7 +50,7 @@ _TABLE_SCOPE = TranslationFnResolver[TranslatedTable](lambda table: {"data": tab
 @scaffold_with(SluiceScaffolder)
 @dataclass
 class SluiceComponent(dg.Component, Resolvable):
-    """Row changes of MySQL and MariaDB, merged into Delta tables: one asset for each table, upstream of yours.
+    """Row changes of MySQL and MariaDB, merged into Delta tables: one asset for each table, upstream of your own assets.
 
     Sensors start the engine and Spark as processes of their own, hand out batches of changes and request the runs that merge them.
     """

@@ -44,9 +44,9 @@ def prune_job(config: SluiceConfig) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
         tags={TAG: "yes"},
         description=(
-            f"Removes runs of Sluice and their events from Dagster's storage {settings.keep_hours:g} hours after they ended, failed ones "
-            f"after {settings.keep_failures_hours:g} (`dagster` in conf/sluice.yaml). The newest materialization, observation and check "
-            "result of each asset stay, and so do the newest runs of each job."
+            f"Removes Sluice's runs and their events from Dagster's storage {settings.keep_hours:g} hours after a run "
+            f"ended, or {settings.keep_failures_hours:g} hours if the run failed (`dagster` in conf/sluice.yaml). Keeps "
+            "the newest materialization, observation and check result of each asset, and the newest runs of each job."
         ),
     )
     def job() -> None:
@@ -60,7 +60,7 @@ def prune_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
         name=f"{JOB}_schedule",
         job=job,
-        description="Removes old runs and their events from Dagster's storage. Switched off, it keeps all of them.",
+        description="Removes old runs and their events from Dagster's storage. While this schedule is off, nothing is removed.",
         cron_schedule=AT,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,

@@ -51,7 +51,7 @@ def prune(
     if not isinstance(run_storage, SqlRunStorage) or not isinstance(event_storage, SqlEventLogStorage):
         raise MergeFailedError(
             f"old runs stay, because Dagster's storage is {type(event_storage).__name__}, which is not an SQL database: set "
-            '`dagster.prune` to "" in conf/sluice.yaml, and limit the size of the storage by its own means'
+            '`dagster.prune` to "" in conf/sluice.yaml, and limit the size of the storage with its own tools'
         )
     now = clock()
     is_old = functools.partial(retention.is_old, now=now)

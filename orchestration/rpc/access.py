@@ -35,7 +35,7 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
         token = filled(config.token, "engine.token")
         if len(token) < TOKEN_LENGTH_MIN:
             raise ConfigurationError(
-                f"engine.token: {described(config.token)} has fewer than {TOKEN_LENGTH_MIN} characters"
+                f"engine.token: {described(config.token)} has fewer than {TOKEN_LENGTH_MIN} characters; use a longer token"
             )
         return token
     path = data_dir / TOKEN_FILE
@@ -49,8 +49,8 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
         raise ConfigurationError(f"{path} cannot be read: {type(error).__name__}") from error
     if len(token) < TOKEN_LENGTH_MIN:
         raise ConfigurationError(
-            f"{path} has fewer than {TOKEN_LENGTH_MIN} characters, which is too short for a token: remove it, "
-            "and `sluice engine` creates a new one"
+            f"{path} has fewer than {TOKEN_LENGTH_MIN} characters, which is too short for a token: remove this file, "
+            "and `sluice engine` creates a new file"
         )
     return token
 
@@ -63,7 +63,7 @@ def server_credentials(config: EngineConfig) -> Any:
         if host_and_port(config.listens_at)[0] not in LOOPBACK:
             raise ConfigurationError(
                 f"an engine host cannot listen at {config.listens_at} without TLS, because the token could be read in "
-                "transit: name its certificate and key under engine in conf/sluice.yaml, or let it listen on 127.0.0.1"
+                "transit: name a certificate and a key under engine in conf/sluice.yaml, or set engine.listen to an address on 127.0.0.1"
             )
         return None
     return grpc.ssl_server_credentials([(_content(config.key), _content(config.certificate))])

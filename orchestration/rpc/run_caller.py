@@ -77,9 +77,9 @@ class _Endpoint:
             record = json.loads(path.read_text(encoding="utf-8"))
             address, token, host = str(record["address"]), str(record["token"]), str(record["host"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._away(f"this host has no RPC endpoint of it ({path}: {error})") from error
+            raise self._away(f"this host has no RPC endpoint of the code server ({path}: {error})") from error
         if host != os.uname().nodename:
-            raise self._away(f"its RPC endpoint is for runs on {host} only")
+            raise self._away(f"the code server's RPC endpoint serves only runs on {host}")
         return address, token
 
     def _away(self, why: str) -> EngineAwayError:

@@ -4,7 +4,7 @@ The endpoint listens on the loopback address. Its token is in `run-endpoint.json
 it; only the owner can read the file. Ticks open the endpoint, and the end of the process closes it. Each process has its own random token.
 If another program gets the port later and a run calls it, that program learns no valid token.
 
-If the endpoint is closed, nothing becomes wrong: a run that finds it closed ends, and the ticks settle its batch by the run's record.
+A closed endpoint loses no change: a run that finds the endpoint closed ends, and ticks settle the run's batch by the run's record.
 """
 
 from __future__ import annotations

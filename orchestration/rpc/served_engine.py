@@ -52,8 +52,8 @@ class ServedEngines:
         now = time.monotonic()
         if now - self._ticked.setdefault(destination, now) > TICK_SILENCE_SECONDS_MAX:
             return (
-                "no tick of the sensor has come: the sensor is switched off, its ticks fail, or Dagster's "
-                "daemon does not run (`sluice status`)"
+                f"no tick of the sensor has arrived for {TICK_SILENCE_SECONDS_MAX:g} s: the sensor is switched off, its "
+                "ticks fail, or Dagster's daemon does not run (see `sluice status`)"
             )
         return ""
 

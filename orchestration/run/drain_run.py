@@ -238,7 +238,7 @@ def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> 
 
 def _claim(work: DrainRun, reference: BatchReference) -> None:
     if given_up := work.claim(reference):
-        raise MergeFailedError(f"{given_up}, so it takes no further batch")
+        raise MergeFailedError(f"{given_up}, so this run takes no further batch")
 
 
 def _answered(call: Callable[[], Answer]) -> Answer:

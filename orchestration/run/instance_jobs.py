@@ -40,8 +40,9 @@ class Instance(dg.Config):
     act: InstanceAct = Field(
         default=InstanceAct.start,
         description=(
-            "start: changes nothing if the engine runs. stop: the engine stays stopped, over restarts and on "
-            "every host, until it is started. release: another host takes the destination."
+            "start: starts a stopped engine; changes nothing if the engine runs. stop: the engine stays stopped on "
+            "every host, also after restarts, until `start`. restart: stops and starts the engine. release: another "
+            "host takes over the destination."
         ),
     )
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.

@@ -120,7 +120,7 @@ class MergeReports:
                 return dg.AssetObservation(key, metadata=buffered_metadata(merged))
             return _materialization(key, merged, metadata(merged) | self._columns(merged))
         except Exception as error:  # An error of any kind concerns only the report of this table.
-            self._warn(f"{merged.outcome.name}: merged, but Dagster cannot show it", error)
+            self._warn(f"{merged.outcome.name}: the table was merged, but Dagster cannot show the merge", error)
             return None
 
     def _columns(self, merged: MergedTable) -> Metadata:
@@ -173,7 +173,7 @@ class MergeReports:
             }
             events = side_events(sides, merged.outcome.columns, details)
         except Exception as error:  # The table is merged, so an error in its report must not fail the run.
-            self._warn(f"{merged.outcome.name}: Dagster cannot show its change log and history", error)
+            self._warn(f"{merged.outcome.name}: Dagster cannot show the table's change log and history", error)
             return
         for event in events:
             self.write(event)
@@ -189,7 +189,7 @@ class MergeReports:
                 key = others_key(self._tables.destination, database)
                 yield _materialization(key, tables[0], others_metadata(tables))
             except Exception as error:  # The tables are merged, so an error in their report must not fail the run.
-                self._warn(f"{len(tables)} tables of {database}: merged, but Dagster cannot show them", error)
+                self._warn(f"{len(tables)} tables of {database} were merged, but Dagster cannot show the merges", error)
 
     def _warn(self, what: str, error: Exception) -> None:
         self._context.log.warning("%s: %s: %s", what, type(error).__name__, error)

@@ -147,8 +147,8 @@ def only_writer(
         try:
             if ports.files().run_lock_held(directory):
                 say(
-                    f"another run of {destination} merges or publishes; waiting until it ends, "
-                    f"{RUN_LOCK_SECONDS_MAX:g} s at most"
+                    f"another run of {destination} merges or publishes; this run waits for the end of that run, at most "
+                    f"{RUN_LOCK_SECONDS_MAX:g} s"
                 )
             lock = ports.files().run_lock(directory, RUN_LOCK_SECONDS_MAX)
             fence = stack.enter_context(lock)

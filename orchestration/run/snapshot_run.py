@@ -65,7 +65,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
             progress=listener.progress,
             flush=listener.flush,
             together=lambda: stored_together(context.instance),
-            conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads them now",
+            conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run now reads the rows",
         )
         try:
             with as_failure():
@@ -85,8 +85,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
         executor_def=dg.in_process_executor,
         description=(
             f"Reads all rows of tables of {destination} from the source while the stream continues, and publishes each table "
-            f"in one commit. Started by the sensor {destination}_snapshots; `sluice snapshot start {destination}` requests "
-            "one."
+            f"in one commit. Started by the sensor {destination}_snapshots; `sluice snapshot start {destination}` requests a snapshot."
         ),
     )
     def job() -> None:
@@ -107,8 +106,8 @@ def request_snapshots(
     directory, shown = config.destination_dir(destination), shown_tables(config, destination)
     for record in start(directory, chosen(directory, names), where):
         context.log.info(
-            "%s: a snapshot is requested (%s): a run reads its rows while the stream continues and publishes them in one "
-            "commit; `sluice snapshot status` shows the progress",
+            "%s: a snapshot is requested (%s): a run reads the table's rows while the stream continues, and publishes "
+            "these rows in one commit; `sluice snapshot status` shows the progress",
             *(record.name, record.state),
         )
         metadata = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
@@ -195,7 +194,7 @@ class _SnapshotListener:
             self.amend_rest()
         except (SluiceError, MergeFailedError) as error:
             self._context.log.warning(
-                "the newest consistent snapshot lacks tables that were published, and it is written again at the end of this run: %s",
+                "published tables could not be added to the newest consistent snapshot; the end of this run tries again: %s",
                 error,
             )
 

@@ -185,7 +185,11 @@ class OpenSnapshots:
         try:
             self._records.sweep_buffered(name)
         except SluiceError as error:  # The next restart, or the next reading, removes these files.
-            logger.warning("buffered changes of %s before its restart could not be removed: %s", name, error)
+            logger.warning(
+                "the changes of %s that were buffered before the restart of its snapshot could not be removed: %s",
+                name,
+                error,
+            )
         return self._buffered(record)
 
     def _buffered(self, record: SnapshotRecord) -> BufferedChanges:

@@ -58,7 +58,7 @@ class TableEvents:
                 self._context.log_event(event)
         except Exception as error:  # An error of any kind concerns only the report.
             why = f"{type(error).__name__}: {error}"
-            self._context.log.warning("%s: Dagster cannot show its change log and history: %s", name, why)
+            self._context.log.warning("%s: Dagster cannot show the table's change log and history: %s", name, why)
 
     def passed(self, name: str) -> None:
         """Reports the check `flowing` as passed, because the table was committed."""

@@ -73,7 +73,7 @@ def waiting(failed: Failed) -> str:
     seconds = remaining_seconds(failed)
     if not seconds:
         return ""
-    return f"waiting {math.ceil(seconds)} s before the next try ({failed.in_a_row} failed in a row): {failed.reason}"
+    return f"waiting {math.ceil(seconds)} s before the next attempt ({failed.in_a_row} runs in a row failed): {failed.reason}"
 
 
 def in_a_loop(failed: Failed) -> str:

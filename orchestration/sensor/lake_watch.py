@@ -181,5 +181,5 @@ def _shortened(sentences: list[str]) -> tuple[str, ...]:
         return tuple(sentences)
     return (
         *sentences[:SHOWN_MAX],
-        (f"{len(sentences) - SHOWN_MAX} further tables have problems too: check whether a disk is not mounted"),
+        (f"{len(sentences) - SHOWN_MAX} further tables have problems too: check whether the lake's disk is mounted"),
     )

@@ -91,7 +91,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         failed = _failed_in_a_row([each.dagster_run.status for each in newest])
         wait = retry_seconds(failed) - (time.time() - (newest[0].end_time or 0.0)) if failed else 0.0
         if wait > 0:
-            return dg.SkipReason(f"{failed} runs failed in a row; the next begins in {wait:.0f} s")
+            return dg.SkipReason(f"{failed} runs in a row failed; the next run begins in {wait:.0f} s")
         return dg.RunRequest(tags={"sluice/snapshot": destination})
 
     return sense

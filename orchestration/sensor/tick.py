@@ -156,10 +156,10 @@ class Ticker:
         """
         if not self._one_at_a_time.acquire(blocking=False):
             self._another_came.set()
-            return _answer("an earlier tick is still running, so this one does nothing", [], cursor)
+            return _answer("an earlier tick is still running, so this tick does nothing", [], cursor)
         try:
             if (left := self._again_at - time.monotonic()) > 0:
-                why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next is tried in {left:.0f} s"
+                why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next attempt begins in {left:.0f} s"
                 return _answer(why, [], cursor)
             answer = self._look_until_something_is_due(runs, cursor, idle_seconds)
             # Ticks that raise an error are not recorded, because they have settled nothing.
@@ -277,7 +277,7 @@ class Ticker:
         taken = runs.of_batch(BatchReference.of(self._line.destination, batch))
         if isinstance(decide(taken), Reissue):
             return ""
-        return f"a run has just taken delivery {batch.delivery}; the next tick settles it"
+        return f"a run has just taken delivery {batch.delivery}; the next tick settles this delivery"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
         """Waits while a draining run is attached and no batch is in flight, because that run takes the next batch. Returns why the tick has

@@ -69,7 +69,7 @@ def hands(directory: Path, known: bool = True) -> snapshot_requests.RequestDepen
 
 
 def test_a_snapshot_of_all_tables_is_requested(directory: Path) -> None:
-    assert "shop.orders: the next run reads its rows" in run("start", "shop")
+    assert "shop.orders: the next run reads the table's rows" in run("start", "shop")
     assert states(directory) == {"shop.items": SnapshotState.WANTED, "shop.orders": SnapshotState.WANTED}
 
 

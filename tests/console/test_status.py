@@ -114,7 +114,7 @@ def test_status_misses_a_part_of_dagster_only_if_another_one_was_started(install
 
 
 def test_status_says_why_a_batch_waits_for_its_next_try(installation: Installation) -> None:
-    sentence = "waiting 20 s before the next try (3 failed in a row): shop.items: a type differs"
+    sentence = "waiting 20 s before the next attempt (3 runs in a row failed): shop.items: a type differs"
     running_engine(installation.destination(1), waiting=sentence)
     assert sentence in " ".join(RUNNER.invoke(app, ["status"]).stdout.split())
 
@@ -234,8 +234,8 @@ def test_every_state_but_the_good_ones_is_a_problem() -> None:
         assert find_problems([process], [DestinationStatus(name="shop", state=state)]) == []
     lost = DestinationStatus(name="shop", state="POSITION_LOST", reason="purged")
     assert find_problems([process], [lost]) == ["shop is POSITION_LOST: purged"]
-    held_back = DestinationStatus(name="shop", state="RUNNING", waiting="waiting 20 s before the next try")
-    assert find_problems([process], [held_back]) == ["shop is waiting 20 s before the next try"]
+    held_back = DestinationStatus(name="shop", state="RUNNING", waiting="waiting 20 s before the next attempt")
+    assert find_problems([process], [held_back]) == ["shop is waiting 20 s before the next attempt"]
 
 
 def test_fault_status_is_not_well_while_something_is_not(installation: Installation) -> None:
@@ -278,9 +278,9 @@ def test_for_an_engine_that_has_not_started_no_restart_is_advised(installation: 
 def test_fault_what_the_sensor_said_has_its_age(installation: Installation) -> None:
     directory = installation.destination(1)
     minutes_ago = time.time_ns() // 1000 - 130_000_000
-    running_engine(directory, waiting="waiting 10 s before the next try", ticked_at_us=minutes_ago)
+    running_engine(directory, waiting="waiting 10 s before the next attempt", ticked_at_us=minutes_ago)
     report = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)
-    assert any("waiting 10 s before the next try (reported 13" in problem for problem in report["problems"])
+    assert any("waiting 10 s before the next attempt (reported 13" in problem for problem in report["problems"])
     assert report["destinations"][0]["tick_age_seconds"] >= 130
     assert "13" in RUNNER.invoke(app, ["status"]).stdout
 

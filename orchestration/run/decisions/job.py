@@ -47,8 +47,9 @@ class Decision(dg.Config):
         default=Act.show,
         description=(
             "show: changes nothing; the run shows what waits for a decision, what each decision would do, and links to this launchpad "
-            "with its config. approve: a pending schema change, with one of its plans. resume: a stopped table. plan_repair: changes "
-            "nothing; compares and shows what repair would do. repair: reads rows that differ again. forget: a consumer with its cursor."
+            "with its config. approve: approves a pending schema change with one of its plans. resume: resumes a "
+            "stopped table. plan_repair: changes nothing; compares and shows what repair would do. repair: reads rows "
+            "that differ again. forget: deletes a consumer's cursor."
         ),
     )
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
@@ -89,7 +90,7 @@ def problem_of(decision: Decision) -> str:
     if missing := [field for field in NEEDED[act] if field not in given]:
         return f"`{missing[0]}` is empty: `act: show` shows what {act.value} needs"
     if unused := [field for field in given if field not in POSSIBLE[act]]:
-        return f"`{unused[0]}` does not belong to {act.value}: remove it, or choose another act"
+        return f"`{unused[0]}` does not belong to {act.value}: empty this field, or choose another act"
     if decision.table and "." not in decision.table:
         return f"`table` is {decision.table!r}: write DATABASE.TABLE"
     if act not in CHANGE_NOTHING and not reason:

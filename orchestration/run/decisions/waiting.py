@@ -68,7 +68,9 @@ class WaitingDecisions:
             seen += [f"{what}: {plan}: {does}" for what, plans in record.items for plan, does in plans.items()]
             lines = [f"**{code(name)}**: {code(record.statement)} at {code(record.position)}"]
             if each.approved:
-                lines.append(f"It is approved as {code(each.approved)}; the engine has not read the approval yet.")
+                lines.append(
+                    f"The change is approved as {code(each.approved)}; the engine has not read the approval yet."
+                )
             for what, plans in record.items:
                 lines.append(
                     "\n".join([f"- {code(what)}", *(f"    - {code(plan)}: {does}" for plan, does in plans.items())])
@@ -91,7 +93,7 @@ class WaitingDecisions:
         if stop.state in OF_THE_LAKE:
             return f"{stopped} resume is refused here: {way_out(stop.state, self.destination, name)}"
         done = f"continues from the position of its stop, {position}, and reads the later changes again"
-        seen = (f"{name} stopped ({stop.state}): {stop.reason}", f"resume: it {done}")
+        seen = (f"{name} stopped ({stop.state}): {stop.reason}", f"resume: the table {done}")
         link = self._decide("resume", seen, act="resume", table=name, position=position)
         already = ". A resume is requested; the engine has not read the request yet" if requested else ""
         return f"{stopped} {link} {done}{already}"

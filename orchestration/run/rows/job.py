@@ -116,7 +116,7 @@ class RowsConfig(dg.Config):
         ),
     )
     where: str = Field(
-        default="", description="For a snapshot: an SQL condition for the rows; the tables then have no other rows."
+        default="", description="For a snapshot: an SQL condition; the tables then have only the rows that match it."
     )
     settle_seconds: float = Field(
         default=RepairRequest.settle_seconds,

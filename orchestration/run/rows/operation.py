@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NOT_IN_SNAPSHOT = (
     "the rows of the table are correct, but its version could not be added to the newest consistent "
-    "snapshot; the snapshot of the next batch includes it"
+    "snapshot; the snapshot of the next batch includes the table"
 )
 
 
@@ -132,7 +132,7 @@ def _merge(
     def left(name: str, keys: int) -> None:
         run.listener.say(
             f"{name}: {keys} keys that differed are not changed: the source did not find rows by these keys; "
-            "the next comparison shows whether they still differ"
+            "the next comparison shows whether these keys still differ"
         )
 
     failed = _merge_tables(run, _interval(run, operation, reading, lake), rows, refusal, (done, left))
@@ -209,6 +209,4 @@ def _not_merged(act: str, merged: Sequence[TableReport], failed: Mapping[str, Ta
     repair.
     """
     whys, there = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
-    return (
-        f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: it applies no change twice)"
-    )
+    return f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: a second {act} applies no change twice)"

@@ -311,7 +311,7 @@ def test_the_second_of_two_operators_does_not_replace_the_first_ones_plan(direct
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "apply"
     assert launched(tmp_path, **APPROVE)[0].success, "the same decision again"
     _, reported, _ = launched(tmp_path)
-    assert "It is approved as `apply`; the engine has not read the approval yet." in reported
+    assert "The change is approved as `apply`; the engine has not read the approval yet." in reported
 
 
 @pytest.mark.found

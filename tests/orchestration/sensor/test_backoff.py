@@ -110,7 +110,7 @@ class FailingShop(Shop):
         assert not answer.run_requests
         said = str(answer.skip_message).split("; RUNNING")[0]
         assert said == self.engine.waiting
-        found = re.fullmatch(r"waiting (\d+) s before the next try (.*)", said)
+        found = re.fullmatch(r"waiting (\d+) s before the next attempt (.*)", said)
         assert found
         assert seconds - SLACK_SECONDS < int(found[1]) <= seconds
         return found[2]
@@ -128,7 +128,7 @@ def test_each_failure_in_a_row_is_waited_for_longer(shop: FailingShop) -> None:
     shop.fail(shop.request())
     for failures, pause in ((2, 10), (3, 20), (4, 40)):
         shop.fail(shop.request())
-        assert shop.waits(pause) == f"({failures} failed in a row): shop.items: a type differs"
+        assert shop.waits(pause) == f"({failures} runs in a row failed): shop.items: a type differs"
         shop.passed_seconds = pause / 2
         assert shop.waits(pause / 2)
         assert shop.head().delivery == failures, "the batch stays out: executing its run again by hand is still a try"
@@ -156,7 +156,7 @@ def test_while_spark_is_away_the_waits_stay_short(shop: FailingShop) -> None:
     for failures in range(1, 8):
         shop.fail(shop.request(), sentence, away=True)
         shop.passed_seconds = 0 if failures == 7 else AWAY_SECONDS_MAX
-    assert shop.waits(30) == f"(7 failed in a row): {sentence}"
+    assert shop.waits(30) == f"(7 runs in a row failed): {sentence}"
     shop.passed_seconds = AWAY_SECONDS_MAX
     assert shop.request()
 
@@ -195,4 +195,4 @@ def test_a_run_that_could_not_say_why_it_failed_is_waited_for_too(shop: FailingS
     for _ in range(2):
         run = shop.run(shop.request(), S.STARTED)
         shop.instance.report_run_failed(run, message="its process was killed")
-    assert shop.waits() == "(2 failed in a row): its process was killed"
+    assert shop.waits() == "(2 runs in a row failed): its process was killed"

@@ -120,7 +120,7 @@ def test_fault_a_disk_that_is_not_mounted_is_a_few_sentences(shop: Watched, cloc
     watch = LakeWatch(shop.config, "shop", at_once)
     watch.look([])
     assert len(watch.troubles()) == lake_watch.SHOWN_MAX + 1
-    assert "4 further tables have problems too: check whether a disk is not mounted" in watch.troubles()[-1]
+    assert "4 further tables have problems too: check whether the lake's disk is mounted" in watch.troubles()[-1]
 
 
 def test_fault_a_file_of_records_that_cannot_be_read_is_reported(shop: Watched, clock: Clock) -> None:

@@ -381,7 +381,7 @@ def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.Monk
             reported.append(str(ticker.tick(nobody, None).skip_reason))
         now[0] += 5.0
     assert [each - 1000.0 for each in tried][:5] == [0.0, 5.0, 15.0, 35.0, 75.0]
-    assert "ticks in a row failed, the newest with OSError; the next is tried in" in reported[0]
+    assert "ticks in a row failed, the newest with OSError; the next attempt begins in" in reported[0]
     assert "well" in reported[-1], "one that does not break ends the pauses"
 
 

@@ -68,7 +68,7 @@ def test_a_batch_that_was_taken_and_failed_comes_again_as_it_was_taken(shop: Sho
     assert delivery_of(again.tags) == "2", "at once: it is the first failure"
     assert (shop.head().end, shop.head().path) == (taken.end, taken.path)
     shop.run(again, S.FAILURE)
-    assert "2 failed in a row" in shop.tick().skip_message
+    assert "2 runs in a row failed" in shop.tick().skip_message
 
 
 def test_a_batch_that_its_run_takes_and_merges_during_a_tick_is_acked_up_to_its_end(
