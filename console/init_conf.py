@@ -184,7 +184,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     for problem in problems:
         say(f"missing: {problem}")
     privileges = missing_privileges(answer.facts)
-    # These checks need SELECT, because an account without SELECT sees no database and no table.
+    # The checks in this branch need SELECT, because an account without SELECT sees no database and no table.
     if "SELECT" not in privileges:
         _require_database(settings, wanted)
         keyless = find_keyless(SourceSchema(settings))

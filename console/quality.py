@@ -5,8 +5,8 @@ not set up servers first, because fixtures start the servers that a test needs. 
 a server, Spark, a browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick run executes
 everything once, and finds most failures early.
 
-The type check runs in parallel with the tests. It uses one core for a minute. On a clean checkout, the other core compiles the kernels
-during this time.
+The type check runs in parallel with the tests. The type check uses one core for a minute. On a clean checkout, the other core compiles the
+kernels during this time.
 
 If only a few tests fail in a run without arguments for pytest, the failed tests are run again without other tests. A test that then passes
 is reported as unsteady, and a developer must fix it. A test that fails again fails the run. If many tests fail, the failures have a common
@@ -51,8 +51,8 @@ STATIC_CHECKS = {
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
-# This variable makes Python write no bytecode files. It is removed from the environment of the checks, because the tests start some
-# thousand Python processes, and without bytecode files, each process would compile the project's sources again.
+# This variable makes Python write no bytecode files. The variable is removed from the environment of the checks, because the tests start
+# some thousand Python processes, and without bytecode files, each process would compile the project's sources again.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
 # A quick run sets this variable. tests/marks.py then fails each test that starts a server.
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"
@@ -130,7 +130,7 @@ def run_quality(choice: CheckChoice) -> int:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
         failed = [name for name, code in codes.items() if code]
-        # Any other exit code means that pytest did not run all tests. Then the failed tests are not run again.
+        # Any other exit code means that pytest did not run all tests. In this case, the failed tests are not run again.
         whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []

@@ -6,7 +6,7 @@ tables the run reports as materializations of its outputs. The run reports its o
 reports all tables of its later batches as plain events. If a destination has so many tables that they share assets (`base.shown_tables`),
 its merge job selects no assets.
 
-A run without a batch was started with "Materialize" in Dagster's UI. It requests a re-snapshot of the selected tables.
+A run without a batch was started with "Materialize" in Dagster's UI. Such a run requests a re-snapshot of the selected tables.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
@@ -58,7 +58,9 @@ MERGE_CONFIG = {
     "first_end": dg.Field(
         int, is_required=False, description="The order key at which the batch ended when it was staged first."
     ),
-    "delivery": dg.Field(int, is_required=False, description="The number of this delivery. It never repeats."),
+    "delivery": dg.Field(
+        int, is_required=False, description="The number of this delivery. A destination never repeats a number."
+    ),
 }
 
 

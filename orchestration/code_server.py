@@ -1,7 +1,7 @@
-"""Runs the code server, which is the process with the engines. It does what `dagster api grpc` does, but each run is a fork of a prepared
-process.
+"""Runs the code server, which is the process with the engines. The code server does what `dagster api grpc` does, but each run is a fork of
+a prepared process.
 
-    python -m sluice.orchestration.code_server -m sluice.orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
+python -m sluice.orchestration.code_server -m sluice.orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
 
 The arguments are those of `dagster api grpc`. That program starts each run in a new interpreter, where importing Dagster, the definitions
 and Spark's client takes seconds of processor time per batch. This code server starts a small process that imports them once, and each run

@@ -27,7 +27,7 @@ def real_ports(
     remote: Callable[[], RemoteHost] | None,
 ) -> Ports:
     """Returns the ports for definitions that were built from `files`, the texts of conf/. `remote` is the host that calls engines in other
-    processes. It is None if the engines are in the code server.
+    processes, or None if the engines are in the code server.
     """
     return Ports(
         host=host,

@@ -45,7 +45,7 @@ from sluice.cdc_engine.durable_files import FileStamp, stamp_of
 from sluice.cdc_engine.file_lock import locked
 
 BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another one.
-# A process keeps this many connections per file open. It opens more while more threads need them.
+# A process keeps this many connections per file open. A process opens more connections while more threads need them.
 KEPT_CONNECTIONS = 2
 # Old ticks are removed at most this often. Dagster keeps ticks for days, so some minutes more do not matter.
 PURGE_SECONDS = 600.0
@@ -62,7 +62,8 @@ LOG_SUFFIX = "-wal"  # SQLite's write-ahead log, which contains the newest commi
 class KeptFile:
     """This process's open connections to one SQLite file. If the file was replaced or removed, the connections are opened again.
 
-    A forked process opens new connections. It neither uses nor closes the connections of its parent, because SQLite forbids both.
+    A forked process opens new connections. A forked process neither uses nor closes the connections of its parent, because SQLite forbids
+    both.
     """
 
     def __init__(self, url: str) -> None:

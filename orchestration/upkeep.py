@@ -1,4 +1,4 @@
-"""Runs the code server's background threads. They apply changes of conf/ to engines and definitions, limit the size of logs and the
+"""Runs the code server's background threads. The threads apply changes of conf/ to engines and definitions, limit the size of logs and the
 memory of the process, and report to Dagster if no tick arrives.
 
 `code_server` starts the threads. Each thread looks again and again, and compares what is in use with what should be in use. So a look also

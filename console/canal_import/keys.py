@@ -1,7 +1,7 @@
 """Reports the keys of Canal's files that no other module has reported. `convert` calls this module.
 
-Such a key is either not converted, or has no meaning in Sluice. The report mentions every key, so that no key is dropped silently. The
-report contains no values, because some values are secrets.
+A key that no module has reported is either not converted, or has no meaning in Sluice. The report mentions every key, so that no key is
+dropped silently. The report contains no values, because some values are secrets.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Changes:
 
 
 class DemoTable:
-    """One Delta table of the demo. Its rows are counted again only when the table has a new version. With `keyless`, the source table has
-    no key, and the Delta table is a change log.
+    """One Delta table of the demo. Rows are counted again only when the table has a new version. With `keyless`, the source table has no
+    key, and the Delta table is a change log.
     """
 
     def __init__(self, path: Path, *, keyless: bool) -> None:

@@ -1,8 +1,8 @@
 """Implements `sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it.
 
-Runs refuse a Delta table that is missing, restored, replaced, owned by another ledger, or ahead of the ledger. Such a table may lack rows
-that the stream does not repeat. Therefore the command requests the snapshot before it takes the table over. If the command crashes between
-these steps, the table stays stopped or is re-snapshotted, but it never continues with rows missing.
+Runs refuse a Delta table that is missing, restored, replaced, owned by another ledger, or ahead of the ledger. A refused table may lack
+rows that the stream does not repeat. Therefore the command requests the snapshot before it takes the table over. If the command crashes
+between these steps, the table stays stopped or is re-snapshotted, but it never continues with rows missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Implements `sluice sql`: runs one SQL query on the lake. DuckDB reads the Delta tables, so Spark need not run. The lake is local or in an
 object store (`sql_store`).
 
-Each captured table is a view `database.table`. Its change log is `database.table__log`, and its history is `database.table__history`. If
-several shards share one Delta table, they are one view `folder.table`, named after the Delta table's path in the lake.
+Each captured table is a view `database.table`. A table's change log is `database.table__log`, and a table's history is
+`database.table__history`. If several shards share one Delta table, they are one view `folder.table`, named after the Delta table's path in
+the lake.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks whether Dagster's storage still exists, how large it is, and when the daemon wrote its last heartbeat.
 
-If somebody removes the SQLite files of a running daemon, the daemon makes no ticks and no runs. It reports that only in its log, and never
-creates the files again.
+If somebody removes the SQLite files of a running daemon, the daemon makes no ticks and no runs. The daemon reports the removal only in its
+log, and never creates the files again.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def daemon_sentence(home: Path, now: float) -> str:
-    """Returns a sentence that says whether Dagster's daemon runs, judged by the heartbeat of its sensors. It explains why engines get no
-    ticks.
+    """Returns a sentence that says whether Dagster's daemon runs, judged by the heartbeat of its sensors. The sentence explains why engines
+    get no ticks.
 
-    It may be called only if `lost_storage` returns "", because it would create a missing storage.
+    Call this function only if `lost_storage` returns "", because this function creates a missing storage.
     """
     from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import
 

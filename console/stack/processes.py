@@ -26,9 +26,10 @@ from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
 ENGINE = "engine"  # The engine is a part only if conf/ configures it as a separate process on this host.
 DAGSTER_PARTS = ("code server", "daemon", "webserver")
-# The parts that `sluice up` starts. It starts Spark only if conf/ configures the local Spark.
+# The parts that `sluice up` starts. Spark is started only if conf/ configures the local Spark.
 PARTS = (*DAGSTER_PARTS, "spark")
-# Every process that Sluice starts has this environment variable. Its value is the path of the processes.json that records the process.
+# Every process that Sluice starts has this environment variable. The variable's value is the path of the processes.json that records the
+# process.
 MARK = "SLUICE_PROCESSES"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 # Two measurements of one process's start time differ by at most this much, because psutil rounds the boot time to a second.

@@ -44,7 +44,7 @@ class Listening:
 def spark_server(
     config: SluiceConfig, conf: Path, listening: Listening, *, die_with_parent: bool = False
 ) -> SparkConnectServer:
-    """Returns a server with the settings of conf/, also for its lake. It is not started yet."""
+    """Returns a server, not yet started, with the settings of conf/, including those for the lake of conf/."""
     return SparkConnectServer(
         None,
         config.data_dir / "spark",
@@ -59,8 +59,8 @@ def spark_server(
 
 
 def several_sparks(config: SluiceConfig, conf: Path) -> str:
-    """Returns why this conf/ is unsafe for a lake in S3, or "". It is unsafe if several hosts may write the lake, each with its own Spark,
-    and these Sparks commit with Delta's own log store.
+    """Returns why this conf/ is unsafe for a lake in S3, or "". This conf/ is unsafe if several hosts may write the lake, each with its own
+    Spark, and these Sparks commit with Delta's own log store.
 
     That log store first checks whether the version exists and then writes it. If there is only one Spark server, it prevents another write
     in between. The Spark that `sluice up` starts writes conditionally, unless spark-defaults.conf names another log store.

@@ -312,7 +312,9 @@ class Stack:
         return left
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of every started process. It contains the paths of conf/ and of Dagster's home, and the mark."""
+        """Returns the environment of every started process. The environment contains the paths of conf/ and of Dagster's home, and the
+        mark.
+        """
         own = {
             "SLUICE_CONF": str(self.conf),
             "DAGSTER_HOME": str(self.dagster_home),

@@ -36,7 +36,7 @@ class StackPart(Protocol):
 
     name: str
     after: tuple[str, ...]  # The names of the parts that must answer before this part starts.
-    # True for a task. A task is done when `answers` returns True. It is repeated when a part in `after` is restarted.
+    # True for a task. A task is done when `answers` returns True. A task is repeated when a part in `after` is restarted.
     once: bool
     seconds_max: float  # The longest time from the start of the part until it answers.
     log: Path
@@ -76,8 +76,8 @@ class Patience:
     twice as long as the wait before, up to `longest_seconds`.
 
     If a part has answered for `steady_seconds` before it fails, the count starts again. With `first_start_must_do`, a part that ended by
-    itself before it ever answered is not restarted, because it would fail again. It is restarted if another program has its port, because
-    that program may end.
+    itself before it ever answered is not restarted, because it would fail again. Such a part is restarted only if another program has the
+    part's port, because that program may end.
     """
 
     restarts_max: int
@@ -138,8 +138,8 @@ def _failure(part: StackPart, ended: str) -> str:
 
 
 class Supervisor:
-    """Starts and supervises parts. `running` are the names of the parts that run already. These parts must answer too, and are
-    restarted when they die.
+    """Starts and supervises parts. `running` are the names of the parts that run already. The supervisor waits for answers of these parts
+    too, and restarts these parts when they die.
     """
 
     def __init__(self, parts: Iterable[StackPart], say: Say, patience: Patience, running: Collection[str] = ()) -> None:

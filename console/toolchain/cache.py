@@ -33,7 +33,7 @@ class Cache:
 
     @property
     def servers(self) -> Path:
-        """The directory of the unpacked database servers. It contains one directory per version."""
+        """The directory of the unpacked database servers. The directory has one subdirectory per version."""
         return self.root / "servers"
 
     @property
@@ -43,7 +43,7 @@ class Cache:
 
     @property
     def classes(self) -> Path:
-        """The directory of the archives of Spark's classes. It contains one archive for each combination of Java and jars."""
+        """The directory of the archives of Spark's classes. The directory has one archive for each combination of Java and jars."""
         return self.root / "classes"
 
     @property
@@ -114,7 +114,7 @@ def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupErro
 
 
 def disk_full(cache: Cache, needed_bytes: int) -> SetupError:
-    """Returns the error for a full disk. Its message contains the space that is needed."""
+    """Returns the error for a full disk. The error's message contains the space that is needed."""
     return SetupError(
         f"The disk of {cache.root} is full: about {needed_bytes // 1_000_000 + 1} MB are needed; free some "
         "space on that disk, or set SLUICE_CACHE to a folder on another disk."

@@ -170,7 +170,7 @@ def _copy(content: IO[bytes], folder: Path, inside: str) -> None:
 
 
 def _strip(program: Path) -> None:
-    """Removes the debugging symbols from a server program. They take 300 MB in MariaDB. Does nothing if the system has no program
+    """Removes the debugging symbols from a server program. In MariaDB, the symbols take 300 MB. Does nothing if the system has no program
     `strip`.
     """
     if shutil.which("strip"):

@@ -60,8 +60,8 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The program's exit code. If a signal ended the program, this is the negative number of the signal. It is None while the program
-        runs.
+        """The program's exit code. If a signal ended the program, this is the negative number of the signal. The exit code is None while
+        the program runs.
         """
         return self._process.poll()
 

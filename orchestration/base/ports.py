@@ -113,7 +113,7 @@ class EngineHandle(Protocol):
         """
 
     def report_tick(self, failed: str = "") -> None:
-        """Records in the engine's status that the sensor has ticked. `failed` says why the tick failed. It is empty if the tick
+        """Records in the engine's status that the sensor has ticked. `failed` says why the tick failed, and is empty if the tick
         succeeded.
         """
 
@@ -164,8 +164,8 @@ NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
 class RunEngine(Protocol):
     """The engine of a destination as a run uses it. The methods are those of `EngineHandle`, with references instead of batches.
 
-    Each call raises one of NO_ENGINE if no engine answers; the request may have been executed nevertheless. It raises another SluiceError
-    if the engine refuses. The caller may repeat every call after each of these errors.
+    Each call raises one of NO_ENGINE if no engine answers; the request may have been executed nevertheless. Each call raises another
+    SluiceError if the engine refuses the request. The caller may repeat every call after each of these errors.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
@@ -190,7 +190,7 @@ class DestinationFiles(Protocol):
         """Takes the run lock, which only one run of the destination can hold. Raises SluiceError if another process holds it for longer
         than the timeout.
 
-        Yields the fence: a function that checks the lock at its store. It returns why the run may no longer write, or "".
+        Yields the fence: a function that checks the lock at the lock's store, and returns why the run may no longer write, or "".
         """
 
     def run_lock_held(self, directory: Path) -> bool:
@@ -213,9 +213,9 @@ class MergeOrder:
     """A request to merge one batch.
 
     - `batch_dir` is the directory of the staged batch, and `tables` are its tables as "database.table".
-    - `refusal` is called before each commit, from any thread. It returns why this batch may no longer be merged, or "".
+    - `refusal` is called before each commit, from any thread. `refusal` returns why this batch may no longer be merged, or "".
     - `run` is the run's id, which the commits record.
-    - `stored` is the URL of the staged files in an object store. It is empty if they are only in `batch_dir`.
+    - `stored` is the URL of the staged files in an object store. The URL is empty if the files are only in `batch_dir`.
     """
 
     config: SluiceConfig
@@ -273,7 +273,7 @@ class CompareTables(Protocol):
 
 
 def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
-    """Raises NotImplementedError. It is the `CompareTables` of definitions that never compare."""
+    """Raises NotImplementedError. Definitions that never compare tables use this function as their `CompareTables`."""
     raise NotImplementedError
 
 
@@ -326,7 +326,7 @@ class Publish(Protocol):
         repeat the call.
 
         - `run` is the id of the Dagster run, for the commit's metadata.
-        - `refusal` is the fence of the run lock. It is called before each commit.
+        - `refusal` is the fence of the run lock, and is called before each commit.
         - `amend` is called after the commit with the table and its label, to add the table to the newest consistent snapshot.
         - `spark` is the Spark of several publications under one hold of the lock. If it is None, the publication has its own.
 
@@ -345,7 +345,7 @@ def no_publish(
     amend: Callable[[str, int], None] | None = None,  # noqa: ARG001
     spark: SparkOnDemand | None = None,  # noqa: ARG001
 ) -> PublishOutcome:
-    """Raises MergeFailedError. It is the `Publish` of definitions without a Spark."""
+    """Raises MergeFailedError. Definitions without a Spark use this function as their `Publish`."""
     raise MergeFailedError(
         f"{record.name} of {destination} cannot be published, because these definitions have no Spark; "
         "`sluice up` starts definitions with Spark"
@@ -353,7 +353,7 @@ def no_publish(
 
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
-    """Raises EngineAwayError. It is the `run_engine` of definitions whose runs cannot call an engine."""
+    """Raises EngineAwayError. Definitions whose runs cannot call an engine use this function as their `run_engine`."""
     raise EngineAwayError(
         f"runs of these definitions cannot call the engine of {destination} ({directory}); `sluice up` starts "
         "definitions whose runs can"

@@ -41,8 +41,8 @@ def is_ending() -> bool:
 def definitions_stay() -> Callable[[], bool]:
     """Returns a function that returns True while the code server of this process has the present definitions and is not ending.
 
-    The function always returns False for definitions that are not Sluice's own. It also always returns False in a process without Sluice's
-    code server, because such a process may end at any time without a notice.
+    The function always returns False for definitions that are not Sluice's own. The function also always returns False in a process without
+    Sluice's code server, because such a process may end at any time without a notice.
     """
     loads = _server.loads
     return lambda: _server.own and _server.loads == loads and not is_ending()

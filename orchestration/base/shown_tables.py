@@ -102,7 +102,7 @@ def others_source_key(destination: str, database: str) -> dg.AssetKey:
 
 
 def others_specs(config: SluiceConfig, shown: ShownTables, tables: Sequence[TableVersion]) -> list[dg.AssetSpec]:
-    """Returns the specs of the shared assets, in the source and in the lake. They cannot be materialized in Dagster's UI."""
+    """Returns the specs of the shared assets, in the source and in the lake. Nobody can materialize a shared asset in Dagster's UI."""
     settings, specs = config.destinations[shown.destination], list[dg.AssetSpec]()
     for database, found in shown.others(tables).items():
         source, owners = others_source_key(shown.destination, database), owners_of(settings)

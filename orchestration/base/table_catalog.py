@@ -36,8 +36,7 @@ from sluice.orchestration.base.translation import Side, TranslatedTable, shown_k
 log = logging.getLogger(__name__)
 
 ENGINE = "engine"  # The last part of the key of an engine's asset.
-# The first part of the keys of source tables. It has a capital letter, which names of destinations cannot have, so no destination has this
-# name.
+# The first part of the keys of source tables. No destination has this name, because names of destinations have no capital letters.
 SOURCE = "Source"
 DELTA_KINDS = {"deltalake", "spark"}
 # Sluice's columns in each Delta table and their types, as `spark_jobs` writes them. DELETED_COLUMN exists in tables with soft deletes.
@@ -189,8 +188,8 @@ def group_of(settings: DestinationConfig, table: str = "") -> str:
 
 
 def source_group_of(settings: DestinationConfig, table: str) -> str:
-    """Returns the asset group of a "database.table" in the source. It differs from the group in the lake: Dagster's sidebar shows only the
-    last part of each key, so in one group each name would appear twice.
+    """Returns the asset group of a "database.table" in the source. The group in the source differs from the group in the lake: Dagster's
+    sidebar shows only the last part of each key, so in one group each name would appear twice.
     """
     return f"{group_of(settings, table)}_source"
 

@@ -118,7 +118,7 @@ def equality_job_name(destination: str) -> str:
 def equality_schedule(
     config: SluiceConfig, destination: str, job: UnresolvedAssetJobDefinition
 ) -> dg.ScheduleDefinition:
-    """Returns the schedule of the comparison. It starts switched on if conf/ sets a time, and switched off otherwise."""
+    """Returns the schedule of the comparison. The schedule starts switched on if conf/ sets a time, and switched off otherwise."""
     schedule = config.destinations[destination].equality.schedule
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
     return dg.ScheduleDefinition(

@@ -31,7 +31,7 @@ LAG = ":lag"
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # The state of an engine that reads but reports problems.
-# The state of a table during its re-snapshot. Its rows in the lake are older than the cursor.
+# The state of a table during its re-snapshot, in which the table's rows in the lake are older than the cursor.
 RE_SNAPSHOT = "RE_SNAPSHOT"
 IN_DAGSTER = (
     "or in Dagster: launch the job `decide`, whose run lists this decision with links that fill in its launchpad"
@@ -44,8 +44,8 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedObservations:
-    """What the sensor has published, and when. It is stored as the sensor's cursor, so that the sensor does not repeat itself.
-    `failing` has the reason of each check whose newest result is a failure. It is None if nothing was published yet.
+    """What the sensor has published, and when. The sensor stores this object as its cursor, so that the sensor publishes nothing twice.
+    `failing` has the reason of each check whose newest result is a failure, or is None if nothing was published yet.
     """
 
     observed_at_seconds: float = 0.0

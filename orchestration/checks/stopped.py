@@ -1,7 +1,7 @@
 """Defines the asset checks of a destination that report stopped tables and engines. The sensor publishes their results when they change.
 
 A person can also execute the checks in Dagster's UI. The checks then read the files that the engine writes, and return the same results.
-They never start an engine.
+The checks never start an engine.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
@@ -146,7 +146,7 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
 
 
 def _taken(sentences: list[str] | None) -> str:
-    """Returns the description of a table's check. It has a sentence about each foreign key that changes rows of the table without row
+    """Returns the description of a table's check, with a sentence about each foreign key that changes rows of the table without row
     events.
     """
     return " ".join(["The table's changes are merged.", *(f"{sentence}." for sentence in sentences or ())])
@@ -213,7 +213,7 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
-    # These states include a failed start, which is reported whatever the age of the file.
+    # The states of an ended engine include a failed start, which is reported whatever the age of the file.
     if ended(state):
         return {**stopped, "": why_engine_stopped(directory.name, state, reason)}
     # The file's time may be in the future, if the clock was set back after the file was written.

@@ -8,9 +8,9 @@ import dagster as dg
 def on_updates() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
     """Returns a condition that requests a run of an asset if one of its dependencies was materialized after the last request.
 
-    `AutomationCondition.eager()` differs in two ways. It resets when the asset itself is materialized, so it misses a batch that is merged
-    while the asset's run reads; this condition requests another run for that batch. It also waits until no dependency is in progress, which
-    may never happen for tables that change all the time; this condition does not wait.
+    `AutomationCondition.eager()` differs in two ways. `eager()` resets when the asset itself is materialized, and so misses a batch that is
+    merged while the asset's run reads; this condition requests another run for that batch. `eager()` also waits until no dependency is in
+    progress, which may never happen for tables that change all the time; this condition does not wait.
     """
     conditions = dg.AutomationCondition
     # If both events are in one tick, `since` must compare their times. Dagster compares them only if the operands of `since` are not joined

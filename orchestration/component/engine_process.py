@@ -108,8 +108,8 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 cwd=self._files.directory.parent,
                 env={**os.environ, "SLUICE_CONF": str(self._files.directory)},
-                # In a session of its own, this process does not get Ctrl-C of Dagster's terminal. It ends by itself when no tick arrives
-                # for a while.
+                # In a session of its own, this process does not get Ctrl-C of Dagster's terminal. The process ends by itself when no tick
+                # arrives for a while.
                 start_new_session=True,
             )
         self._started = time.monotonic()

@@ -62,7 +62,8 @@ def build_definitions(
     """Returns Sluice's definitions for your own code location. Add them to yours with `Definitions.merge`.
 
     - `conf_dir` is the folder with sluice.yaml. The default is SLUICE_CONF, or conf/ in the working folder.
-    - `translation` changes the asset of a Delta table. It gets the `AssetSpec` and a `TranslatedTable`, and returns an `AssetSpec`.
+    - `translation` changes the asset of a Delta table: the function gets the `AssetSpec` and a `TranslatedTable`, and returns an
+    `AssetSpec`.
     - `source_translation` does the same for the asset of a table in the source.
     - `starts_engine` lets the sensors start the engines and Spark if no process answers.
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 # This many of a job's newest runs stay, however old they are. Ticks count a job's consecutive failures among its newest runs
 # (`sensor.runs`). If a successful run between two failures were removed, the two failures would look consecutive.
 NEWEST_RUNS_KEPT = 50
-# A run's time may be this far in the future. A later time was written while the clock was wrong. Such a run is removed like an old one,
-# because it would otherwise stay for years.
+# A run's time may be this far in the future. A later time was written while the clock was wrong. A run with a later time is removed like an
+# old run, because the run would otherwise stay for years.
 AHEAD_SECONDS_MAX = 3600.0
 
 

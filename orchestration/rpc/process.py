@@ -1,9 +1,8 @@
-"""Runs the engines in a process of their own until a signal ends it (`./sluice engine`). Neither starts nor imports Dagster.
+"""Runs the engines in a process of their own until a signal ends it (`./sluice engine`). This process neither starts nor imports Dagster.
 
-    python -m sluice.orchestration.rpc.process
+python -m sluice.orchestration.rpc.process
 
-The engines start at once, even if nobody calls them. The process follows changes of conf/ and operators' requests, as the code server
-does.
+The engines start at once, even if nobody calls them. The process follows changes of conf/ and operators' requests, as the code server does.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def keep_engines(stopping: threading.Event) -> None:
 
 
 def serve(engines: ServedEngines, config: SluiceConfig, *, listen: str = "") -> RpcServer:
-    """Returns a server for the engines. It listens at `listen`. If `listen` is empty, it listens at `engine.listen` of conf/.
+    """Returns a server for the engines, which listens at `listen`, or at `engine.listen` of conf/ if `listen` is empty.
 
     Raises ConfigurationError if the port is not available, the token is too short, or a certificate cannot be read.
     """

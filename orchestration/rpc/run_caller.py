@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class RunCaller:
-    """Calls the engine for one run, from one thread. `engine` returns the engine. It is called for each request, because the engine may
-    have moved to another process since the last request.
+    """Calls the engine for one run, from one thread. The function `engine` returns the engine, and is called for each request, because the
+    engine may have moved to another process since the last request.
     """
 
     def __init__(self, engine: Callable[[], RemoteEngine]) -> None:

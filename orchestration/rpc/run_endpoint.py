@@ -1,8 +1,8 @@
 """Opens the RPC endpoint of a code server that contains the engines, for runs on the same host.
 
-The endpoint listens on the loopback address. Its token is in `run-endpoint.json` in each destination's directory, where `run_caller` reads
-it; only the owner can read the file. Ticks open the endpoint, and the end of the process closes it. Each process has its own random token.
-If another program gets the port later and a run calls it, that program learns no valid token.
+The endpoint listens on the loopback address. The endpoint's token is in `run-endpoint.json` in each destination's directory, which only the
+owner can read, and which `run_caller` reads. Ticks open the endpoint, and the end of the process closes it. Each process has its own random
+token. If another program gets the port later and a run calls it, that program learns no valid token.
 
 A closed endpoint loses no change: a run that finds the endpoint closed ends, and ticks settle the run's batch by the run's record.
 """

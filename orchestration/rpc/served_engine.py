@@ -1,7 +1,7 @@
 """Wraps an engine for calls over RPC. Decides when a draining run must leave, and limits how long a call may wait. `server` serves the
 wrapped engines.
 
-The engine's process is the code server or `sluice engine`. Both serve the same calls by the same rules.
+The engine's process is the code server or `sluice engine`. The code server and `sluice engine` serve the same calls by the same rules.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class RpcServer:
             return {"value": METHODS[request["method"]].call(engine, request["arguments"])}
         except SluiceError as error:
             return {"error": error_to_json(error)}
-        # Any other error is a defect. Its traceback goes to the log of this process, and not to the caller.
+        # Any other error is a defect. The error's traceback goes to the log of this process, and not to the caller.
         except Exception as error:
             _log.exception("%s of %s failed", request["method"], request.get("destination"))
             return {

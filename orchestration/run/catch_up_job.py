@@ -1,5 +1,5 @@
-"""Defines a job that succeeds when the lake has all changes that the source had when the run began. It is for schedules and jobs that read
-the lake.
+"""Defines a job that succeeds when the lake has all changes that the source had when the run began. Schedules and jobs that read the lake
+can wait for this job.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
@@ -36,7 +36,7 @@ class CatchUp(dg.Config):
 
 
 def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job. Its run only waits while engines and sensors merge and ack."""
+    """Returns the job. A run of the job only waits, while engines and sensors merge and ack."""
     config_class = with_destination(CatchUp, settings.destinations)
 
     @dg.op(name="wait_until_caught_up", config_schema=config_class.to_config_schema().as_field())

@@ -50,7 +50,7 @@ class BatchClaim(Protocol):
 
 
 def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
-    """Returns the `BatchClaim` of a Dagster run. It refuses a batch if the run's status is not STARTED."""
+    """Returns the `BatchClaim` of a Dagster run. The claim refuses a batch if the run's status is not STARTED."""
 
     def claim(reference: BatchReference) -> str:
         run = instance.get_run_by_id(run_id)
@@ -143,7 +143,7 @@ def _all(
             yield tables
             raise
         if why := why_not_alone():
-            # This run is not the attached one, so it must not write `unreported`. Its success settles its batch.
+            # Another run is attached, so this run must not write `unreported`. The success of this run settles its batch.
             yield tables
             work.say(f"this run ends after its first batch: {why}")
             return
@@ -191,7 +191,7 @@ def _news(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchReference) -> bool:
-    """Acks the batch. Returns whether the run continues. It continues if the batch is settled, by this call or by another process."""
+    """Acks the batch. Returns whether the run continues, which is so if the batch is settled, by this call or by another process."""
     try:
         _answered(lambda: engine().ack(reference))
     except BatchNotFoundError:

@@ -196,7 +196,9 @@ class MergeReports:
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, shown_values: Metadata) -> dg.AssetMaterialization:
-    """Returns the materialization of an asset that is not an output of the run. Its content is the same as for an output."""
+    """Returns the materialization of an asset that is not an output of the run. The materialization has the same content as that of an
+    output.
+    """
     version = dg.DataVersion(str(merged.batch.end)).value
     return dg.AssetMaterialization(key, metadata=shown_values, tags={DATA_VERSION_TAG: version})
 

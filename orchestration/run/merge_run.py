@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 SPARK_AWAY = "spark_away"  # A failure has this metadata if Spark did not answer.
 BATCH_DAMAGED = "batch_damaged"  # A failure has this metadata if the engine must stage the files again.
 FAILED_TABLES = "failed_tables"  # The metadata of a failure with the reason for each "database.table" that failed.
-# A run waits this long for the run lock. The holder may be publishing a large table. It may also be a process that continues although
+# A run waits this long for the run lock. The holder may be publishing a large table. Or the holder is a process that continues although
 # Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
 # After a run has released the run lock, it waits at most this long for another process to take the lock.
@@ -248,10 +248,10 @@ def merge_one(
 
 
 def failure(error: Exception) -> dg.Failure:
-    """Returns the error that ends a run, with one sentence. It forbids Dagster's retries: the batch is rolled back and gets a new delivery
-    number, so a retry could merge nothing.
+    """Returns the error that ends a run, with one sentence. The error forbids Dagster's retries: the batch is rolled back and gets a new
+    delivery number, so a retry could merge nothing.
 
-    Its metadata tells the sensor whether Spark did not answer, whether staged files are damaged, and which tables failed and why.
+    The error's metadata tells the sensor whether Spark did not answer, whether staged files are damaged, and which tables failed and why.
     """
     metadata: dict[str, Any] = {}
     if isinstance(error, SparkAwayError):

@@ -1,6 +1,7 @@
 """Defines the job that reads all rows of tables and publishes them. The sensor `snapshot_sensor` starts the job while snapshots are open.
 
-A run of the job works in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published.
+A run of the job works in parallel with merges. The run holds the run lock only briefly, when a snapshot begins and when a table is
+published.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
@@ -162,7 +163,7 @@ class _SnapshotListener:
         return outcome.label
 
     def _spark_on_demand(self) -> "SparkOnDemand":
-        """Returns the Spark of this run. Its settings are read again for each publication, because secrets may change."""
+        """Returns the Spark of this run. The settings of Spark are read again for each publication, because secrets may change."""
         from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand as OnDemand  # noqa: PLC0415
 
         with lake_errors(self._config):

@@ -141,8 +141,8 @@ def settings_unread(name: str, error: Exception) -> TableError:
 
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
-    """Raises MergeError for tables whose target could not be built. It is called after the other tables of the batch were merged, so that
-    the error does not affect the other tables.
+    """Raises MergeError for tables whose target could not be built. Call this after the other tables of the batch were merged, so that the
+    error does not affect the other tables.
     """
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
 

@@ -42,8 +42,8 @@ def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> Tab
 def written_target(config: SluiceConfig, destination: str) -> Callable[[str], TableTarget]:
     """Returns a function that finds the target of a "database.table" for writers.
 
-    The function raises MetaError if the store of the locks does not answer. It calls that store only for shards. It checks for path
-    clashes only if a table is about to be created, because an existing table keeps its path.
+    The function raises MetaError if the store of the locks does not answer. The function calls that store only for shards, and checks for
+    path clashes only if a table is about to be created, because an existing table keeps its path.
     """
     known: list[str] = []
     clashes: list[Mapping[tuple[str, str], str]] = []

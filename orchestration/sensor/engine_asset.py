@@ -43,7 +43,7 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
 
 
 def observed(record: dict[str, Any]) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of an observation. `record` is the content of status.json. It is empty if no engine has run."""
+    """Returns the metadata of an observation. `record` is the content of status.json, and is empty if no engine has run."""
     return {
         **{name: dg.MetadataValue.float(float(record[name])) for name in NUMBERS if name in record},
         "state": dg.MetadataValue.text(str(record.get("state", "UNKNOWN"))),

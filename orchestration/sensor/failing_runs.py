@@ -25,9 +25,9 @@ class RunKind:
     """A kind of runs whose failures are reported.
 
     - `what` says what the runs do, in the plural. `remedy` says what an operator does, as the end of a sentence.
-    - `step` is set for a job that serves all destinations. It names the step whose config names the destination.
-    - `entry` is set for a job with several kinds of runs. It has the key of the config that distinguishes them, the value for this kind,
-      and the value that a config without the key stands for.
+    - `step` is set for a job that serves all destinations. `step` names the step whose config names the destination.
+    - `entry` is set for a job with several kinds of runs. `entry` has the key of the config that distinguishes the kinds, the value for
+    this kind, and the value that a config without the key stands for.
     - `matters` returns whether failures are reported now.
     """
 

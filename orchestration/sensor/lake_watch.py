@@ -31,8 +31,8 @@ SHARE = 20  # Inspections take at most 1/SHARE of the time, so a slow lake is in
 # An inspection that takes longer than this is reported. Usually an inspection makes two stat calls per table and reads the Delta logs that
 # have changed, but an unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
-# An inspection looks at all tables that runs have written since the previous inspection. It also looks at this many other tables, those
-# that have waited longest. So the cost of an inspection does not grow with the number of tables.
+# An inspection looks at all tables that runs have written since the previous inspection. The inspection also looks at this many other
+# tables: those that have waited longest. So the cost of an inspection does not grow with the number of tables.
 LOOKED_MAX = 500
 SHOWN_MAX = 5  # A sentence names at most this many tables, because an unmounted disk would affect all of them.
 
@@ -41,7 +41,7 @@ class LakeWatcher(Protocol):
     """Inspects a lake for a tick."""
 
     def look(self, stopped: Collection[str]) -> None:
-        """Starts an inspection if one is due. It leaves out the stopped tables, "database.table"."""
+        """Starts an inspection if one is due. The inspection leaves out the `stopped` tables ("database.table")."""
 
     def troubles(self) -> tuple[str, ...]:
         """Returns the findings of the last inspection, one sentence each."""

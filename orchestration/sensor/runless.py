@@ -96,7 +96,7 @@ def publish_checks(publishers: Callable[[], Iterable[CheckPublisher]], stopping:
             try:
                 publisher.look()
                 reported = ""
-            # The user may have configured any storage, so any error is possible. It must not affect the engines.
+            # The user may have configured any storage, so any error is possible. No error may affect the engines.
             except Exception as error:
                 if (why := f"{type(error).__name__}: {error}") != reported:
                     log.warning("check_not_published", reason=why)

@@ -80,8 +80,8 @@ class Said:
 
 
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
-    """Returns the delivery and status of the runs, newest first. Stops at a run with this `delivery` that was started for another
-    batch. Such a run drains: it merged its earlier batches successfully, so no older run belongs to the sequence of failures.
+    """Returns the delivery and status of the runs, newest first. Stops at a run with this `delivery` that was started for another batch. A
+    run of another batch drains: it merged its earlier batches successfully, so no older run belongs to the sequence of failures.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -129,8 +129,8 @@ class RunStore:
         """Returns the failed tables that the failed runs of the batch reported, over all deliveries, newest first. Ends at a run that did
         not fail.
 
-        `newest` are the destination's newest runs. They include all runs of the batch, because the next batch is handed out only after this
-        batch is settled.
+        `newest` are the destination's newest runs. These runs include all runs of the batch, because the next batch is handed out only
+        after this batch is settled.
         """
         changes = changes_of(reference.to_tags())
         runs = [each.dagster_run for each in newest if changes_of(each.dagster_run.tags) == changes][:TRIES_MAX]
@@ -197,7 +197,7 @@ class RunStore:
         run = self._instance.get_run_by_id(run_id)
         if run is not None and not run.is_finished:
             self._instance.report_run_failed(
-                run, message=f"Sluice ended this run: {reason}. Its batch is handed out again."
+                run, message=f"Sluice ended this run: {reason}. The run's batch is handed out again."
             )
 
     def _request_stop(self, run_id: str) -> None:

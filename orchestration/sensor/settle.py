@@ -42,8 +42,8 @@ class RunRecord:
     """What is known about one run.
 
     - `state_seconds` is the time in this status. `silent_seconds` is the time since its last event of any kind.
-    - `lock_free_seconds` tells how long this process has seen the run lock free while the run had this status. It is 0 while the lock is
-      held.
+    - `lock_free_seconds` tells how long this process has seen the run lock free while the run had this status. The time is 0 while the lock
+    is held.
     - `drains` tells that the run takes further batches after its first one.
     """
 

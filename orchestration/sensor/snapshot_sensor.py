@@ -41,8 +41,8 @@ LOST_SECONDS = 60.0
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Returns the sensor. It requests one run at a time, waits longer after each failure, and reports if the engine's sensor has stopped
-    ticking.
+    """Returns the sensor. The sensor requests one run at a time, waits longer after each failure, and reports if the engine's sensor has
+    stopped ticking.
     """
 
     instance = KeptInstance()
@@ -108,7 +108,9 @@ def _paused(stay: Callable[[], bool], until: float) -> bool:
 
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
-    """Ends runs that have no process. Such runs do not hold the reading lock, and Dagster itself would wait for them forever."""
+    """Ends runs that have no process. A run without a process does not hold the reading lock, and Dagster itself would wait for such a run
+    forever.
+    """
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
         if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():

@@ -68,7 +68,7 @@ NOTHING_WAITS = "nothing waits"
 
 
 def broken_pause_seconds(in_a_row: int) -> float:
-    """Returns the pause after `in_a_row` consecutive ticks that raised an error. It is 0 after the first one."""
+    """Returns the pause, in seconds, after `in_a_row` consecutive ticks that raised an error. The pause is 0 after the first error."""
     return min(BROKEN_SECONDS_MAX, BROKEN_SECONDS_MIN * 2.0 ** min(in_a_row - 2, 10)) if in_a_row > 1 else 0.0
 
 
@@ -132,7 +132,7 @@ class DestinationSensor:
 
 class Ticker:
     """Runs the ticks of one destination. The code server has one instance per destination. Between ticks, an instance remembers for how
-    long the run lock has been free. It keeps no engine.
+    long the run lock has been free. An instance keeps no engine.
     """
 
     def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
@@ -227,8 +227,8 @@ class Ticker:
         with contextlib.suppress(SluiceError):
             if engine is not None:
                 older = older_tables(engine.directory)
-                # A tick that raised an error, for example because Dagster's storage did not answer, has settled nothing. It does not reach
-                # this line, so it is not recorded.
+                # A tick that raised an error, for example because Dagster's storage did not answer, has settled nothing. Such a tick does
+                # not reach this line, and so is not recorded.
                 engine.report_tick()
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
@@ -337,7 +337,9 @@ class Ticker:
         return ""
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
-        """Ends open runs that have no process, whatever their delivery. Such a run would keep its slot in the run queue forever."""
+        """Ends open runs that have no process, whatever their delivery. Without this, a run without a process would keep its slot in the
+        run queue forever.
+        """
         open_runs = runs.open_runs()
         held = self._line.run_lock_held(engine.directory)
         for run in self._lock_watch.observe(open_runs, lock_held=held, now_seconds=time.monotonic()):
@@ -346,7 +348,7 @@ class Ticker:
                 runs.end(run.run_id, reason)
 
     def request(self, batch: OutstandingBatch) -> dg.RunRequest:
-        """Returns the request for a batch's run. The run selects the assets of the batch's tables. It also merges and reports tables
+        """Returns the request for a batch's run. The run selects the assets of the batch's tables. The run also merges and reports tables
         that have no asset yet.
         """
         reference = BatchReference.of(self._line.destination, batch)

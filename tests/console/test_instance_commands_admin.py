@@ -111,7 +111,5 @@ def test_admin_a_stop_is_in_status(installation: Installation) -> None:
     (directory / "stopped.json").write_text(json.dumps({"by": "ada@host", "at": 0.0}))
     answer = RUNNER.invoke(app, ["status", "--json"])
     assert answer.exit_code == 1
-    reported = (
-        "shop is STOPPED: ada@host stopped the engine at 1970-01-01 00:00:00 UTC; start the engine with `sluice instance start shop`"
-    )
+    reported = "shop is STOPPED: ada@host stopped the engine at 1970-01-01 00:00:00 UTC; start the engine with `sluice instance start shop`"
     assert reported in json.loads(answer.output)["problems"]

@@ -34,7 +34,10 @@ def test_a_restart_for_foreign_keys_is_counted_and_shown_with_what_is_buffered()
     assert (lost.state, lost.buffered_after, lost.restarts) == (SnapshotState.WANTED, KEY + 600, 2)
     shown = ShownSnapshot(destination="shop", record=again(lost), waits="", cascade_changes=4)
     assert shown.to_json(2.0)["cascade_changes"] == 4
-    assert shown.says == "restarted 2 times; 4 changes of parent tables, whose foreign keys change rows of this table, are buffered"
+    assert (
+        shown.says
+        == "restarted 2 times; 4 changes of parent tables, whose foreign keys change rows of this table, are buffered"
+    )
     assert SnapshotRecord.from_json(lost.to_json()) == lost
 
 

@@ -12,7 +12,7 @@ _SOURCE: dict[str, str | int] = {
     "binlog_row_image": "FULL",
 }
 
-# These options make the server small and fast. The server does not wait for the disk at each commit, so a power failure may lose the
+# Options that make the server small and fast. The server does not wait for the disk at each commit, so a power failure may lose the
 # commits of the last second.
 _SMALL: dict[str, str | int] = {
     "bind_address": "127.0.0.1",

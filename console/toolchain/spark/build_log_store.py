@@ -50,7 +50,7 @@ def checksum() -> str:
 
 
 def recorded_checksum(jar: Path = JAR) -> str:
-    """Returns the checksum in the manifest of a jar. It is the checksum of the sources from which the jar was compiled."""
+    """Returns the checksum in the manifest of a jar. The manifest has the checksum of the sources from which the jar was compiled."""
     with zipfile.ZipFile(jar) as archive:
         lines = archive.read(MANIFEST).decode().splitlines()
     return next(line.partition(": ")[2] for line in lines if line.startswith(CHECKSUM))

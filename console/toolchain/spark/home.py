@@ -1,4 +1,4 @@
-"""Creates the SPARK_HOME from which servers and clusters start. It consists of hard links in the cache to the files of pyspark.
+"""Creates the SPARK_HOME from which servers and clusters start. The SPARK_HOME consists of hard links in the cache to the files of pyspark.
 
 A class archive is only valid for jars with certain paths and times, and these differ between the Python environments of several checkouts.
 Because the jars are in the cache, all checkouts share one archive. Hard links take no space, and the files remain when the environment is

@@ -180,7 +180,7 @@ class SparkConnectServer:
 
     def warm_up_command(self, folder: Path, idle_seconds_max: float = 0.0) -> list[str]:
         """Returns the command that runs the first merges on a running server, with tables in `folder`. The command ends when the server
-        ends, and at the latest after WARM_SECONDS_MAX. It first waits at most `idle_seconds_max` until the processors are idle.
+        ends, and at the latest after WARM_SECONDS_MAX. First, the command waits at most `idle_seconds_max` until the processors are idle.
         """
         return [sys.executable, "-m", WARM_UP, self.url, str(folder), str(WARM_SECONDS_MAX), str(idle_seconds_max)]
 

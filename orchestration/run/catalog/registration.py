@@ -159,7 +159,7 @@ def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Call
 
 
 def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTable]) -> tuple[CatalogTable, ...]:
-    """Returns the given tables without those that another destination has registered too. Such a destination writes the same table and
+    """Returns the given tables without those that another destination has registered too. The other destination writes the same table and
     still needs the registration. Raises MetaError if a record cannot be read.
     """
     left = tuple(gone)

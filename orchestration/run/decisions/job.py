@@ -103,7 +103,7 @@ def problem_of(decision: Decision) -> str:
 
 
 def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job. It records the decision, and the running engine executes it within seconds."""
+    """Returns the job. A run of the job records the decision, and the running engine executes the decision within seconds."""
     names = {*settings.destinations, *settings.groups}
     config_class = with_destination(Decision, names)
 

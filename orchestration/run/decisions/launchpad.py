@@ -22,8 +22,8 @@ JOB = "decide"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launchpad:
-    """The launchpad page of the job `decide`. `repository` and `location` are the names of the code location in Dagster. They are empty
-    in a run that no code location launched.
+    """The launchpad page of the job `decide`. `repository` and `location` are the names of the code location in Dagster. Both names are
+    empty in a run that no code location launched.
     """
 
     repository: str = ""

@@ -1,7 +1,7 @@
 """Applies the changes of a past interval again. The jobs of `job` and `sluice backfill` call this module.
 
-A backfill chooses the keys that changed in the interval. It reads all changes from the interval's start to the source's end over a separate
-connection. Then `operation` merges the changes of the chosen keys.
+A backfill chooses the keys that changed in the interval. The backfill reads all changes from the interval's start to the current end of the
+source's binlog over a separate connection. Afterwards, `operation` merges the changes of the chosen keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds a past state of one table as a separate Delta table, to inspect or compare it (`sluice backfill --into`).
 
-The build starts from the newest version of the live table that has no change after the interval's start. Then the changes of the stream up
-to the interval's end are applied. The live table stays unchanged and the run lock is not taken, so merges continue.
+The build starts from the newest version of the live table that has no change after the interval's start. On this version, the build applies
+the stream's changes up to the interval's end. The live table stays unchanged and the run lock is not taken, so merges continue.
 """
 
 from __future__ import annotations

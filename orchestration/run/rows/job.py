@@ -1,4 +1,4 @@
-"""Defines the job for operations on rows. Its config names the operation: a backfill, a repair or a snapshot. Only people start it.
+"""Defines the job for operations on rows. A run's config names the operation: a backfill, a repair or a snapshot. Only people start it.
 
 Each destination also has a backfill job with hours as partitions, for Dagster's backfill page, where nobody can enter a config.
 """

@@ -60,10 +60,10 @@ class RowsRun:
 class RowsOperation(Protocol):
     """An operation on rows.
 
-    - `marks` has the operation's id, kind and times, which its commits store. They are complete after `read`.
+    - `marks` has the operation's id, kind and times, which its commits store. The marks are complete after `read`.
     - `refused` has the reason for each "database.table" that is left out.
     - `leaves_out` decides what happens if a table cannot be merged. If True, the operation leaves out the table; the comparison at its end
-      shows this. If False, the operation fails.
+    shows this. If False, the operation fails.
     """
 
     leaves_out: bool

@@ -1,7 +1,8 @@
 """Repairs the rows of a destination that differ from the source. The jobs of `job` and `decisions`, and `sluice repair`, call this module.
 
-A repair compares tables and chooses the keys that differ. It reads the rows of these keys again over a separate connection, and waits until
-the lake has all changes that the rows may include. Then `operation` merges the rows. Finally the repair compares the tables again.
+A repair compares tables and chooses the keys that differ. The repair reads the rows of these keys again over a separate connection, and
+waits until the lake has all changes that the rows may include. Afterwards, `operation` merges the rows. Finally the repair compares the
+tables again.
 
 A repair is like a snapshot of these keys, but it buffers no changes: it reads the stream's changes again from the binlog.
 """

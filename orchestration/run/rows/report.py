@@ -29,7 +29,7 @@ def listener_of(
     def done(report: TableReport) -> None:
         metadata = _of_table(report)
         events.written(report.name, report, metadata, description)
-        # An operation writes the table's history too. It writes no change log, which has only changes of the stream.
+        # An operation also writes the table's history, but not its change log, because a change log has only changes of the stream.
         events.sides_written(report.name, report, metadata, (HISTORY,))
         events.passed(report.name)
 

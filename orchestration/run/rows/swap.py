@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapRequest:
-    """A requested swap. `table` is the live table, and `rebuilt` the table that `--into` built. Both are "database.table"."""
+    """A requested swap. `table` is the live table, and `rebuilt` the table that `--into` built. Both names have the form
+    "database.table".
+    """
 
     destination: str
     table: str

@@ -63,7 +63,10 @@ def test_the_demo_says_how_a_snapshot_ended_though_it_was_over_before_the_first_
         "the 2,000,000 rows of its initial snapshot were read in 8 s while the stream continued (250,000 rows/s)"
         in said
     )
-    assert "published in one commit 1 s later. From now on, the stream keeps the table up to date. Its page: http://here" in said
+    assert (
+        "published in one commit 1 s later. From now on, the stream keeps the table up to date. Its page: http://here"
+        in said
+    )
     again = Console(file=io.StringIO(), width=300)
     with RowsBefore(records, NAME, again, "") as later:
         later.wait(lambda: None)

@@ -63,7 +63,10 @@ def test_the_packages_file_needs_nothing(tmp_path: Path) -> None:
         ({"concurrency": {}}, "sluice/destination"),
         ({"run_retries": {"enabled": True}}, "run_retries.enabled"),
         ({"sensors": {}}, "sensors.use_threads"),
-        (with_limit("sluice/repair"), "limits the tag sluice/repair, which runs no longer have: replace this tag by sluice/rows"),
+        (
+            with_limit("sluice/repair"),
+            "limits the tag sluice/repair, which runs no longer have: replace this tag by sluice/rows",
+        ),
         ({"python_logs": {"managed_python_loggers": ["orchestration"]}}, "managed_python_loggers"),
     ],
 )
