@@ -47,7 +47,7 @@ logging.getLogger("pulsar").setLevel(logging.CRITICAL)
 
 
 class PulsarConfig(PartitionedConfig):
-    """Apache Pulsar. A partition is one of a partitioned topic."""
+    """Apache Pulsar. A partition number means a partition of a partitioned topic."""
 
     removed: ClassVar[Mapping[str, str]] = {
         "timeout_seconds": f"a message is tried for {SEND_SECONDS_MAX} seconds, then its batch is sent again"

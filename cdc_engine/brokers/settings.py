@@ -17,16 +17,21 @@ NAMED = {"bootstrap.servers", "metadata.broker.list"}
 
 
 class KafkaConfig(PartitionedConfig):
+    """An Apache Kafka cluster."""
+
     kind: Literal["kafka"] = Field(description="Apache Kafka.")
     servers: str = Field(min_length=1, description="Bootstrap servers of the Kafka cluster, as `host:port,host:port`.")
     transactional_id: str = Field(
         "",
-        description="Name under which each batch is sent as a Kafka transaction. Readers then see all of a batch or "
-        "nothing, and each message once. A host that has lost the destination can send nothing more. Every "
-        "broker of every destination needs a different name. Empty: no transactions.",
+        description=(
+            "Name under which each batch is sent as a Kafka transaction. Readers then see a whole batch or nothing of it, "
+            "and each message once. A host that has lost the destination's lease can send nothing more. Every broker of "
+            "every destination needs a different name. Empty: no transactions."
+        ),
     )
     options: dict[str, SecretText] = Field(
-        {}, description="Options of librdkafka. Write secrets as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
+        {},
+        description="Options of librdkafka, Kafka's client. Write secrets as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`.",
     )
 
     @field_validator("options", mode="before")
@@ -75,7 +80,7 @@ class RabbitConfig(BrokerConfig):
             "its topic."
         ),
     )
-    user: str = Field("guest", description="User name.")
+    user: str = Field("guest", description="User name at the broker.")
     password: SecretReference = Field(
         "", description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
     )
@@ -83,13 +88,14 @@ class RabbitConfig(BrokerConfig):
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )
     queue: str = Field(
-        "", description="Durable queue that is declared when the engine connects. Empty: nothing is declared."
+        "", description="Durable queue that the engine declares when it connects. Empty: the engine declares nothing."
     )
     routing_key: str = Field(
-        "", description="Routing key that binds `queue` to `exchange`. The exchange is declared too."
+        "",
+        description="Routing key that binds `queue` to `exchange`. With a routing key, the engine also declares the exchange.",
     )
     exchange_type: Literal["", "direct", "topic", "fanout", "headers"] = Field(
-        "", description="Type of the declared exchange, such as `topic` (in Canal: `deliveryMode`)."
+        "", description="Type with which the engine declares the exchange, such as `topic` (in Canal: `deliveryMode`)."
     )
 
     @model_validator(mode="after")
@@ -101,14 +107,16 @@ class RabbitConfig(BrokerConfig):
 
 
 class RocketConfig(PartitionedConfig):
-    """A RocketMQ cluster. A partition means the queue of the topic whose number is the partition modulo the number of queues."""
+    """A RocketMQ cluster. A partition number means a queue of the topic: the queue whose number is the partition number modulo the number
+    of queues.
+    """
 
     kind: Literal["rocketmq"] = Field(description="Apache RocketMQ.")
-    servers: Addresses = Field(description="Name servers, as `host:port;host`.")
+    servers: Addresses = Field(description="Name servers of the RocketMQ cluster, as `host:port;host`.")
     group: str = Field("sluice", min_length=1, description="Producer group.")
     namespace: str = Field("", description="Namespace of the topics.")
     tag: str = Field("", description="Tag of every message.")
-    access_key: str = Field("", description="Access key of the access control list.")
+    access_key: str = Field("", description="Access key of RocketMQ's access control list (ACL). Empty: no login.")
     secret_key: SecretReference = Field(
         "", description="Secret key of `access_key`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
     )
@@ -116,7 +124,11 @@ class RocketConfig(PartitionedConfig):
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )
     batches: bool = Field(
-        True, description="Sends several messages of a queue in one request. Some services do not accept these."
+        True,
+        description=(
+            "Whether Sluice sends several messages of a queue in one request. `false`: one message per request, for "
+            "services that accept no batches of messages."
+        ),
     )
 
     @model_validator(mode="after")

@@ -22,8 +22,10 @@ class AlarmConfig(Strict):
     )
     url: SecretText = Field(
         "",
-        description="URL that receives a POST with JSON, for `webhook`. `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}` "
-        "is replaced with the secret there.",
+        description=(
+            "URL to which Sluice sends a POST with JSON, for `webhook`. If the URL is secret, write `$NAME`, `{file: "
+            "PATH}` or `{command: [PROGRAM]}`."
+        ),
     )
     headers: dict[str, SecretText] = Field(
         {},

@@ -53,7 +53,7 @@ class RegistryConfig(Strict):
     """A schema registry with Confluent's API: Confluent's, Karapace, Apicurio (its `ccompat` path) or Redpanda's."""
 
     url: str = Field(description="Address of the registry: `http://host:8081`, or `https://…`.")
-    user: str = Field("", description="User name of the login. Empty: no login.")
+    user: str = Field("", description="User name at the registry. Empty: no login.")
     password: SecretReference = Field(
         "", description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
     )
@@ -62,8 +62,10 @@ class RegistryConfig(Strict):
     )
     subjects: Literal["topic", "topic_record"] = Field(
         "topic",
-        description="Names of subjects. `topic`: `<topic>-value` and `<topic>-key`, for topics of one table. `topic_record`: "
-        "`<topic>-<record>`, for topics of several tables.",
+        description=(
+            "How the registry's subjects are named. `topic`: `<topic>-value` and `<topic>-key`, for topics of one table. "
+            "`topic_record`: `<topic>-<record>`, for topics of several tables."
+        ),
     )
     auto_register: bool = Field(
         True,
@@ -100,7 +102,7 @@ class BrokerConfig(RenderingConfig):
     """
 
     kind: str = Field(
-        description="Kind of broker: `kafka`, `pulsar`, `rabbitmq`, `rocketmq`, or one of an installed package."
+        description="Kind of broker: `kafka`, `pulsar`, `rabbitmq`, `rocketmq`, or a kind that an installed package adds."
     )
     servers: str = Field(
         "",
@@ -110,9 +112,18 @@ class BrokerConfig(RenderingConfig):
         1001,
         ge=1,
         le=32767,
-        description="Client ID of the consumer. The ledger stores the consumer's cursor under this number.",
+        description=(
+            "Number of the broker as a consumer of the destination. The ledger stores the broker's cursor under this "
+            "number. No other consumer of the destination may have the same number."
+        ),
     )
-    filter: str = Field("", description="Regular expressions of `database.table`. Empty: all captured tables.")
+    filter: str = Field(
+        "",
+        description=(
+            "Comma-separated regular expressions of `database.table`: captured tables whose changes are sent. Empty: all "
+            "captured tables."
+        ),
+    )
     format: Literal["flat", "protobuf", "avro", "protobuf_rows"] = Field(
         "flat",
         description="`flat`: JSON, one message per row event. `protobuf`: packets of Canal, one message per batch. "
@@ -120,7 +131,7 @@ class BrokerConfig(RenderingConfig):
         "row, with a schema in `registry`.",
     )
     registry: RegistryConfig | None = Field(None, description="Schema registry for `format: avro` and `protobuf_rows`.")
-    topic: str = Field(min_length=1, description="Topic for tables that `dynamic_topic` does not match.")
+    topic: str = Field(min_length=1, description="Topic for tables that no pattern of `dynamic_topic` matches.")
     dynamic_topic: str = Field(
         "", description="`topic:pattern,pattern,…`: the topic for tables or databases that match a pattern."
     )
@@ -167,24 +178,34 @@ class PartitionedConfig(BrokerConfig):
     """A broker whose topics have partitions or queues."""
 
     partition: int = Field(0, ge=0, description="Partition of all messages if `partition_hash` is empty.")
-    partitions_num: int = Field(1, ge=1, description="Number of partitions that `partition_hash` uses.")
+    partitions_num: int = Field(
+        1, ge=1, description="Number of partitions of a topic, among which `partition_hash` distributes messages."
+    )
     partition_hash: str = Field(
         "",
-        description="`database.table:column^column`, `pattern:$pk$`, or a pattern alone for hashing by table. `$pk$`: the table's `key` in "
-        "conf/, otherwise its primary key.",
+        description=(
+            "Rules for the partition of a message. `database.table:column^column`: by a hash of these columns. "
+            "`pattern:$pk$`: by a hash of the table's `key` in conf/, otherwise of its primary key. A pattern alone: by a "
+            "hash of the table's name."
+        ),
     )
     dynamic_topic_partition_num: str = Field(
-        "", description="`topic:number,…`: replaces `partitions_num` for these topics."
+        "", description="`topic:number,…`: number of partitions of single topics, instead of `partitions_num`."
     )
     database_hash: bool = Field(
         True,
-        description="Whether the hash of `partition_hash` contains the database name. No effect where it hashes by table.",
+        description=(
+            "Whether the hash of `partition_hash` contains the database name. No effect on rules that hash the table's "
+            "name."
+        ),
     )
     key_changes: Literal["split", "update"] = Field(
         "split",
-        description="An update that moves a row to another partition. `split`: a delete in the old partition and an "
-        "insert in the new one, which keeps the order of each key. `update`: one update in the new partition,"
-        " as Canal does.",
+        description=(
+            "What is sent for an update that moves a row to another partition. `split`: a delete in the old partition and "
+            "an insert in the new one, which keeps the order of each key. `update`: one update in the new partition, as "
+            "Canal does."
+        ),
     )
 
 

@@ -24,12 +24,18 @@ class RenderingConfig(Strict):
     )
     decimals: Literal["declared", "canal"] = Field(
         "declared",
-        description="Whole DECIMAL values: with all digits of their scale (1.000000), or as Canal shows them (1.0).",
+        description=(
+            "How a DECIMAL value without a fraction is written. `declared`: with all digits of the column's scale "
+            "(1.000000). `canal`: as Canal writes it (1.0)."
+        ),
     )
     gtids: bool = Field(
         False,
-        description="Whether GTIDs are sent, as by Canal with `gtidon`. Headers of entries then have the executed GTID set "
-        "(`gtid`) and the transaction's GTID (`curtGtid`, `curtGtidSn`, `curtGtidLct`). Flat messages have the set.",
+        description=(
+            "Whether GTIDs are sent, as by Canal with `gtidon`. With `true`, headers of entries have the executed GTID "
+            "set (`gtid`) and the transaction's GTID (`curtGtid`, `curtGtidSn`, `curtGtidLct`), and flat messages have "
+            "the executed GTID set (`gtid`)."
+        ),
     )
     ddl: bool = Field(
         True,
@@ -43,7 +49,8 @@ class RenderingConfig(Strict):
         ),
     )
     row_entries: bool = Field(
-        True, description="Whether row changes are sent. `false`: statements only; the lake gets the rows in any case."
+        True,
+        description="Whether row changes are sent. `false`: only statements are sent. The lake gets the rows in any case.",
     )
 
 
@@ -54,19 +61,26 @@ class CanalServerConfig(RenderingConfig):
 
     transaction_entries: bool = Field(
         True,
-        description="Whether every transaction's beginning and end is sent. `false`: only those of one transaction "
-        "in 5 s of the source's clock, or of one in 4096 transactions, so that a client's cursor moves.",
+        description=(
+            "Whether the beginning and the end of every transaction are sent. `false`: they are sent only for one "
+            "transaction in 5 s of the source's clock, or for one in 4096 transactions, so that a client's cursor moves."
+        ),
     )
     rows_query: bool = Field(
         False,
-        description="Whether clients get the SQL text of each statement that changed rows, before its rows. The source must "
-        "log it (`binlog_rows_query_log_events`; MariaDB's `binlog_annotate_row_events`). The text has all "
-        "values. So Sluice refuses `masks`, `rows` and column filters together with `rows_query`.",
+        description=(
+            "Whether clients get the SQL text of each statement that changed rows, before the rows of the statement. The "
+            "source must log the SQL text (`binlog_rows_query_log_events`; MariaDB's `binlog_annotate_row_events`). "
+            "Sluice refuses `masks`, `rows` and column filters together with `rows_query`, because the SQL text has all "
+            "values."
+        ),
     )
     full_batches: bool = Field(
         False,
-        description="When a client's get with a time-out returns. `true`: when as many changes as it requests have arrived, "
-        "as in Canal. `false`: as soon as there is a change.",
+        description=(
+            "When Sluice answers a client's get that has a time-out. `true`: when as many changes have arrived as the "
+            "client requests, as in Canal. `false`: as soon as a change has arrived."
+        ),
     )
     fetch_unit: Literal["kibibytes", "entries"] = Field(
         "kibibytes",
@@ -77,8 +91,10 @@ class CanalServerConfig(RenderingConfig):
         0,
         ge=0,
         le=65535,
-        description="Port of the server for Canal clients. 0: no server. Canal uses 11111. Destinations with the same "
-        "host and port share a server.",
+        description=(
+            "Port of the server for Canal clients. 0: no server. Canal's own default is 11111. Destinations with the same "
+            "host and port share a server."
+        ),
     )
     host: str = Field(
         "127.0.0.1", description="Address on which the server listens. An address other than loopback requires `user`."
@@ -86,8 +102,10 @@ class CanalServerConfig(RenderingConfig):
     user: str = Field("", description="User name that clients must send. Empty: no authentication.")
     password_hash: SecretReference = Field(
         "",
-        description="hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`: `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read when "
-        "a client logs in. Empty: no password.",
+        description=(
+            "Hash of the clients' password, hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`. Write it as `$NAME`, "
+            "`{file: PATH}` or `{command: [PROGRAM]}`. Read when a client logs in. Empty: no password."
+        ),
     )
     certificate_file: LocalFile | None = Field(
         None, description="PEM file with the server's certificate chain. The server then accepts TLS only."
@@ -96,15 +114,19 @@ class CanalServerConfig(RenderingConfig):
     window_bytes_max: int = Field(
         limits.WINDOW_BYTES_MAX,
         ge=limits.READ_BUFFER_BYTES,
-        description="Bytes of row events that are kept in memory for consumers. A consumer that is further behind reads "
-        "the source over its own connection.",
+        description=(
+            "Size of the window: bytes of row events that are kept in memory for consumers. A consumer whose position is "
+            "before the window reads the source over its own connection."
+        ),
     )
     connections_max: int = Field(
         64,
         ge=1,
         le=4096,
-        description="Clients that the port accepts at the same time. A further client gets an error that names this "
-        "limit. Connections that have not authenticated do not count.",
+        description=(
+            "Maximum number of clients that are connected to the port at the same time. The next client gets an error "
+            "that names this limit. Connections that have not authenticated do not count."
+        ),
     )
 
 
@@ -113,5 +135,6 @@ class HandlerConfig(Strict):
 
     name: str = Field(min_length=1, description="Name of an entry point in the group `sluice.handlers`.")
     options: dict[str, Any] = Field(
-        {}, description="Options that the handler receives. A text `$NAME` is replaced with that environment variable."
+        {},
+        description="Options that the handler receives. A text `$NAME` is replaced with the value of the environment variable.",
     )

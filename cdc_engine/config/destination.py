@@ -40,8 +40,10 @@ class RingConfig(Strict):
     bytes_max: int = Field(
         limits.RING_BYTES_MAX,
         ge=limits.READ_BUFFER_BYTES,
-        description="Maximum bytes of events in memory between the source and the batches (the ring). Sluice stops "
-        "reading the source while the ring is full.",
+        description=(
+            "Size of the ring: maximum bytes of events that wait in memory until a batch contains them. Sluice stops "
+            "reading the source while the ring is full."
+        ),
     )
 
 
@@ -55,7 +57,9 @@ class BatchConfig(Strict):
         ge=1,
         description="Bytes after which a batch ends. A batch always ends on a transaction boundary.",
     )
-    ddl_isolation: bool = Field(False, description="A statement that alters captured tables becomes a separate batch.")
+    ddl_isolation: bool = Field(
+        False, description="Whether a DDL statement that alters captured tables becomes a separate batch."
+    )
 
 
 class StoreConfig(Strict):
@@ -69,7 +73,10 @@ class StoreConfig(Strict):
     bytes_max: int = Field(
         limits.STORE_BYTES_MAX,
         ge=limits.SEGMENT_BYTES,
-        description="Maximum bytes of event files. Sluice stops reading the source while so many bytes wait to be merged.",
+        description=(
+            "Maximum bytes of event files, for `file` and `mixed`. Sluice stops reading the source while so many bytes "
+            "wait to be merged."
+        ),
     )
 
 
@@ -82,10 +89,15 @@ class SnapshotConfig(Strict):
     removed: ClassVar[Mapping[str, str]] = {"source": READER_INSTEAD}
 
     chunk_rows: int = Field(
-        200_000, ge=1, description="Rows in a chunk: one read transaction reads a chunk into one file."
+        200_000,
+        ge=1,
+        description="Rows in a chunk. A snapshot reads each chunk in one read transaction, and writes it to one file.",
     )
     readers: int = Field(
-        2, ge=1, le=32, description="Chunks of a table that are read at the same time, each over its own connection."
+        2,
+        ge=1,
+        le=32,
+        description="Number of chunks of a table that are read at the same time, each over its own connection.",
     )
     rows_per_second_max: int = Field(
         0, ge=0, description="Maximum rows per second that all parallel reads of a table read together. 0: no limit."
@@ -93,7 +105,10 @@ class SnapshotConfig(Strict):
     threads_running_max: int = Field(
         0,
         ge=0,
-        description="Snapshots pause while the source has more running threads (Threads_running) than this. 0: never.",
+        description=(
+            "Snapshots pause while the source has more running threads (Threads_running) than this number. 0: snapshots "
+            "never pause."
+        ),
     )
 
 
@@ -106,11 +121,19 @@ class EqualityConfig(Strict):
         "own value",
     }
 
-    schedule: Cron = Field("", description="Cron schedule in UTC. Empty: the schedule exists and is switched off.")
+    schedule: Cron = Field(
+        "",
+        description=(
+            "Cron schedule in UTC of the comparison of lake and source. Empty: the schedule exists in Dagster and is "
+            "switched off."
+        ),
+    )
     mode: Literal["since-last", "sample", "full"] = Field(
         "since-last",
-        description="`since-last`: chunks that changed in the lake. `sample`: `percent` of the chunks. `full`: all "
-        "chunks.",
+        description=(
+            "Which chunks of a table the scheduled comparison reads. `since-last`: chunks that changed in the lake since "
+            "they were last found equal. `sample`: a random part of the chunks, set by `percent`. `full`: all chunks."
+        ),
     )
     percent: float = Field(10.0, gt=0, le=100, description="Percentage of each table's chunks that `sample` compares.")
 
@@ -119,14 +142,20 @@ class DrainConfig(Strict):
     """How long a run with `runs: drain` stays attached, and how often it takes a batch."""
 
     idle_seconds: float = Field(
-        300.0, gt=0, description="Seconds without a batch after which the run ends. The next change starts another run."
+        300.0,
+        gt=0,
+        description="Seconds without a batch after which a draining run ends. The next change starts another run.",
     )
-    seconds_max: float = Field(1800.0, gt=0, description="Seconds after which the run ends and a new run replaces it.")
+    seconds_max: float = Field(
+        1800.0, gt=0, description="Seconds after which a draining run ends and a new run replaces it."
+    )
     every_seconds: float = Field(
         0.0,
         ge=0,
-        description="Minimum seconds between two batches. With a higher value the lake has fewer commits, and shows changes "
-        "later.",
+        description=(
+            "Minimum seconds between two batches of a draining run. With a higher value, the lake gets fewer commits, and "
+            "shows changes later."
+        ),
     )
 
 
@@ -147,30 +176,44 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     )
     reader: SourceConfig | None = Field(
         None,
-        description="Replica, or reader of a cluster. Snapshots, comparisons and repairs of tables with a key read this "
-        "server, and so do searches for a time if the server writes a binlog. Needs GTIDs. Default: the "
-        "source.",
+        description=(
+            "Replica of the source, or reader endpoint of a cluster. Snapshots, comparisons and repairs of tables with a "
+            "key read this server instead of the source. Searches for a time read this server too, if it writes a binlog. "
+            "Needs GTIDs. Default: the source."
+        ),
     )
     stream: Literal["own", "shared"] = Field(
-        "own", description="`shared`: destinations of one server and one process share a replication connection."
+        "own",
+        description=(
+            "`own`: the destination has its own replication connection to the source. `shared`: all destinations with "
+            "`shared` that read the same source in the same process use one replication connection."
+        ),
     )
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     failover: Literal["by_gtid", "by_time"] = Field(
         "by_gtid",
-        description="How the position is found on another source. `by_gtid`: only by GTIDs. `by_time`: without GTIDs by "
-        "the clock, `failover_back_seconds` earlier; tables that cannot take a change twice stop.",
+        description=(
+            "How a failover finds the position on the other source. `by_gtid`: only by GTIDs. `by_time`: if a source has "
+            "no GTIDs, by the time of the last change, minus `failover_back_seconds`. Tables that cannot apply a change "
+            "twice then stop."
+        ),
     )
     failover_back_seconds: int = Field(
         60,
         ge=1,
         le=86_400,
-        description="With `failover: by_time`: Sluice reads changes again from this many seconds before the last change. "
-        "Must be larger than the difference between the servers' clocks, and than the time by which a "
-        "replica reorders commits.",
+        description=(
+            "With `failover: by_time`: Sluice reads the other source from this many seconds before the last change on. "
+            "Must be larger than the difference between the servers' clocks, and than the time by which a replica "
+            "reorders commits."
+        ),
     )
     archive: ArchiveLocation = Field(
         "",
-        description="Directory or object-store prefix with binlog files that the source has purged: plain, .gz or .tar.",
+        description=(
+            "Directory or object-store prefix with copies of binlog files that the source has purged. A copy may be "
+            "uncompressed, .gz or .tar."
+        ),
     )
     archive_fetch: ArchiveFetchConfig | None = Field(
         None,
@@ -180,21 +223,29 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         ),
     )
     retention_left_hours_min: float = Field(
-        12.0, ge=0, description="Warn if the source may purge the next needed binlog file within so many hours."
+        12.0,
+        ge=0,
+        description="Sluice warns if the source may purge, within so many hours, the binlog file that the destination needs next.",
     )
     retention_hours_min: float = Field(
         24.0,
         ge=0,
-        description="Warn if the source keeps its binlog for fewer hours than this, by its settings or as observed. Set "
-        "a lower value for a source that keeps its binlog for a shorter time on purpose. 0: no warning.",
+        description=(
+            "Sluice warns if the source keeps its binlog files for fewer hours than this, by the source's settings or as "
+            "observed. Set a lower value for a source that keeps its binlog files for a shorter time on purpose. 0: no "
+            "warning."
+        ),
     )
     include: str = Field(r".*\..*", description="Comma-separated regular expressions of `database.table` to capture.")
     exclude: str = Field(
         r"mysql\..*,sys\..*,information_schema\..*,performance_schema\..*",
         description="Comma-separated regular expressions of `database.table` to leave out. Overrides `include`.",
     )
-    column_include: str = Field("", description="`database.table:a/b,…` keeps only these columns.")
-    column_exclude: str = Field("", description="`database.table:a/b,…` leaves these columns out.")
+    column_include: str = Field(
+        "",
+        description="Columns to capture, as `database.table:a/b,…`. Of the named tables, only the named columns are captured.",
+    )
+    column_exclude: str = Field("", description="Columns to leave out, as `database.table:a/b,…`.")
     start: StartConfig = StartConfig()
     ring: RingConfig = RingConfig()
     store: StoreConfig = StoreConfig()
@@ -202,32 +253,43 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     schema_changes: SchemaChangesConfig = SchemaChangesConfig()
     cascades: Literal["apply", "stop", "ignore"] = Field(
         "apply",
-        description="What Sluice does if foreign keys change rows without row events. `apply`: Sluice makes the same "
-        "changes in the lake. `stop`: the table stops. `ignore`: Sluice does nothing, and the lake differs "
-        "from the source.",
+        description=(
+            "What Sluice does if foreign keys change rows of a child table without row events. `apply`: Sluice makes the "
+            "same changes in the lake. `stop`: the child table stops. `ignore`: Sluice does nothing, and the lake differs "
+            "from the source."
+        ),
     )
     equality: EqualityConfig = EqualityConfig()
     maintenance: MaintenanceConfig = MaintenanceConfig()
     merge: Literal["auto", "spark", "small"] = Field(
         "auto",
-        description="Which program merges. `auto`: small tables together in one Spark job, other tables by one MERGE "
-        "each. `spark`: one MERGE per table. `small`: the Spark job merges every table that it can, also "
-        "large ones.",
+        description=(
+            "How tables are merged. `auto`: small tables together in one Spark job (small merges), other tables by one "
+            "MERGE each. `spark`: every table by one MERGE. `small`: every table that allows it by a small merge, also "
+            "large tables."
+        ),
     )
     runs: Literal["batch", "drain"] = Field(
         "batch",
-        description="`batch`: one run per batch. `drain`: one run merges batch after batch, until a limit of `drain` ends it.",
+        description=(
+            "`batch`: each batch is merged by a run of its own. `drain`: one run merges batch after batch, until a limit "
+            "in `drain` ends the run."
+        ),
     )
     drain: DrainConfig = DrainConfig()
     snapshot: SnapshotPolicy = Field(
         "when_stopped",
-        description="When Sluice takes a snapshot of a table. `initial`: when the capture of the table begins, and where "
-        "the table would stop otherwise. `when_needed`: also after the position was lost. `when_stopped`: "
-        "only where the table would stop otherwise. `never`: only by command.",
+        description=(
+            "When Sluice takes a snapshot of a table by itself. `initial`: when the capture of the table begins, and when "
+            "the table stops in a state that a snapshot resolves. `when_needed`: as `initial`, and also after the "
+            "position was lost. `when_stopped`: only when the table stops in such a state. `never`: Sluice takes "
+            "snapshots only by command."
+        ),
     )
     snapshots: SnapshotConfig = SnapshotConfig()
     table_path: PathTemplate = Field(
-        "{database}/{table}", description="Path of a table in the lake, from {destination}, {database} and {table}."
+        "{database}/{table}",
+        description="Path of a table in the lake. May contain {destination}, {database} and {table}.",
     )
     handlers: tuple[HandlerConfig, ...] = Field(
         (),

@@ -27,16 +27,19 @@ class EngineConfig(Strict):
 
     kind: Literal["embedded", "remote"] = Field(
         "embedded",
-        description="`embedded`: engines run in Dagster's code server. `remote`: engines run in `sluice engine` "
-        "processes.",
+        description=(
+            "Where engines run. `embedded`: in Dagster's code server. `remote`: in `sluice engine` processes, which the "
+            "code server calls."
+        ),
     )
     address: str = Field(
-        "127.0.0.1:4267", description="`host:port` of each engine host, separated by commas, for `remote`."
+        "127.0.0.1:4267", description="With `remote`: `host:port` of each engine host, separated by commas."
     )
     listen: str = Field(
         "",
         description=(
-            "`host:port` on which an engine host listens, for `remote`. Default: the address of this host in `address`."
+            "With `remote`: `host:port` on which the engine process of this host listens. Required if `address` names "
+            "several hosts. Default: `address`."
         ),
     )
     token: SecretReference = Field(

@@ -40,12 +40,14 @@ class GroupConfig(StreamConfig):
         r".*\..*",
         description="Comma-separated regular expressions of `database.table`, among the tables that the members capture.",
     )
-    exclude: str = Field("", description="Comma-separated regular expressions of `database.table` that are left out.")
+    exclude: str = Field("", description="Comma-separated regular expressions of `database.table` to leave out.")
     wait_seconds: float | None = Field(
         None,
         ge=2,
-        description="Seconds to wait for a member that sends nothing. The group then continues without that member, and "
-        "the member's transactions arrive late. Empty: wait forever.",
+        description=(
+            "Seconds for which the group waits for a member that does not answer. Then the group continues without this "
+            "member, and sends the member's transactions late. Empty: the group waits without a limit."
+        ),
     )
 
     @model_validator(mode="before")

@@ -34,11 +34,16 @@ class ArchiveFetchConfig(Strict):
 
     command: tuple[str, ...] = Field(
         min_length=1,
-        description="Program and arguments. `{file}` in an argument stands for the name of the binlog file, `{path}` for "
-        "the path to which the program must write the uncompressed file. The program runs without a shell.",
+        description=(
+            "Program that fetches a binlog file, and its arguments. In an argument, `{file}` stands for the name of the "
+            "binlog file, and `{path}` for the path to which the program must write the uncompressed file. The program "
+            "runs without a shell."
+        ),
     )
     seconds_max: float = Field(
-        3600.0, gt=0, description="Seconds after which Sluice ends the program, to start it again later."
+        3600.0,
+        gt=0,
+        description="Seconds after which Sluice ends a program that has not ended. Sluice starts the program again later.",
     )
 
     @field_validator("command")
@@ -89,12 +94,18 @@ class CatalogConfig(Strict):
         "{database}",
         alias="schema",
         min_length=1,
-        description="Schema of a table. May contain `{destination}` and `{database}`. Created if it does not exist.",
+        description=(
+            "Schema of the catalog in which a table is registered. May contain `{destination}` and `{database}`. Sluice "
+            "creates the schema if it does not exist."
+        ),
     )
     table: str = Field(
         "{table}",
         min_length=1,
-        description="Name of a table in its schema. May contain `{destination}`, `{database}` and `{table}`.",
+        description=(
+            "Name under which a table is registered in its schema. May contain `{destination}`, `{database}` and "
+            "`{table}`."
+        ),
     )
 
     views: str | None = Field(

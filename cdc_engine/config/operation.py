@@ -63,8 +63,10 @@ class MaintenanceConfig(Strict):
 
     optimize: Annotated[str, AfterValidator(_often)] = Field(
         HOURLY,
-        description="Cron schedule in UTC for rewriting files of the Delta tables where the benefit is large enough. "
-        "`hourly`: once an hour, at a different minute for each destination. Empty: no schedule.",
+        description=(
+            "Cron schedule in UTC for rewriting the files of Delta tables that have many small files or many deleted "
+            "rows. `hourly`: once an hour, at a different minute for each destination. Empty: no schedule."
+        ),
     )
     vacuum: Cron = Field(
         "",
@@ -75,10 +77,16 @@ class MaintenanceConfig(Strict):
         168.0,
         ge=1,
         le=HOURS_MAX,
-        description="Hours for which time travel and consistent snapshots of the tables stay possible.",
+        description=(
+            "Hours for which the files of old table versions are kept, so that time travel and consistent snapshots of "
+            "the tables are possible."
+        ),
     )
     log_days: int = Field(
-        30, ge=1, le=36_500, description="Days for which a Delta table keeps its log, which `history` and `why` read."
+        30,
+        ge=1,
+        le=36_500,
+        description="Days for which a Delta table keeps its log. The commands `history` and `why` read this log.",
     )
 
     def optimize_at(self, hourly: str) -> str:
@@ -99,8 +107,10 @@ class DagsterConfig(Strict):
         24.0,
         ge=1,
         le=HOURS_MAX,
-        description="Hours for which runs and events are kept. The newest of each asset and the newest 50 runs of each job "
-        "are kept longer.",
+        description=(
+            "Hours for which Dagster's runs and events are kept. The newest events of each asset and the newest 50 runs "
+            "of each job are kept longer."
+        ),
     )
     keep_failures_hours: float = Field(
         168.0, ge=1, le=HOURS_MAX, description="Hours for which failed runs and their events are kept."
@@ -131,8 +141,8 @@ class AssetOfTable(AssetConfig):
         0.0,
         ge=0,
         description=(
-            "Dagster freshness policy of the tables: a table is overdue if nothing was merged into it for this "
-            "many minutes. 0: no policy."
+            "Dagster's freshness policy of the table's asset: the asset is overdue if no batch was merged into the table "
+            "for this many minutes. 0: no policy."
         ),
     )
 
@@ -141,11 +151,18 @@ class AssetsOfDestination(AssetConfig):
     """The Dagster settings of all assets of a destination."""
 
     lag_seconds_max: float = Field(
-        900.0, gt=0, description="The check `caught_up` fails if the lake is more seconds behind the source than this."
+        900.0,
+        gt=0,
+        description=(
+            "The check `caught_up` of the engine's asset fails if the lake is more than this many seconds behind the "
+            "source."
+        ),
     )
     table_assets_max: int = Field(
         500,
         ge=0,
-        description="Number of tables up to which each table is a separate asset in Dagster. If a destination has more, its tables "
-        "without an entry in `tables` share one asset per database.",
+        description=(
+            "Maximum number of tables for which each table has its own asset in Dagster. If a destination has more "
+            "tables, the tables without an entry in `tables` share one asset per database."
+        ),
     )

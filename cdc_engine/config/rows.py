@@ -19,9 +19,14 @@ class MaskConfig(Strict):
     removed: ClassVar[Mapping[str, str]] = moved_secret("salt")
 
     kind: Literal["hash", "truncate", "null"] = Field(
-        description="`hash`: a salted hash. `truncate`: the first `chars` characters. `null`: NULL."
+        description=(
+            "What replaces the column's values. `hash`: a salted hash of the value. `truncate`: the first `chars` "
+            "characters of the value. `null`: NULL."
+        )
     )
-    chars: int = Field(0, ge=0, description="Characters that `truncate` keeps; bytes for binary values.")
+    chars: int = Field(
+        0, ge=0, description="Number of characters that `truncate` keeps. For binary values, the number of bytes."
+    )
     salt: SecretReference = Field(
         MASK_SALT,
         min_length=1,
@@ -29,8 +34,10 @@ class MaskConfig(Strict):
     )
     if_missing: Literal["stop", "ignore"] = Field(
         "stop",
-        description="What happens if a table does not have the column. `stop`: the table stops, because values of a "
-        "renamed column would be visible. `ignore`: the mask has no effect.",
+        description=(
+            "What happens if the table does not have the column. `stop`: the table stops, because the column may have "
+            "been renamed, and its values would then be visible. `ignore`: the mask has no effect."
+        ),
     )
 
     @model_validator(mode="before")
@@ -60,7 +67,10 @@ class TransformConfig(Strict):
 
     function: str = Field(
         pattern=r"^[\w.]+:[\w.]+$|^[\w-]+$",
-        description="`module:function`, or the name of an entry point of the group `sluice.transforms`.",
+        description=(
+            "Python function that changes the rows: `module:function`, or the name of an entry point of the group "
+            "`sluice.transforms`."
+        ),
     )
     reads: tuple[str, ...] = Field(min_length=1, description="Columns that the function gets.")
     writes: tuple[str, ...] = Field(
@@ -71,7 +81,11 @@ class TransformConfig(Strict):
         ),
     )
     drops: bool = Field(
-        False, description="The function also returns the boolean column `_sluice_keep`: false drops the row."
+        False,
+        description=(
+            "Whether the function also returns the boolean column `_sluice_keep`. A row with `false` in this column does "
+            "not reach the lake."
+        ),
     )
     version: str = Field(
         "",

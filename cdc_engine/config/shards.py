@@ -55,11 +55,20 @@ class ShardsConfig(Strict):
     )
     into: str = Field(description="Path of the common Delta table in the lake, for example `shop/orders`.")
     column: str = Field(
-        SHARD_COLUMN, min_length=1, description="Column that holds the shard's name. It becomes part of the key."
+        SHARD_COLUMN,
+        min_length=1,
+        description="Column of the common Delta table that has the name of the row's shard. The column becomes part of the key.",
     )
-    name: str = Field("{database}.{table}", description="Name of a shard. Must differ for each source table.")
+    name: str = Field(
+        "{database}.{table}",
+        description=(
+            "Name of a shard, which must differ for each source table. May contain {destination}, {database}, {table}, "
+            "and {1}, {2}, … for the groups of the pattern."
+        ),
+    )
     options: TableConfig = Field(
-        TableConfig(), description="Settings of the common table, with the names of the settings under `tables`."
+        TableConfig(),
+        description="Settings of the common Delta table. They are the settings that a table has under `tables`.",
     )
 
     @model_validator(mode="after")

@@ -49,8 +49,10 @@ class SparkConfig(Strict):
 
     remote: str = Field(
         "sc://127.0.0.1:15002",
-        description="Address of the Spark Connect server that runs use. If this is the default, `sluice up` starts a "
-        "server. Write a token in the address as `;token=$NAME`.",
+        description=(
+            "Address of the Spark Connect server that runs use. With the default address, `sluice up` starts the server. "
+            "Write a token in the address as `;token=$NAME`."
+        ),
     )
     token: SecretReference = Field(
         "",
@@ -66,8 +68,11 @@ class SparkConfig(Strict):
     )
     sessions: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
         "auto",
-        description="How many tables are merged by MERGE at the same time. `auto`: one table for every two task slots of "
-        "Spark, at least 2 and at most 16. Each merge needs memory of Spark's driver.",
+        description=(
+            "How many tables of a batch are merged by MERGE at the same time, each in its own Spark session. `auto`: one "
+            "table for every two task slots of Spark, at least 2 and at most 16. Each of these MERGEs needs memory of "
+            "Spark's driver."
+        ),
     )
 
     @model_validator(mode="after")
@@ -109,9 +114,11 @@ class MetaConfig(Strict):
 
     kind: Literal["file", "memory", "sql", "zookeeper", "mixed", "period_mixed"] = Field(
         "file",
-        description="Where ledgers and leases are stored. `file`: in the destination's folder. `sql`, `zookeeper`: "
-        "shared by several hosts. `memory`: in the process, and lost with it. `mixed`, `period_mixed`: "
-        "files, with a copy of the cursor in ZooKeeper.",
+        description=(
+            "Where ledgers and leases are stored. `file`: in the destination's folder. `sql`, `zookeeper`: in a database "
+            "or in ZooKeeper, shared by several hosts. `memory`: in the engine's process, and lost when the process ends. "
+            "`mixed`, `period_mixed`: in files, with a copy of the cursor in ZooKeeper."
+        ),
     )
     url: DatabaseUrl = Field(
         "",
@@ -129,13 +136,17 @@ class MetaConfig(Strict):
     )
     password: SecretReference = Field(
         "",
-        description="Password of the user of `url` or of `user`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read "
-        "at each connect.",
+        description=(
+            "Password of the user in `url`, or of `user` at ZooKeeper, as `$NAME`, `{file: PATH}` or `{command: "
+            "[PROGRAM]}`. Read at each connect."
+        ),
     )
     sasl: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
         "",
-        description="SASL mechanism for ZooKeeper. Needs pure-sasl, for `GSSAPI` `pure-sasl[GSSAPI]`. Empty: the scheme "
-        "`digest` for `user`.",
+        description=(
+            "SASL mechanism for ZooKeeper. Needs the package pure-sasl, for `GSSAPI` `pure-sasl[GSSAPI]`. Empty: "
+            "ZooKeeper's scheme `digest` with `user` and `password`."
+        ),
     )
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings for ZooKeeper. `{}`: TLS with the system's certificate authorities."
@@ -144,12 +155,14 @@ class MetaConfig(Strict):
         30.0,
         ge=2,
         le=120,
-        description="Seconds without a sign of life after which a host loses its leases. A standby host then takes over.",
+        description="Seconds after which a host that does not renew its leases loses them. A standby host then takes over.",
     )
     address: str = Field(
         "",
-        description="`host:port` under which other hosts and clients reach this host. Default: the address of the "
-        "destination's `canal_server`, else the host name and `ports.code_server`.",
+        description=(
+            "`host:port` at which other hosts and Canal clients reach this host. Default: the address of the "
+            "destination's `canal_server`, otherwise the host name and `ports.code_server`."
+        ),
     )
 
     @model_validator(mode="after")
@@ -199,8 +212,11 @@ class SluiceConfig(Strict):
     )
     staging: TablePath = Field(
         "",
-        description="Directory for the destinations' files, which all engine hosts and runs must be able to reach; or an "
-        "object-store prefix, for staged batches only. Default: `engine` in `data_dir`.",
+        description=(
+            "Directory for the destinations' files, which all engine hosts and runs must reach under the same path. Or an "
+            "object-store prefix for staged batches, the rows of snapshots and prepared XA transactions. Default: "
+            "`engine` in `data_dir`."
+        ),
     )
     meta: MetaConfig = MetaConfig()
     lake: TableLocation = Field("data/lake", description="Directory or object-store prefix of the Delta tables.")
@@ -217,8 +233,10 @@ class SluiceConfig(Strict):
     )
     storage_options: StorageOptions = Field(
         {},
-        description="Options of the object store of `lake` and `staging`, with deltalake's names. Write secrets as "
-        "`$NAME`.",
+        description=(
+            "Options of the object store that has `lake` and `staging`, with the names that deltalake uses. Write secrets "
+            "as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
+        ),
     )
     destinations: dict[str, DestinationConfig] = Field({})
     groups: dict[str, GroupConfig] = Field({}, description="files of conf/destinations with members")

@@ -14,33 +14,37 @@ from sluice.cdc_engine.source.settings import Strict
 
 
 class SchemaChangesConfig(Strict):
-    """What the lake does when a table changes in the source: a policy for each kind of change.
-
-    `hold`: the table waits for `sluice schema approve`. `stop`: the table waits until the policy is another one and the
-    table is resumed.
+    """What the lake does when a table changes in the source: a policy for each kind of change. `hold`: the table stops until an operator
+    approves the change (`sluice schema approve`). `stop`: the table stops until conf/ has another policy and an operator resumes the table.
     """
 
     add: Literal["apply", "hold", "stop"] = Field("apply", description="ADD COLUMN.")
     drop: Literal["keep", "apply", "hold", "stop"] = Field(
-        "keep", description="DROP COLUMN. `keep`: the column stays and is NULL from then on."
+        "keep",
+        description=(
+            "DROP COLUMN. `keep`: the column and its values stay in the lake. Rows that are written afterwards have NULL "
+            "in the column. `apply`: the column is dropped in the lake (Delta column mapping)."
+        ),
     )
     rename: Literal["hold", "apply", "new_column", "stop"] = Field(
         "hold",
         description=(
-            "RENAME COLUMN. `apply`: the column is renamed in the lake (Delta column mapping). `new_column`: the "
-            "new name becomes a new column, and the old one stays."
+            "RENAME COLUMN. `apply`: the column is renamed in the lake (Delta column mapping). `new_column`: the lake "
+            "gets a new column with the new name, and the old column stays."
         ),
     )
     widen: Literal["apply", "rewrite", "hold", "stop"] = Field(
         "rewrite",
-        description="A change of a column to a type that can represent all old values. `rewrite`: Sluice rewrites the "
-        "column. `apply`: Delta type widening, which deltalake and Polars cannot read.",
+        description=(
+            "A change of a column to a type that can represent all old values. `rewrite`: Sluice rewrites the table with "
+            "the new type. `apply`: Delta type widening, which deltalake and Polars cannot read."
+        ),
     )
     convert: Literal["hold", "apply", "new_column", "stop"] = Field(
         "hold",
         description=(
-            "A change of a column to a type that cannot represent all old values. `apply`: Spark casts the "
-            "existing values."
+            "A change of a column to a type that cannot represent all old values. `apply`: Spark casts the existing "
+            "values in the lake. `new_column`: values of the new type go into a new column."
         ),
     )
     key: Literal["hold", "apply", "stop"] = Field("hold", description="A change of the columns of the primary key.")
@@ -48,7 +52,8 @@ class SchemaChangesConfig(Strict):
         "apply", description="TRUNCATE TABLE. `apply`: all rows in the lake are deleted."
     )
     drop_table: Literal["ignore", "apply", "hold", "stop"] = Field(
-        "ignore", description="DROP TABLE. `apply`: the rows are deleted."
+        "ignore",
+        description="DROP TABLE. `apply`: all rows in the lake are deleted. `ignore`: the rows in the lake stay.",
     )
     drop_partition: Literal["hold", "ignore", "stop"] = Field(
         "hold", description="DROP PARTITION and TRUNCATE PARTITION, which delete rows without row events."
@@ -60,7 +65,11 @@ class TableConfig(AssetOfTable, Strict):
 
     removed: ClassVar[Mapping[str, str]] = {"mirror": "use the setting current_state"}
     key: tuple[str, ...] = Field(
-        (), description="Key columns. Default: the primary key. A table without any key is kept as a change log."
+        (),
+        description=(
+            "Columns that identify a row. Default: the primary key. If a table has neither `key` nor a primary key, the "
+            "lake keeps it as a change log."
+        ),
     )
     deletes: Literal["hard", "soft"] = Field(
         "hard",
@@ -69,30 +78,37 @@ class TableConfig(AssetOfTable, Strict):
     deletion_vectors: bool = Field(
         True,
         description=(
-            "Whether merges write deletion vectors. `false`: merges rewrite whole files (copy-on-write), which "
-            "every Delta reader can read and which takes several times longer."
+            "Whether merges write deletion vectors. `false`: merges rewrite whole files (copy-on-write). Every Delta "
+            "reader can read such a table, but merges take several times longer."
         ),
     )
     merge: Literal["", "auto", "spark", "small"] = Field(
-        "", description="Which program merges the table. Default: the destination's `merge`."
+        "", description="How the table is merged. Default: the destination's `merge`."
     )
     path: TablePath = Field("", description="Path of the Delta table. Default: `table_path` of the destination.")
     partition_by: tuple[str, ...] = Field((), description="Partition columns. Used when the Delta table is created.")
     cluster_by: tuple[str, ...] = Field(
         (), description="Columns for Delta's liquid clustering. OPTIMIZE sorts rows by these columns."
     )
-    change_feed: bool = Field(False, description="Enables Delta's change data feed.")
-    current_state: bool = Field(True, description="`false`: no current-state table, only `change_log` or `history`.")
+    change_feed: bool = Field(False, description="Whether Sluice enables Delta's change data feed for the table.")
+    current_state: bool = Field(
+        True,
+        description="Whether the table has a current-state table in the lake. `false`: it has only its change log or history.",
+    )
     change_log: bool = Field(
-        False, description="Also writes a table `<path>__log` with every change: the row before and after the change."
+        False,
+        description="Whether Sluice also writes the change log `<path>__log`, with the row before and after each change.",
     )
     history: bool = Field(
-        False, description="Also writes a table `<path>__history` with every version of every row (SCD2)."
+        False,
+        description="Whether Sluice also writes the history `<path>__history`, with every version of every row (SCD2).",
     )
     zero_dates: Literal["null", "error", "text"] = Field(
         "null",
-        description="How dates such as 0000-00-00 are stored. `null`: as NULL. `error`: as `undecodable` defines for a "
-        "value that cannot be decoded. `text`: as text, and the column is a string.",
+        description=(
+            "How dates such as 0000-00-00 are stored. `null`: as NULL. `error`: such a date counts as a value that cannot "
+            "be decoded (`undecodable`). `text`: as text, and the column of the lake is a string."
+        ),
     )
     undecodable: Literal["stop", "quarantine"] = Field(
         "stop",
@@ -100,12 +116,15 @@ class TableConfig(AssetOfTable, Strict):
         "stores the value in the quarantine table, and the row gets NULL.",
     )
     charsets: dict[str, str] = Field(
-        {}, description="Column → the character set that its bytes really have, if the source declares another one."
+        {},
+        description=(
+            "Maps a column to the character set of its bytes, if the source declares another character set for the "
+            "column."
+        ),
     )
     rows: str = Field(
         "",
-        description="Condition of the rows that are captured, for example `country = 'DE' AND (amount > 100 OR note IS "
-        "NULL)`.",
+        description="Condition that selects the rows to capture, for example `country = 'DE' AND (amount > 100 OR note IS NULL)`.",
     )
     masks: dict[str, MaskConfig] = Field(
         {}, description="Column → `hash`, `null` or `truncate:4`. Applies to the lake and to all consumers."
@@ -113,9 +132,15 @@ class TableConfig(AssetOfTable, Strict):
     transform: TransformConfig | None = Field(
         None, description="Your own Python function that changes rows of the table before they reach the lake."
     )
-    cascades: Literal["", "apply", "stop", "ignore"] = Field("", description="Default: the destination's `cascades`.")
+    cascades: Literal["", "apply", "stop", "ignore"] = Field(
+        "",
+        description=(
+            "What Sluice does if foreign keys change rows of this table without row events. Default: the destination's "
+            "`cascades`."
+        ),
+    )
     snapshot: Literal["", "initial", "when_needed", "when_stopped", "never"] = Field(
-        "", description="Default: the destination's `snapshot`."
+        "", description="When Sluice takes a snapshot of this table by itself. Default: the destination's `snapshot`."
     )
     schema_changes: SchemaChangesConfig = Field(
         SchemaChangesConfig(), description="Policies that differ from the destination's `schema_changes`."

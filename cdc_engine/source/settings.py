@@ -138,9 +138,11 @@ class TlsFilesConfig(Strict):
 class TlsConfig(TlsFilesConfig):
     mode: Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] = Field(
         "PREFERRED",
-        description="As MySQL's `--ssl-mode`. `REQUIRED`: the connection must be encrypted. `VERIFY_CA`: also, `ca_file` "
-        "must have signed the server's certificate. `VERIFY_IDENTITY`: also, the certificate must be for "
-        "`host`.",
+        description=(
+            "As MySQL's `--ssl-mode`. `REQUIRED`: the connection must be encrypted. `VERIFY_CA`: in addition, an "
+            "authority in `ca_file` must have signed the server's certificate. `VERIFY_IDENTITY`: as `VERIFY_CA`, and the "
+            "certificate must be for `host`."
+        ),
     )
 
 
@@ -174,8 +176,8 @@ class SourceConfig(Strict):
 
     removed: ClassVar[Mapping[str, str]] = moved_secret("password")
 
-    host: str = Field("127.0.0.1", description="Host name or IP address.")
-    port: int = Field(3306, ge=1, le=65535, description="Port.")
+    host: str = Field("127.0.0.1", description="Host name or IP address of the server.")
+    port: int = Field(3306, ge=1, le=65535, description="Port of the server.")
     user: str = Field(description="User name on the server.")
     password: SecretReference = Field(
         "",
@@ -184,10 +186,14 @@ class SourceConfig(Strict):
     )
     auth: Literal["password", "aws-iam"] = Field(
         "password",
-        description="`aws-iam`: a token of AWS for each connection instead of a password. Needs boto3 (`pip install "
-        "'sluice[aws]'`) and `tls.mode` `VERIFY_CA` or `VERIFY_IDENTITY`.",
+        description=(
+            "How Sluice logs in. `aws-iam`: with a new token of AWS for each connection instead of a password. Needs "
+            "boto3 (`pip install 'sluice[aws]'`) and `tls.mode` `VERIFY_CA` or `VERIFY_IDENTITY`."
+        ),
     )
-    aws_region: str = Field("", description="Region of the token of `aws-iam`. Default: the region that boto3 finds.")
+    aws_region: str = Field(
+        "", description="AWS region of the server, for `auth: aws-iam`. Default: the region that boto3 finds."
+    )
     tls: TlsConfig = TlsConfig()
     ssh: SshConfig | None = Field(
         None,
@@ -234,12 +240,18 @@ FIRST_OFFSET = 4  # The offset of the first event in a binlog file, after a magi
 class StartConfig(Strict):
     """Where a destination without a cursor starts. If all fields are empty, it starts at the source's current position."""
 
-    file: str = Field("", description="Binlog file.")
+    file: str = Field("", description="Binlog file at which a destination without a cursor starts.")
     offset: int = Field(
-        4, ge=4, description="Offset in `file`. An offset inside a transaction means the beginning of that transaction."
+        4,
+        ge=4,
+        description="Offset in bytes in `file`. An offset inside a transaction means the beginning of that transaction.",
     )
-    gtid_set: str = Field("", description="Executed GTID set.")
-    earliest: bool = Field(False, description="Start at the oldest binlog file that the source has.")
+    gtid_set: str = Field(
+        "", description="Executed GTID set. The destination starts after the transactions of this set."
+    )
+    earliest: bool = Field(
+        False, description="Whether the destination starts at the oldest binlog file that the source has."
+    )
     time: TimeSetting = Field(
         "",
         description="ISO time with a time zone, or `-10m`: the destination starts before the first transaction that "
@@ -278,9 +290,19 @@ class HeartbeatConfig(Strict):
         "how many consecutive checks may fail"
     }
 
-    sql: str = Field("SELECT 1", min_length=1, description="Query that checks a source, over a separate connection.")
+    sql: str = Field(
+        "SELECT 1",
+        min_length=1,
+        description="Query by which the engine checks, over a separate connection, whether a source answers.",
+    )
     seconds: float = Field(3.0, gt=0, description="Seconds between two checks.")
     retries: int = Field(
-        3, ge=0, description="Consecutive checks that may fail. One more failure triggers the failover."
+        3, ge=0, description="Number of consecutive checks that may fail. The next failed check triggers the failover."
     )
-    switch: bool = Field(True, description="`false`: report the failure and wait for `sluice source switch`.")
+    switch: bool = Field(
+        True,
+        description=(
+            "Whether the engine itself switches to another source. `false`: the engine reports the failure and waits for "
+            "`sluice source switch`."
+        ),
+    )

@@ -24,26 +24,32 @@ class RemoteConfig(Strict):
     """
 
     kind: Literal["git", "archive"] = Field(
-        description="`git`: a repository. `archive`: a tar file (also compressed) or a zip file."
+        description="`git`: a git repository. `archive`: a tar file (also compressed) or a zip file."
     )
     url: SecretText = Field(
         min_length=1,
-        description="`https://…`, `file:///…`, and for git also `ssh://…`. `$NAME` if the URL has a secret.",
+        description=(
+            "URL of the repository or archive: `https://…`, `file:///…`, and for git also `ssh://…`. If the URL has a "
+            "secret, write `$NAME`."
+        ),
     )
     ref: str = Field(
         "HEAD", pattern=r"^\w[\w./-]*$", description="For git: branch or tag. `HEAD`: the repository's default branch."
     )
-    folder: str = Field("", description="Folder with sluice.yaml and destinations/. Empty: the top folder.")
-    poll_seconds: float = Field(60.0, ge=1.0, description="Interval between two checks for a newer revision.")
+    folder: str = Field(
+        "",
+        description="Folder of the repository or archive that has sluice.yaml and destinations/. Empty: the top folder.",
+    )
+    poll_seconds: float = Field(60.0, ge=1.0, description="Seconds between two checks for a newer revision.")
     user: str = Field(
         "",
         description=(
-            "User name that belongs to the token. Empty: the user name `git` for git; for an archive, the token "
-            "is sent as a bearer token."
+            "User name that is sent with the token. Empty: for git, the user name `git`; for an archive, the token is "
+            "sent without a user name, as a bearer token."
         ),
     )
     token: SecretReference = Field(
-        "", description="Token or password for https, as `$NAME`, `{file: …}` or `{command: […]}`."
+        "", description="Token or password for a URL with https, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
     )
     data_dir: LocalPath = Field(
         Path("data"),
