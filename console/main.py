@@ -68,7 +68,7 @@ def setup(
         ),
     ] = None,
     without_demo: Annotated[
-        bool, typer.Option("--without-demo", help="Leave out MySQL, which only the demo needs.")
+        bool, typer.Option("--without-demo", help="Do not download MySQL, which only the demo needs.")
     ] = False,
 ) -> None:
     """Download and unpack Java, the Delta jars and MySQL; compile the engine's kernels and archive Spark's classes."""
@@ -94,9 +94,11 @@ def run_tests(
     everything: Annotated[
         bool, typer.Option("--all", help="Run all checks, also those that are skipped if paths are given.")
     ] = False,
-    coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test executes; slower.")] = False,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Show which lines no test executes. The tests then take longer.")
+    ] = False,
 ) -> None:
-    """Check formatting, lint and types, and run the tests. With paths: run these tests only. Other arguments go to pytest."""
+    """Check formatting, lint and types, and run the tests. With paths: run only the tests there. Other arguments are passed to pytest."""
     if not checkout():
         raise SetupError(NEEDS_CHECKOUT)
     from sluice.console.quality import CheckChoice, run_quality  # noqa: PLC0415
@@ -386,13 +388,23 @@ def demo(  # noqa: PLR0917  one argument an option
         bool,
         typer.Option(
             "--once",
-            help="Run without interaction: write traffic, wait until it is merged, compare with MySQL, exit.",
+            help=(
+                "Run without interaction: change rows for some time, wait until the changes are merged, compare the lake with "
+                "MySQL, and exit."
+            ),
         ),
     ] = False,
-    seconds: Annotated[int, typer.Option(min=1, help="Seconds of traffic with --once.")] = 60,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary of --once to this file.")] = None,
+    seconds: Annotated[int, typer.Option(min=1, help="With --once: seconds for which the demo changes rows.")] = 60,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="With --once: write the summary to this file, as JSON.")
+    ] = None,
     rate: Annotated[float, typer.Option(min=0.1, help="Transactions per second that the demo writes.")] = 20.0,
-    port_base: Annotated[int, typer.Option(min=0, max=65000, help="First of four ports; 0: the default ports.")] = 0,
+    port_base: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65000, help="First of the four consecutive ports that the demo uses. 0: the default ports."
+        ),
+    ] = 0,
     folder: Annotated[Path | None, typer.Option("--dir", help="Directory of the demo's data.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the data of an earlier demo first.")] = False,
     visits: Annotated[

@@ -16,7 +16,10 @@ def bench_engine(
     server: Annotated[str, typer.Option(help="A database server of `sluice setup`, such as mysql-9.")] = "mysql-8.0.31",
     tls: Annotated[bool, typer.Option(help="Connect with TLS.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option("--set", help="oltp, bulk, varied or wide. Default: all. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set", help="Set of changes to read: oltp, bulk, varied or wide. Default: all sets. Repeatable."
+        ),
     ] = None,
     json_file: BenchJson = None,
 ) -> None:
@@ -30,7 +33,7 @@ def bench_engine(
 
 @bench_app.command("types")
 def bench_types(
-    only: Annotated[list[str] | None, typer.Option("--type", help="Only this type. Repeatable.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--type", help="Measure only this type. Repeatable.")] = None,
     json_file: BenchJson = None,
 ) -> None:
     """Stage rows of each column type, one table per type; about 10 minutes."""
@@ -50,12 +53,14 @@ def bench_merge(json_file: BenchJson = None) -> None:
 @bench_app.command("growth")
 def bench_growth(
     rows_max: Annotated[
-        int, typer.Option(min=1000, help="Rows of the largest table. The smallest has a hundredth.")
+        int, typer.Option(min=1000, help="Rows of the largest table. The smallest table has a hundredth of them.")
     ] = 100_000_000,
-    merges: Annotated[int, typer.Option(min=20, help="Merges into one table.")] = 500,
+    merges: Annotated[int, typer.Option(min=20, help="Number of merges into one table.")] = 500,
     json_file: BenchJson = None,
 ) -> None:
-    """Merge a batch into larger and larger tables, after hundreds of merges, and in a cold Spark; about 30 minutes."""
+    """Merge a batch into larger and larger tables, into a table after hundreds of merges, and directly after Spark's start; about 30
+    minutes.
+    """
     from benchmarks.growth import run  # noqa: PLC0415
 
     run(json_file, rows_max=rows_max, merges=merges)
@@ -63,8 +68,8 @@ def bench_growth(
 
 @bench_app.command("scaling")
 def bench_scaling(json_file: BenchJson = None) -> None:
-    """Merge on a standalone Spark cluster whose one, two and four executors have cores of their own, if the machine has so many; about 10
-    minutes.
+    """Merge on a standalone Spark cluster with one, two and four executors, each on a core of its own, if the machine has enough cores;
+    about 10 minutes.
     """
     from benchmarks.scaling import run  # noqa: PLC0415
 
@@ -76,7 +81,9 @@ def bench_tables(
     tables: Annotated[int, typer.Option(min=10, help="Number of tables.")] = 3_000,
     json_file: BenchJson = None,
 ) -> None:
-    """Start with thousands of tables, take their snapshots, change and alter a few and all of them; about 30 minutes."""
+    """Start a destination with thousands of tables, take their snapshots, and change and alter first a few and then all of the tables;
+    about 30 minutes.
+    """
     from benchmarks.many_tables.tables import run  # noqa: PLC0415
 
     run(json_file, tables=tables)
@@ -87,7 +94,7 @@ def bench_destinations(
     count: Annotated[list[int] | None, typer.Option(min=1, help="Number of destinations. Repeatable.")] = None,
     json_file: BenchJson = None,
 ) -> None:
-    """Start 1, 20 and 100 destinations, let them idle, change one and all of them; about 20 minutes."""
+    """Measure 1, 20 and 100 destinations: their start, idle time, and changes in one and in all of them; about 20 minutes."""
     from benchmarks.many_tables.destinations import run  # noqa: PLC0415
 
     run(json_file, counts=count or (1, 20, 100))
@@ -98,10 +105,15 @@ def bench_wide(
     tables: Annotated[int, typer.Option(min=1, help="Number of tables.")] = 200,
     changes: Annotated[int, typer.Option(min=2, help="Changes of each table in one batch.")] = 5,
     whole: Annotated[bool, typer.Option(help="Also measure the whole pipeline.")] = True,
-    way: Annotated[list[str] | None, typer.Option(help="spark, small or loop. Default: all. Repeatable.")] = None,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How to merge: spark (MERGE), small (small merges) or loop (a bare loop). Default: all. Repeatable."
+        ),
+    ] = None,
     json_file: BenchJson = None,
 ) -> None:
-    """Merge a few changes of many tables by each method and by a bare loop, then by the whole pipeline; about 30 minutes."""
+    """Merge a few changes of many tables by small merges, by MERGEs and by a bare loop, then by the whole pipeline; about 30 minutes."""
     from benchmarks.wide import WAYS, run  # noqa: PLC0415
 
     run(json_file, tables=tables, changes=changes, whole=whole, ways=way or WAYS)
@@ -119,7 +131,7 @@ def bench_snapshot(
 
 @bench_app.command("e2e")
 def bench_e2e(json_file: BenchJson = None) -> None:
-    """Process a backlog, then steady loads, by the whole pipeline; about 10 minutes."""
+    """Measure the whole pipeline with a backlog and with steady loads; about 10 minutes."""
     from benchmarks.e2e import run  # noqa: PLC0415
 
     run(json_file)
@@ -130,7 +142,7 @@ def bench_start(
     tables: Annotated[int, typer.Option(min=1, help="Number of new tables with a snapshot.")] = 200,
     json_file: BenchJson = None,
 ) -> None:
-    """Measure `sluice up` until waiting changes and the snapshots of new tables are visible; about 5 minutes."""
+    """Measure the time from `sluice up` until waiting changes and the snapshots of new tables are visible; about 5 minutes."""
     from benchmarks.start import run  # noqa: PLC0415
 
     run(json_file, tables=tables)
@@ -138,7 +150,9 @@ def bench_start(
 
 @bench_app.command("idle")
 def bench_idle(
-    seconds: Annotated[float, typer.Option(min=10, help="How long nothing happens.")] = 120,
+    seconds: Annotated[
+        float, typer.Option(min=10, help="Seconds of the measurement, in which no change occurs.")
+    ] = 120,
     json_file: BenchJson = None,
 ) -> None:
     """Measure the CPU time and memory of each process while nothing changes; about 5 minutes."""
@@ -149,9 +163,9 @@ def bench_idle(
 
 @bench_app.command("protocol")
 def bench_protocol(
-    transactions: Annotated[int, typer.Option(min=100, help="Transactions of one row each.")] = 60_000,
-    bulk: Annotated[int, typer.Option(min=100, help="Rows of bulk statements.")] = 300_000,
-    runs: Annotated[int, typer.Option(min=1, help="Runs per server and data set.")] = 3,
+    transactions: Annotated[int, typer.Option(min=100, help="Number of transactions of one row each.")] = 60_000,
+    bulk: Annotated[int, typer.Option(min=100, help="Number of rows that bulk statements change.")] = 300_000,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs per server and set of changes.")] = 3,
     json_file: BenchJson = None,
 ) -> None:
     """Read one binlog with Canal's Java client from Canal 1.1.7 and from Sluice; about 10 minutes."""
@@ -169,7 +183,9 @@ def bench_soak(
     ] = 0,
     json_file: BenchJson = None,
 ) -> None:
-    """Run the pipeline under traffic while source, ZooKeeper, engine and Spark fail one by one. Exit code 1 unless the tables are equal."""
+    """Run the pipeline under traffic while source, ZooKeeper, engine and Spark fail one after the other. Exit code 1 unless the lake equals
+    the source at the end.
+    """
     from benchmarks.soak.soak import Length, run  # noqa: PLC0415
 
     length = Length(seconds=minutes * 60, between_seconds=every * 60, calm_seconds=calm * 60)
@@ -178,12 +194,14 @@ def bench_soak(
 
 @bench_app.command("years")
 def bench_years(
-    days: Annotated[int, typer.Option(min=100, help="Days that pass.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same days.")] = 1,
-    answers: Annotated[int, typer.Option(min=1, help="Answers of operators that are kept.")] = 500,
+    days: Annotated[int, typer.Option(min=100, help="Number of simulated days.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of the random events. The same seed gives the same days.")] = 1,
+    answers: Annotated[int, typer.Option(min=1, help="Number of operators' answers that the destination keeps.")] = 500,
     json_file: BenchJson = None,
 ) -> None:
-    """Let years of statements, snapshots and approvals pass in one destination. Exit code 1 if its files or its memory have no limit."""
+    """Simulate years of DDL statements, snapshots and approvals in one destination. Exit code 1 if the destination's files or memory grow
+    without a limit.
+    """
     from benchmarks.soak.years import run  # noqa: PLC0415
 
     raise typer.Exit(1 if run(json_file, days=days, seed=seed, answers_kept=answers) else 0)
@@ -191,10 +209,10 @@ def bench_years(
 
 @bench_app.command("fuzz")
 def bench_fuzz(
-    seconds: Annotated[int, typer.Option(min=1, help="Seconds of all runs together.")] = 600,
-    seed: Annotated[int, typer.Option(help="The same seed damages the same bytes.")] = 1,
+    seconds: Annotated[int, typer.Option(min=1, help="Total seconds of all runs.")] = 600,
+    seed: Annotated[int, typer.Option(help="Seed of the damage. The same seed damages the same bytes.")] = 1,
 ) -> None:
-    """Read damaged binlogs in separate processes. Exit code 1 if one crashes, hangs, leaks memory or fails without a named error."""
+    """Read damaged binlogs in separate processes. Exit code 1 if a process crashes, hangs, leaks memory or fails without a named error."""
     from benchmarks.fuzzing.fuzz import run  # noqa: PLC0415
 
     raise typer.Exit(1 if run(seconds, seed) else 0)
@@ -206,7 +224,9 @@ def bench_histories(
     count: Annotated[int, typer.Option(min=1, help="Number of histories.")] = 10_000,
     json_file: BenchJson = None,
 ) -> None:
-    """Simulate histories of failovers, crashes and mistakes by seed. Exit code 1 if one breaks a promise; it is shortened and shown."""
+    """Simulate histories of failovers, crashes and mistakes, each defined by a number. Exit code 1 if a history breaks a promise. The
+    command then shortens and prints this history.
+    """
     from benchmarks.histories.judging.bench import run  # noqa: PLC0415
 
     raise typer.Exit(1 if run(seed, count, json_file) else 0)
@@ -214,12 +234,20 @@ def bench_histories(
 
 @bench_app.command("compare")
 def bench_compare(
-    file: Annotated[Path, typer.Argument(help="The JSON of a benchmark, named as in benchmarks/results.", exists=True)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON file of a benchmark, with the same name as its record in benchmarks/results.", exists=True
+        ),
+    ],
     record: Annotated[
-        Path | None, typer.Option(help="The record to compare with. Default: benchmarks/results.", exists=True)
+        Path | None,
+        typer.Option(
+            help="The record to compare with. Default: the file of the same name in benchmarks/results.", exists=True
+        ),
     ] = None,
 ) -> None:
-    """Name the figures of a benchmark that are worse than its record by more than 10 %. Exit code 1 if there are any."""
+    """Print the figures of a benchmark that are more than 10 % worse than in its record. Exit code 1 if there are such figures."""
     from benchmarks.regressions import RESULTS, run  # noqa: PLC0415
 
     if record is None and not (RESULTS / file.name).is_file():

@@ -26,15 +26,16 @@ def catch_up(
             "--until",
             metavar="TIME|GTID",
             help=(
-                "Exit once the lake has every change before this time (ISO with a zone, or -10m), or these "
-                "GTIDs. The lake may then also have later changes."
+                "Exit when the lake has every change before this time (ISO with a zone, or -10m), or the transactions of this "
+                "GTID set. The lake may then also have later changes."
             ),
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Merge everything up to the source's current end, then exit. If nothing runs, starts what is needed and stops it again, for cron
-    and CI. Exit code 1 if a table has stopped, or if the end is not reached.
+    """Merge all changes up to the current end of the source's binlog, then exit. If Sluice does not run, the command starts the engines,
+    Spark and Dagster's daemon, and stops them at its end, for cron and CI. Exit code 1 if a table has stopped, or if the end is not
+    reached.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.acts.catch_up import catch_up as act  # noqa: PLC0415

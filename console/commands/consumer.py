@@ -21,7 +21,7 @@ def consumer_forget(
     client_id: Annotated[int, typer.Argument(metavar="ID", help="Number of the consumer, as `status` shows it.")],
     yes: YesOption = False,
 ) -> None:
-    """Delete the cursor of a client or broker. If it connects again, it starts at the oldest change in the window."""
+    """Delete the cursor of a client or broker. If this client or broker connects again, it starts at the oldest change in the window."""
     from sluice.cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415
     from sluice.cdc_engine.config import load_config  # noqa: PLC0415
     from sluice.console.source.query import engine_dir  # noqa: PLC0415

@@ -39,7 +39,7 @@ WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to w
 
 @instance_app.command("list")
 def instance_list(as_json: JsonOption = False) -> None:
-    """Show every engine: its state, whether an operator stopped it, which process runs it, and what is wrong with its file."""
+    """Show every engine: its state, whether an operator stopped it, which process runs it, and errors in its file in conf/."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
     from sluice.console.acts.instance import listed, render  # noqa: PLC0415

@@ -34,13 +34,17 @@ def lake_show(destination: DestinationArgument, as_json: JsonOption = False) -> 
 @lake_app.command("accept")
 def lake_accept(
     destination: DestinationArgument,
-    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    table: Annotated[
+        str, typer.Argument(metavar="DATABASE.TABLE", help="A captured table, by its name in the source.")
+    ],
     as_it_is: Annotated[
-        bool, typer.Option("--as-it-is", help="Do not re-snapshot the table. Missing rows stay missing.")
+        bool, typer.Option("--as-it-is", help="Do not re-snapshot the table. Rows that it lacks stay missing.")
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Take over a Delta table that runs refuse (missing, restored, replaced or another owner's), report what it lacks, re-snapshot it."""
+    """Take over a Delta table that runs refuse (missing, restored, replaced, or of another owner), report which changes it lacks, and
+    re-snapshot it.
+    """
     from sluice.console.lake.accept import Acceptance, accept  # noqa: PLC0415
 
     def say(sentence: str) -> None:
@@ -53,13 +57,15 @@ def lake_accept(
 @lake_app.command("swap")
 def lake_swap(  # noqa: PLR0917  one argument an option
     destination: DestinationArgument,
-    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    table: Annotated[
+        str, typer.Argument(metavar="DATABASE.TABLE", help="A captured table, by its name in the source.")
+    ],
     rebuilt: Annotated[
         str,
         typer.Option(
             "--with",
             metavar="DATABASE.TABLE",
-            help="The past state that `sluice backfill --into` built from the table.",
+            help="The rebuilt table, which `sluice backfill --into` made from the table.",
         ),
     ],
     only_plan: Annotated[
@@ -68,7 +74,9 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace a table's rows with the rows of a rebuilt table. Exit code 1 if refused, for example if the rebuilt table lacks changes."""
+    """Replace a table's rows with the rows of a rebuilt table. Exit code 1 if the command refuses this, for example because the rebuilt
+    table lacks changes.
+    """
     from sluice.console.lake import swap as act  # noqa: PLC0415
     from sluice.orchestration.run.rows.swap import SwapRequest  # noqa: PLC0415
 
@@ -114,7 +122,7 @@ quarantine_app = typer.Typer(
     help="Values that could not be decoded: list these values, or write them into the lake.",
     no_args_is_help=True,
 )
-TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", help="Only this table.")]
+TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", help="Only values of this table.")]
 
 
 @quarantine_app.command("list")
@@ -128,7 +136,9 @@ def quarantine_list(destination: DestinationArgument, table: TableOption = "", a
 
 @quarantine_app.command("replay")
 def quarantine_replay(destination: DestinationArgument, table: TableOption = "", as_json: JsonOption = False) -> None:
-    """Decode quarantined values again with the current conf/, and write them to their rows. Exit code 1 if some cannot be decoded."""
+    """Decode quarantined values again with the current conf/, and write the decoded values to their rows. Exit code 1 if a value cannot be
+    decoded.
+    """
     from sluice.console.lake.quarantine import render_replayed, replay  # noqa: PLC0415
 
     results = replay(config_now(), destination, table)

@@ -16,14 +16,19 @@ def maintain(  # noqa: PLR0917  one argument an option
     tables: Annotated[
         str,
         typer.Option(
-            "--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all tables of the destination in the lake."
+            "--tables",
+            metavar="DATABASE.TABLE,…",
+            help="Only these tables. Default: all tables of the destination in the lake.",
         ),
     ] = "",
     optimize: Annotated[
-        bool, typer.Option("--optimize", help="Rewrite files now, even if the benefit is small.")
+        bool,
+        typer.Option(
+            "--optimize", help="Rewrite files of all tables, also of tables with few small files and few deleted rows."
+        ),
     ] = False,
     vacuum: Annotated[
-        bool, typer.Option("--vacuum", help="Delete files that no version within the retention needs.")
+        bool, typer.Option("--vacuum", help="Delete files that only table versions older than the retention need.")
     ] = False,
     retention_hours: Annotated[
         float | None,
@@ -33,7 +38,9 @@ def maintain(  # noqa: PLR0917  one argument an option
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Maintain the Delta tables of a destination, between its merges. Without options: rewrite files if the benefit is large enough."""
+    """Rewrite and delete files of a destination's Delta tables, between its merges. Without options: rewrite the files of tables with many
+    small files or many deleted rows.
+    """
     from sluice.console.lake.operation import ports_of_command  # noqa: PLC0415
     from sluice.console.source.query import require_destination  # noqa: PLC0415
     from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance  # noqa: PLC0415

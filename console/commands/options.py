@@ -20,7 +20,7 @@ AnyDestinationArgument = Annotated[str, typer.Argument(help="Name of a destinati
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 TablesOption = Annotated[
-    str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
+    str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Only these tables. Default: all captured tables.")
 ]
 SettleOption = Annotated[
     float,

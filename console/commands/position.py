@@ -22,7 +22,7 @@ position_app = typer.Typer(name="position", help="Show or set the position of a 
 
 @position_app.command("show")
 def position_show(destination: AnyDestinationArgument = "", as_json: JsonOption = False) -> None:
-    """Show the acked position of one destination, or of all."""
+    """Show the position up to which the changes of a destination, or of all destinations, are acked."""
     from sluice.console.acts.position import render_positions, saved_positions  # noqa: PLC0415
 
     positions = saved_positions(config_now(), destination)
@@ -42,17 +42,26 @@ def position_set(  # noqa: PLR0917  one argument an option
             ),
         ),
     ] = "",
-    gtid: Annotated[str, typer.Option("--gtid", metavar="SET", help="Executed GTID set.")] = "",
-    latest: Annotated[bool, typer.Option("--latest", help="The current end of the source's binlog.")] = False,
+    gtid: Annotated[
+        str,
+        typer.Option("--gtid", metavar="SET", help="Executed GTID set: continue after the transactions of this set."),
+    ] = "",
+    latest: Annotated[
+        bool, typer.Option("--latest", help="Continue at the current end of the source's binlog.")
+    ] = False,
     earliest: Annotated[
-        bool, typer.Option("--earliest", help="The beginning of the oldest binlog file that the source has.")
+        bool,
+        typer.Option("--earliest", help="Continue at the beginning of the oldest binlog file that the source has."),
     ] = False,
     moment: Annotated[
         str,
         typer.Option(
             "--time",
             metavar="TIME",
-            help="ISO time with a zone, or -10m: start at the first change that committed at this time or later.",
+            help=(
+                "ISO time with a zone, or -10m (ten minutes ago): start at the first change that committed at this time or "
+                "later."
+            ),
         ),
     ] = "",
     yes: YesOption = False,

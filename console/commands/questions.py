@@ -22,7 +22,9 @@ from sluice.console.commands.options import (
 
 
 def sql(
-    question: Annotated[str, typer.Argument(metavar="SQL", help='For example "SELECT count(*) FROM shop.orders".')],
+    question: Annotated[
+        str, typer.Argument(metavar="SQL", help='The query, for example "SELECT count(*) FROM shop.orders".')
+    ],
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a program instead of a table.")] = False,
     demo_lake: Annotated[
@@ -82,15 +84,25 @@ def _progress(sentence: str) -> None:
 
 
 DestinationOption = Annotated[
-    str, typer.Option("--destination", help="Required if several destinations capture the table.")
+    str,
+    typer.Option("--destination", help="Name of the destination. Required if several destinations capture the table."),
 ]
 
 
 def history(
-    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    table: Annotated[
+        str, typer.Argument(metavar="DATABASE.TABLE", help="A captured table, by its name in the source.")
+    ],
     at: Annotated[
         str,
-        typer.Option("--at", metavar="WORD", help="Only the batch of this version, FILE:OFFSET, GTID or time (UTC)."),
+        typer.Option(
+            "--at",
+            metavar="WORD",
+            help=(
+                "Show only the batch of this Delta version, or the batch that contains this binlog position (FILE:OFFSET), "
+                "GTID or time (UTC)."
+            ),
+        ),
     ] = "",
     destination: DestinationOption = "",
     as_json: JsonOption = False,
@@ -105,14 +117,16 @@ def history(
 
 
 def why(
-    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    table: Annotated[
+        str, typer.Argument(metavar="DATABASE.TABLE", help="A captured table, by its name in the source.")
+    ],
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="Key of the row, such as 5. For two key columns: 7,a or id=7,name=a.")
     ],
     destination: DestinationOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show every version of the lake that changed a row, with values, time, batch and run, the newest first."""
+    """Show every version of a Delta table in which a row changed, with the row's values, time, batch and run, the newest first."""
     from sluice.console.lake import history as lake  # noqa: PLC0415
     from sluice.console.lake import life  # noqa: PLC0415
 

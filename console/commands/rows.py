@@ -27,21 +27,34 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
         typer.Option(
             "--from",
             metavar="TIME",
-            help="ISO time with a zone, or -10m: start at the first change that committed at this time or later.",
+            help=(
+                "ISO time with a zone, or -10m (ten minutes ago): start at the first change that committed at this time or "
+                "later."
+            ),
         ),
     ] = "",
     until: Annotated[
-        str, typer.Option("--to", metavar="TIME", help="Only changes that committed before this time. Default: now.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="TIME",
+            help="End of the interval: only changes that committed before this time. Default: now.",
+        ),
     ] = "",
     run: Annotated[
-        str, typer.Option("--run", metavar="ID", help="Instead of times: the changes that this Dagster run merged.")
+        str,
+        typer.Option(
+            "--run",
+            metavar="ID",
+            help="Instead of --from and --to: the changes that the Dagster run with this ID merged.",
+        ),
     ] = "",
     gtids: Annotated[
         str,
         typer.Option(
             "--gtids",
             metavar="SET",
-            help="Instead of times: exactly the transactions of a GTID set; of MariaDB, a list of GTIDs.",
+            help="Instead of --from and --to: exactly the transactions of this GTID set. For MariaDB: of this list of GTIDs.",
         ),
     ] = "",
     tables: TablesOption = "",
@@ -61,7 +74,7 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
         typer.Option(
             "--archive",
             metavar="LOCATION",
-            help="Read the binlog files of this folder or object-store prefix alone, without the source.",
+            help="Read only the binlog files in this folder or object-store prefix, and do not connect to the source.",
         ),
     ] = "",
     schemas: Annotated[
@@ -69,7 +82,10 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
         typer.Option(
             "--schemas",
             metavar="FILE",
-            help="With --archive: a dump of `mysqldump --no-data`, or a saved schema.jsonl. Default: the destination's schema history.",
+            help=(
+                "With --archive: file with the tables' schemas, a dump of `mysqldump --no-data` or a saved schema.jsonl. "
+                "Default: the destination's schema history."
+            ),
         ),
     ] = "",
     only_plan: Annotated[

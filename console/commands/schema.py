@@ -10,13 +10,17 @@ import typer
 from sluice.console.commands.options import AnyDestinationArgument, DestinationArgument, JsonOption, config_now, screen
 
 schema_app = typer.Typer(name="schema", help="Show tables, and decide on pending schema changes.", no_args_is_help=True)
-TableArgument = Annotated[str, typer.Argument(metavar="DATABASE.TABLE")]
+TableArgument = Annotated[
+    str, typer.Argument(metavar="DATABASE.TABLE", help="A captured table, by its name in the source.")
+]
 PositionOption = Annotated[
     str,
     typer.Option(
         "--position",
-        help="The position of the statement or stop about which you decide (from `schema held --json`). If the "
-        "table is now at another statement or stop, nothing changes.",
+        help=(
+            "Position of the DDL statement or stop about which you decide, as `schema held --json` prints it. If the "
+            "table now waits at another statement or stop, the command changes nothing."
+        ),
     ),
 ]
 

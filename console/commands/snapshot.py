@@ -22,7 +22,7 @@ from sluice.console.commands.options import (
 snapshot_app = typer.Typer(
     name="snapshot", help="Read the existing rows of tables into the lake.", no_args_is_help=True
 )
-Name = Annotated[str, typer.Argument(help="database.table")]
+Name = Annotated[str, typer.Argument(help="The source table, as database.table.")]
 
 
 @snapshot_app.command("start")
@@ -39,7 +39,9 @@ def start(
         bool, typer.Option("--follow", help="Wait for the end of the snapshots and show the progress.")
     ] = False,
 ) -> None:
-    """Snapshot tables while the stream continues. A table that stopped is re-snapshotted and continues."""
+    """Read all rows of tables from the source and publish them in the lake, while the stream continues. A stopped table continues
+    afterwards.
+    """
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from sluice.console.acts import snapshot  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415

@@ -75,7 +75,7 @@ def commands_page() -> str:
     for words, command in _leaves(root, ()):
         parts.append(f"## `sluice {' '.join(words)}`\n")
         parts.append(f"{_one_line(command.help)}\n")
-        rows = [_parameter_row(each) for each in command.params]
+        rows = [_parameter_row(each) for each in command.params if not getattr(each, "hidden", False)]
         if rows:
             parts.append("\n".join(["| argument or option | default | meaning |", "|---|---|---|", *rows]) + "\n")
     return "\n".join(parts)
