@@ -199,8 +199,8 @@ def bench_years(
     answers: Annotated[int, typer.Option(min=1, help="Number of operators' answers that the destination keeps.")] = 500,
     json_file: BenchJson = None,
 ) -> None:
-    """Simulate years of DDL statements, snapshots and approvals in one destination. Exit code 1 if the destination's files or memory increase
-    without a limit.
+    """Simulate years of DDL statements, snapshots and approvals in one destination. Exit code 1 if the destination's files or memory
+    increase without a limit.
     """
     from benchmarks.soak.years import run  # noqa: PLC0415
 
