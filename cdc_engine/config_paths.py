@@ -83,7 +83,7 @@ def archive_location(word: str, root: Path | None) -> str:
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:
     """Checks the options of an object store, and returns them unchanged. Raises ValueError if an option contains a secret instead of a
-    reference to the secret, if deltalake does not know an option, or if the path of an account's file is relative.
+    reference to the secret, if deltalake does not know an option, or if the path of a service account's file is relative.
     """
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:

@@ -49,7 +49,8 @@ class Column:
 
     - `type_code`: MYSQL_TYPE_* of the table map, but for ENUM and SET their own type instead of STRING.
     - `metadata`: the table map's metadata of the column as one integer (fraction digits, length, precision << 8 | scale, …).
-    - `charset`: MySQL's name ("utf8mb4", "binary", …) for character, ENUM and SET columns, otherwise empty. `labels`: for ENUM and SET.
+    - `charset`: MySQL's name ("utf8mb4", "binary", …) for character, ENUM and SET columns, otherwise empty. `labels`: the labels of an ENUM
+      or SET column.
     - `mysql_type`: the declared type ("int unsigned") if the schema history knows it, otherwise a derived one.
     - `default`: what a row gets if its INSERT omits the column, as the server prints it, with bytes in hexadecimal. (None,) is NULL. () is
       unknown, or not a constant.
@@ -103,12 +104,13 @@ class TableChangeKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A change of a table by a statement, in stream order with the row events. `order_key` is that of the end of the statement's event.
+    """A change of a table by a statement, in stream order with the row events. `order_key` is the order key of the end of the statement's
+    event.
 
-    - `schema`: the table's schema afterwards. For STOPPED, the schema with which consumers read it, or None.
-    - `alterations`: for SCHEMA, the changes that the lake's table must make, in order, without those that a policy ignores.
-    - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default).
-      Added columns without an entry are NULL there.
+    - `schema`: the table's schema afterwards. For STOPPED, the schema with which consumers read the table, or None.
+    - `alterations`: for SCHEMA, the changes that the Delta table must get, in order, without the changes that a policy ignores.
+    - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default). An
+      added column without an entry is NULL in existing rows.
     - `renamed_from`: for SCHEMA, the "database.table" whose rows, as the lake has them immediately before `order_key`, become the rows of
       this table. Empty if the table keeps its own rows.
     """
@@ -172,7 +174,9 @@ NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedStatement:
-    """A statement in the binlog that changes no rows. `offset` and `length` are those of its event. `seconds` are since 1970."""
+    """A statement in the binlog that changes no rows. `offset` and `length` say where the statement's event is in the block's buffer, in
+    bytes. `seconds` is the event's time in seconds since 1970.
+    """
 
     text: str
     database: str
@@ -255,7 +259,7 @@ class Block:
 
     @property
     def byte_count(self) -> int:
-        """The bytes of its row events, which the ring counts."""
+        """The number of bytes of the block's row events. The limits of the ring count these bytes."""
         return int(self.event_length.sum() + self.query_length.sum())
 
     @property
@@ -269,7 +273,9 @@ class Block:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether it must be a batch of its own: it renames tables, so rows before and after it belong to different lake tables."""
+        """Whether the block must be a batch of its own, because its statement renames tables: rows before and after the statement belong to
+        different lake tables.
+        """
         return any(change.renamed_from for change in self.changes)
 
 
@@ -325,7 +331,8 @@ class ClientIdentity:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
     """What the ledger has about a consumer other than the lake: its filter, and the position up to which it has acked. Later batches are
-    handed out again after a restart. `identity` distinguishes this consumer from earlier ones with its number; empty until needed.
+    handed out again after a restart. `identity` distinguishes this consumer from earlier consumers with the same client id. It is empty
+    until it is needed.
     """
 
     client_id: int
@@ -340,7 +347,8 @@ class OutstandingBatch:
     one delivery. `delivery` never repeats, over restarts and rollbacks. A batch that is delivered again keeps `batch_id` and `path`.
 
     - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
-    - `appendable`: changes may still be appended, which changes `end` and `path`. Both become final when a run takes the batch.
+    - `appendable`: changes may still be appended, which changes `end` and `path`. When a run takes the batch, `end` and `path` become
+      final.
     - `first_end`: the order key of the end when the batch was staged first. This key distinguishes two deliveries with the same numbers,
       which occur if an operator restores an older ledger.
     """
@@ -360,7 +368,7 @@ class OutstandingBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
-    """A table that has stopped until an operator resumes it. `position` is that of the first change that was not applied."""
+    """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied."""
 
     database: str
     table: str
@@ -470,12 +478,14 @@ class LedgerLocation:
         return "/".join(part for part in parts if part) if self.staging else ""
 
     def sibling_url(self, what: str) -> str:
-        """Returns the URL of the destination's data `what`, beside its batches in the store. Returns "" if the data is local."""
+        """Returns the URL of other data of the destination, for example its prepared transactions. The data has the name `what`, next to
+        the staged batches in the object store. Returns "" if the data is local.
+        """
         return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
     @property
     def is_shared(self) -> bool:
-        """Whether other hosts can reach its records."""
+        """Whether other hosts can reach the destination's ledger, leases and run records."""
         return self.kind in {"sql", "zookeeper"}
 
     @property

@@ -4,18 +4,14 @@
     ├── ConfigurationError          the configuration or the source is not set up as Sluice needs it
     │   ├── ConfFilesError          everything that is wrong in the files of conf/, reported at once
     │   ├── SourceCheckError        everything that is wrong with the source, reported at once
-    │   ├── ReplicaClashError       another replica has our server id
+    │   ├── ReplicaClashError       another replica has the engine's server id
     │   ├── AccessDeniedError       the source refuses the account or its password; tried again, because an operator may change the password
-    │   └── SecretUnavailableError  a secret cannot be read where conf/ says it is; tried again, because the secret may be replaced at this
-    moment
+    │   └── SecretUnavailableError  a secret cannot be read where conf/ says it is; tried again, because the secret may just be replaced
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
     │   ├── FilesRenumberedError    the numbers of binlog files decreased during a stream; the next connection finds out why
-    │   └── StandbyBehindError      a source that took over lacks transactions that were read from the previous source; the engine waits for
-    them
-    ├── TableChangedError           a table got another schema while a snapshot reads its rows: divide it into chunks again with the current
-    schema
-    │   └── CascadeUnseenError      foreign keys changed rows during a snapshot, and the binlog does not contain the changes: read the rows
-    again
+    │   └── StandbyBehindError      a source that took over lacks transactions that the engine has read; the engine waits for the source
+    ├── TableChangedError           a table got another schema while a snapshot reads its rows: the table is divided into chunks again
+    │   └── CascadeUnseenError      foreign keys changed rows during a snapshot, and the binlog lacks the changes: the rows are read again
     ├── LedgerLostError             the ledger is gone, though the destination ran before: the state LEDGER_LOST
     ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
     ├── BinlogFormatError           bytes that violate MySQL's format, with file and offset
@@ -28,13 +24,13 @@
     ├── EngineStoppedError          an operator stopped the engine, or moved it to another host
     ├── ActRefusedError             an operator's request is not possible in the current state
     ├── MetaError                   a stored record, such as the ledger, cannot be read or written
-    │   ├── NotContinuousError      a batch does not begin where the last batch ends: read again from the end of the last batch
+    │   ├── NotContinuousError      a batch does not begin where the last batch ends: the stream is read again from that end
     │   ├── NotSharedError          data that several hosts share could not be uploaded or downloaded: Sluice tries again
     │   └── StaleWriteError         another writer changed the record first: this write changed nothing
     ├── StagingError                a batch could not be written: disk full, not permitted
     │   └── StoreFullError          events could not be stored: disk full, not permitted
     ├── StoreDamagedError           stored events that cannot be read back
-    ├── StoreUnfitError             the stored events do not fit the ledger's cursor, and the source no longer has the events that do
+    ├── StoreUnfitError             the stored events do not continue at the ledger's cursor, and the source lacks the events after it
     ├── HandlerError                an installed handler failed: each tick calls it again; the batches wait
     ├── PublishError                a broker did not accept a message: it is sent again
     └── CanalServiceError           a call of get, ack or rollback that is not allowed

@@ -1,5 +1,5 @@
-"""Computes with executed GTIDs: `GtidSet` is MySQL's set of intervals, and `MariadbPosition` is MariaDB's GTID position. Both classes have
-the same interface. Their values are immutable: every operation returns a new value.
+"""Computes with executed GTIDs: `GtidSet` is MySQL's set of intervals, and `MariadbPosition` is MariaDB's GTID position. The two classes
+have the same methods. Objects of both classes are immutable: every operation returns a new object.
 
 Text forms: https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html and https://mariadb.com/kb/en/gtid/.
 """
@@ -32,11 +32,11 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
 class SetText(NamedTuple):
-    """The text of a GTID set, divided at the number of the newest transaction. To get the text of the set after one of the next
-    transactions, only this number has to be replaced.
+    """The text of a GTID set, divided at the number of the newest transaction. While transactions follow each other without a gap, only
+    this number changes in the text.
 
     `before` and `after` are the texts before and after the interval that ends with the number, for numbers up to `last`. `first` is the
-    start of this interval. It is 0 if the text has a number instead of an interval, and -1 if `before` is the whole text.
+    start of this interval. `first` is 0 if the text has a number instead of an interval, and -1 if `before` is the whole text.
     """
 
     before: str

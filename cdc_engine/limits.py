@@ -71,7 +71,7 @@ START_SECONDS_MAX = 180.0  # How long an engine may take to connect and to compi
 # How long a tick of the engine sensor waits for a batch, or for the end of the batch's run. Dagster starts a tick every 5 s.
 TICK_SECONDS_MAX = 4.2
 # A tick that finds nothing to do keeps looking for this long in total. Like TICK_SECONDS_MAX, this time ends shortly before one of
-# Dagster's evaluations, which are 5 s apart. It is shorter than the 60 s that Dagster allows a tick.
+# Dagster's evaluations, which are 5 s apart. This time is shorter than the 60 s that Dagster allows a tick.
 IDLE_TICK_SECONDS_MAX = 24.2
 SENSORS = 2  # Each destination has this many: one for its engine, and one for its snapshots.
 SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num_workers in conf/dagster.yaml).

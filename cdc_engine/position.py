@@ -62,7 +62,8 @@ class Position:
       events overflows.
     - `file`: the name of the binlog file. Empty if the server finds the position by the GTID set. A position without a file orders before
       all positions with a file in its epoch.
-    - `file_created`: when the file was created, in seconds since 1970, or 0 if unknown. It distinguishes two files with the same name.
+    - `file_created`: when the file was created, in seconds since 1970, or 0 if unknown. The creation time distinguishes two files with the
+      same name.
     - `gtid_set`: the executed set at the position, as the server prints it. Empty if the server has no GTIDs.
     - `time_us`: the commit time in µs since 1970, or 0 if unknown.
     """

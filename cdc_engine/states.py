@@ -58,7 +58,7 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
     EngineState.RUNNING: _REPORTED,
     EngineState.RECONNECTING: _REPORTED - {EngineState.RUNNING},
     **dict.fromkeys(ENDED, frozenset({EngineState.STARTING, EngineState.STOPPED, EngineState.LEASE_LOST})),
-    EngineState.LEASE_LOST: frozenset(),  # Another engine takes its place.
+    EngineState.LEASE_LOST: frozenset(),  # Another engine object replaces an engine that lost its lease.
     EngineState.STANDBY: frozenset({EngineState.STARTING}),
     EngineState.STALE: frozenset({EngineState.RUNNING, EngineState.STOPPED}),
 }

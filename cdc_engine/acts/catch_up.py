@@ -66,7 +66,7 @@ class Progress:
     """How far the engine and the lake of a destination have come.
 
     - `state`, `reason`: from the engine's status, or empty if the engine has not written a status recently. An engine on another host
-      writes no status on this host. It counts as RUNNING as long as it holds the lease.
+      writes no status on this host. Such an engine counts as RUNNING as long as it holds the lease.
     - `cursor`: the position up to which everything is acked.
     - `ticked`: whether the engine had a tick since the wait began. A tick may re-snapshot stopped tables.
     - `snapshots`: the open snapshots. `stopped`: the names of stopped tables.

@@ -30,7 +30,8 @@ class SetPosition:
     - `confirm(question)`: asks the operator. If it returns False, nothing is changed.
     - `query_source`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog.
     - `reachable`: returns the facts with the binlog files that the source has purged and an archive has.
-    - `forget_history`: removes the schema history, which is only valid for the old stream. Its argument is the token of the lease.
+    - `forget_history`: removes the schema history, which is only valid for the old stream. The function's argument is the token of the
+      lease.
     - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if the lake has no tables of the destination.
       `take_over`: makes the ledger with the given id the owner of these tables.
     """

@@ -181,7 +181,7 @@ class KafkaPublisher:
     def close(self) -> None:
         """Closes the connection, and discards messages that were not sent."""
         end = time.monotonic() + 1.0
-        with contextlib.suppress(KafkaException):  # After a fatal error, these calls raise it again.
+        with contextlib.suppress(KafkaException):  # After a fatal error, these calls raise the same error again.
             self.producer.purge()
             while len(self.producer) and time.monotonic() < end:
                 self.producer.poll(LOOK_SECONDS)
@@ -330,7 +330,7 @@ class CommittedOffsets:
 
     def __init__(self, settings: Mapping[str, str], name: str) -> None:
         self._where, self._group_id = f"Kafka at {settings['bootstrap.servers']}", group_of(name)
-        # This log level hides warnings: the consumer that is made here gets options that only a producer uses.
+        # Hides librdkafka's warnings that this consumer gets options that only a producer uses.
         self._settings = {**settings, "group.id": self._group_id, "log_level": "3"}
         del self._settings["transactional.id"]
         consumer = Consumer(self._settings)
@@ -356,8 +356,8 @@ class CommittedOffsets:
                 ) from None
 
     def _answer(self, admin: AdminClient, given_up: Callable[[], bool]) -> CommittedOffset:
-        # The group is described first: librdkafka 2.16 ends the process with SIGSEGV if the offsets are listed while the coordinator of the
-        # group is not available yet, and returns an error if the group is described then.
+        # The group is described first, which returns an error while the coordinator of the group is not available. Without this call,
+        # librdkafka 2.16 would end the process with SIGSEGV if the offsets are listed at such a time.
         described = admin.describe_consumer_groups([self._group_id], request_timeout=CALL_SECONDS_MAX)
         _result(described[self._group_id], given_up)
         group = ConsumerGroupTopicPartitions(self._group_id)

@@ -31,8 +31,7 @@ class Message:
     """A message for a broker.
 
     - `partition`: the number of the topic's partition, from 0 on. A broker without partitions ignores it.
-    - `origin`: sent in the message's headers, if the broker has headers. The origin of a message of several events is that of the last
-      event.
+    - `origin`: sent in the message's headers, if the broker has headers. A message of several events has the origin of the last event.
     - `key`: the row's key, for brokers whose messages have keys, or empty.
     """
 
@@ -75,8 +74,8 @@ class CommittingPublisher(Publisher, Protocol):
 
 
 class MemoryBroker:
-    """A broker in memory, for tests. It keeps messages by topic and partition. `topics` has each topic's number of partitions. If `topics`
-    is None, every topic exists.
+    """A broker in memory, for tests. The broker stores messages by topic and partition. `topics` has each topic's number of partitions. If
+    `topics` is None, every topic exists.
 
     `refuses` is called with each message. If it returns a text, the broker refuses the message for this reason. If `stalls` is set, the
     broker does not confirm messages.

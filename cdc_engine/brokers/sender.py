@@ -62,7 +62,7 @@ class RoundResult(enum.Enum):
 class BrokerSender(Generic[ContentT]):
     """Sends the batches of one consumer to a broker.
 
-    - `service`: returns the consumer's service. It may return another service after a restart of the consumer.
+    - `service`: returns the consumer's service, which may be another object after a restart of the consumer.
     - `make`: makes the messages of a batch from the batch's content and id.
     - `open_publisher`: connects to the broker. Raises PublishError or ConfigurationError if it cannot connect.
     - `may_send`: returns whether this host may still send. Called within a batch too. Returns False if another host runs the destination

@@ -384,8 +384,8 @@ def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[st
 class TableWriter(NamedTuple):
     """A source table that writes to a Delta path. `table` is (destination, "database.table").
 
-    `shard` is the name of the shard, and `column` the column of the Delta table that contains this name. Both are empty if the source table
-    is not a shard. `settings` are those that must be equal for all shards of a Delta table.
+    `shard` is the name of the shard, and `column` the column of the Delta table that contains this name. `shard` and `column` are empty if
+    the source table is not a shard. `settings` are the settings that must be equal for all shards of a Delta table.
     """
 
     table: tuple[str, str]

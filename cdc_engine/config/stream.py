@@ -12,7 +12,7 @@ from sluice.cdc_engine.source.settings import Strict
 
 
 class StreamConfig(Strict):
-    """A stream with consumers. Its name is that of its file."""
+    """A destination or a group, as a stream with consumers. The stream has the name of its file in conf/destinations."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
     canal_server: CanalServerConfig = CanalServerConfig()

@@ -21,9 +21,10 @@ class CatalogEntry(NamedTuple):
     """The record of one name in the catalog. The name belongs to the Delta table at `path` of the source table `of` ("database.table"), or
     to a view of this Delta table.
 
-    The other fields are set only for a view. `over` is the name of the table that the view reads. `shape` and `comments` are digests of the
-    columns and comments with which the view was created. `shape` is empty if the columns have changed since then. Digests are stored
-    instead of the columns and comments, because those of all tables could exceed the megabyte that a record may have in ZooKeeper.
+    The fields `over`, `shape` and `comments` are set only for a view. `over` is the name of the table that the view reads. `shape` and
+    `comments` are digests of the columns and comments with which the view was created. `shape` is empty if the columns have changed since
+    then. Digests are stored instead of the columns and comments, because the columns and comments of all tables could exceed the megabyte
+    that a record may have in ZooKeeper.
     """
 
     of: str

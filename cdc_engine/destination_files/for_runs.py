@@ -1,5 +1,5 @@
-"""Gives runs access to two files of the engine's folder: the list of tables, and the source in use. Runs may be on hosts that do not have
-this folder. They get copies from the object store of the staged batches.
+"""Gives runs access to two files of the engine's folder: the list of tables, and the source in use. Runs on hosts that do not have this
+folder get copies from the object store of the staged batches.
 
 The engine uploads a file whenever it writes the file, and a run downloads the files that it reads. If there is an object store, runs on the
 engine's host use the copies too.

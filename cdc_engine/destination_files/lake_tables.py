@@ -151,7 +151,7 @@ class LakeTables:
 
     def _divide(self) -> None:
         """Divides the entries of the record that an earlier version of Sluice stored among the other records, and then removes it. Until it
-        is removed, readers read only this record. So a crash in between loses nothing.
+        is removed, readers read only this record. So a crash before the removal loses nothing.
         """
         if not self._undivided:
             return

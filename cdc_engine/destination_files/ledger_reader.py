@@ -15,9 +15,9 @@ __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
 def head_of_line(location: Location) -> OutstandingBatch | None:
-    """Returns the oldest batch in flight, which is the only batch that may be merged now, or None if no batch is in flight. Directly before
-    a run writes, it compares epoch, end and delivery number of its own batch with the result. They differ if the run's batch was rolled
-    back in the meantime.
+    """Returns the oldest batch in flight, which is the only batch that may be merged now, or None if no batch is in flight. A run calls
+    this function directly before it writes, and compares the epoch, the end and the delivery number of its own batch with the result. The
+    values differ if the run's batch was rolled back in the meantime.
 
     Raises RunLockLostError if this process took the run lock and has lost it, and MetaError if the ledger cannot be read.
     """

@@ -4,10 +4,10 @@ console check it.
 Delta on a local disk does not protect a table against two writers. So a run must wait as long as the process of another run still exists,
 even if Dagster has given up that run.
 
-A run with `runs: drain` holds the drain lock as long as it takes batches. It holds the run lock only while it merges, so that publications
-and backfills can run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`). A draining run that
-sees this lock lets the waiting process go first. If the ledger is shared, the three locks are stored with the ledger, and are valid on all
-hosts.
+A run with `runs: drain` holds the drain lock as long as it takes batches. A draining run holds the run lock only while it merges, so that
+publications and backfills can run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`). A draining
+run that sees this lock lets the waiting process go first. If the ledger is shared, the three locks are stored with the ledger, and are
+valid on all hosts.
 """
 
 from __future__ import annotations

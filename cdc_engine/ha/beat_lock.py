@@ -2,7 +2,7 @@
 of the record at short intervals, by compare-and-set.
 
 A process that wants the lock watches the record. If the record's version does not change for `seconds`, the length of a session, the
-process considers the holder dead and replaces the record. It measures this time by its own clock: clocks of two machines are never
+process considers the holder dead and replaces the record. The process measures this time by its own clock: clocks of two machines are never
 compared. If two processes replace the record at the same time, the store refuses one of the two writes. A holder that cannot write new
 versions gives up the lock well before the session ends.
 """

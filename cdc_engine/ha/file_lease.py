@@ -39,8 +39,8 @@ class FileLease:
         self.token = 0
 
     def try_acquire(self) -> bool:
-        """Takes the lease if no living process holds it, without waiting. Returns whether this process holds the lease. If so, `token` is
-        higher than the tokens of all earlier holders.
+        """Takes the lease if no living process holds it, without waiting. Returns whether this process holds the lease. The `token` of a
+        new holder is higher than the tokens of all earlier holders.
         """
         if self.token and self._lock.held:
             return True

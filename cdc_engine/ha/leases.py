@@ -46,8 +46,8 @@ class Lock(Protocol):
         """Whether this object holds the lock and no other process can have taken it."""
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free, without waiting. Returns whether this object holds it, also if it did before. Raises MetaError if
-        the store does not answer.
+        """Takes the lock if it is free, without waiting. Returns whether this object holds the lock, also if it held the lock before the
+        call. Raises MetaError if the store does not answer.
         """
 
     def confirm(self) -> bool:

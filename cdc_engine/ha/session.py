@@ -1,8 +1,8 @@
 """Decides for how long the holder of a shared lock may assume that it still holds the lock. This time ends some seconds before another
 process can take the lock.
 
-The clock counts the time since the machine's boot. It is never set, and it continues while a process is suspended or the machine sleeps.
-Clocks of two machines are never compared.
+The clock counts the time since the machine's boot. Nobody can set this clock, and the clock continues while a process is suspended or the
+machine sleeps. Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LeaseSession:
             self._confirmed_at = requested_at
 
     def end(self) -> None:
-        """Records that the lock is lost or released. The answer to a query that was sent before does not undo this."""
+        """Records that the lock is lost or released. A later answer to a query that was sent before this call does not change that."""
         with self._lock:
             self._confirmed_at = None
 

@@ -112,7 +112,7 @@ class Calls:
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def call_due(self, line: LedgerExtract) -> None:
-        """Calls the handlers if the recorded call is due. Does not call a handler again whose call has returned. Raises HandlerError if a
+        """Calls the handlers if the recorded call is due. Does not repeat calls of handlers that have returned. Raises HandlerError if a
         handler fails.
         """
         with self._lock:

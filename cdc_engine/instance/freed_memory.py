@@ -15,8 +15,8 @@ from typing import Any
 from sluice.cdc_engine.limits import MEBIBYTE
 
 LOOK_SECONDS = 5.0
-# Fewer free bytes than this stay in the process. The kernel clears each page that a process uses again after it was returned, which takes
-# 10 ms for this many bytes.
+# If malloc has fewer free bytes than this, they stay in the process. If the process uses a returned page again, the kernel must clear the
+# page, which takes 10 ms for this many bytes.
 FREED_BYTES_MAX = 64 * MEBIBYTE
 
 

@@ -33,8 +33,9 @@ class Vitals:
     merge the batch, with the error message of the newest run. `unmoved_seconds` is for how long the cursor has not moved while changes
     waited.
 
-    The other fields are sentences that other parts wrote: `stream` by the source watch, `retention` about the source's binlog, `heartbeat`
-    by the failover, `serving` about what prevents Canal clients from connecting, and `lake` about the Delta tables.
+    The fields `stream`, `retention`, `heartbeat`, `serving` and `lake` are sentences that other parts wrote: `stream` by the source watch,
+    `retention` about the source's binlog, `heartbeat` by the failover, `serving` about what prevents Canal clients from connecting, and
+    `lake` about the Delta tables.
     """
 
     destination: str

@@ -1,8 +1,8 @@
 """Stores an operator's orders for an engine in records of its destination: to stay stopped, or to do something once.
 
 `sluice instance` and a job in Dagster's UI write the orders, and processes that run engines read them. The order in `stopped.json` (stay
-stopped) remains until an operator starts the engine. It survives restarts, and is valid for every host that shares the ledger or the
-folder. The process that executes the order in `requested.json` (do something once) removes it.
+stopped) remains until an operator starts the engine. This order survives restarts, and is valid for every host that shares the ledger or
+the folder. The process that executes the order in `requested.json` (do something once) removes it.
 """
 
 from __future__ import annotations

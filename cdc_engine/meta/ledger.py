@@ -16,8 +16,8 @@ backward. Batches are acked in the order in which they were handed out. Each bat
 
 When the run of a staged batch has failed, some of the batch's tables may be merged and others not. The batch is merged again from the same
 files (`redeliver`), so the source need not have its changes any more. If the files are missing, the batch's changes are read from the
-source again. They get the same order keys only within the batch's epoch. So `given_up` records the batch's end, and no new epoch begins
-until the changes are acked.
+source again. These changes get the same order keys as before only within the batch's epoch. So `given_up` records the batch's end, and no
+new epoch begins until the changes are acked.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _not_fenced() -> None:
 class StoredLedger:
     """A `MetaManager` that stores the ledger in a record store. Reads the record once, and later only writes it. `token` is the token of
     the lease. `fence` is called before each write, and raises an error if this process has lost the lease (`ports.Lease.check`). `also`
-    returns values for other programs. They are stored together with the ledger, in one step.
+    returns values for other programs, which are stored together with the ledger, in one step.
     """
 
     def __init__(

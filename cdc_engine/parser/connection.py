@@ -45,8 +45,8 @@ GATHER_BYTES = 2 << 20  # `receive_into` returns at once when it has received th
 # Numbers of the server's errors for SQL that its version does not support, for example an unknown table, variable or procedure.
 NOT_UNDERSTOOD = frozenset({1064, 1146, 1193, 1289, 1305})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
-# ER_MASTER_FATAL_ERROR_READING_BINLOG. Its causes: the requested binlog is purged, belongs to another server or is unreadable, or another
-# replica has our server id.
+# The server's error ER_MASTER_FATAL_ERROR_READING_BINLOG. The causes: the requested binlog is purged, belongs to another server or is
+# unreadable, or another replica has the engine's server id.
 DUMP_REFUSED = 1236
 DISPLACED_SENTENCES = ("same server_uuid/server_id", "same server_id")
 POSITION_SENTENCES = (

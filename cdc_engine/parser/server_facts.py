@@ -58,8 +58,8 @@ class ServerFacts:
 
     - `server_uuid`: "mariadb-<server id>" on MariaDB, which has no uuid.
     - `file`, `offset`: the current end of the binlog. `logs`: all binlog files, oldest first.
-    - `executed`: the executed set at the end of the binlog. `purged`: the executed set before the first file. Both are empty on a server
-      without GTIDs.
+    - `executed`: the executed set at the end of the binlog. `purged`: the executed set before the first file. `executed` and `purged` are
+      empty on a server without GTIDs.
     - `variables`: global variables, by name in lower case.
     - `logged_databases`, `unlogged_databases`: binlog_do_db and binlog_ignore_db, separated by commas.
     - `replicates_unlogged`: the server is a replica, and does not write the changes that it replicates to its binlog.

@@ -41,11 +41,11 @@ def check_source(
     captured: Callable[[str, str], bool] = lambda _database, _table: False,
 ) -> list[str]:
     """Returns warnings about a server, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if another
-    replica uses our server id.
+    replica uses the engine's server id.
 
-    `captured` tells whether a table (database, table) is captured. `displaced` tells whether the server ended our last dump because a
-    replica with our identity connected. We then do not connect again, because our dump and the dump of that replica would end each other in
-    turn.
+    `captured` tells whether a table (database, table) is captured. `displaced` tells whether the server ended the engine's last dump
+    because a replica with the same identity connected. In this case, the engine must not connect again, because the dumps of the engine and
+    of that replica would end each other in turn.
     """
     problems = [
         *_setting_problems(facts),
@@ -211,11 +211,11 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
 
 
 def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:
-    """Raises ReplicaClashError if another replica has our server id. With the same id, the server would end our dump whenever the other
-    replica connects, and its dump whenever we connect.
+    """Raises ReplicaClashError if another replica has the engine's server id. With the same id, the server would end the engine's dump
+    whenever the other replica connects, and the other replica's dump whenever the engine connects.
 
-    A replica that also has our uuid is our own earlier dump, or the dump of the host that ran this engine before. Our new dump replaces
-    that dump, so this is not a clash.
+    A replica that also has the engine's uuid is an earlier dump of this engine, or the dump of the host that ran this engine before. The
+    new dump replaces that dump, so this is not a clash.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(
@@ -244,8 +244,8 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
 
 
 def unlogged_cluster_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence if the server is a node of a Galera cluster whose binlog lacks the changes of other nodes, otherwise "". Such a
-    node is not refused, because its binlog has all changes if clients write only to this node.
+    """Returns a sentence if the server is a node of a Galera cluster whose binlog lacks the changes of other nodes, otherwise "". The
+    sentence is a warning and no refusal, because the binlog of the node has all changes if clients write only to this node.
     """
     provider, member = facts.variables.get("wsrep_provider", ""), facts.variables.get("wsrep_on", "")
     if provider.lower() in {"", "none"} or member.upper() not in {"ON", "1"} or logs_replicated(facts.variables):

@@ -33,8 +33,8 @@ class ServedDestination:
     """A started destination: its store, its ledger, and its locks. get and rollback hold the lock `taking`; ack and rollback hold the lock
     `settling`. So an ack never waits for a get.
 
-    - `rewind`: empties the store, and restarts the parser and the store at a position. It is called if a rollback needs changes that the
-      store no longer has, or if the store is not at the ledger's position.
+    - `rewind`: empties the store, and restarts the parser and the store at a position. `rewind` is called if a rollback needs changes that
+      the store no longer has, or if the store is not at the ledger's position.
     - `owed`: True if a call of `rewind` failed and must be repeated.
     - `was_elsewhere`: True if the store was not at the ledger's position at the last get.
     - `filter_changed`: called with the filter of a client that subscribes.
@@ -243,8 +243,8 @@ class CanalService:
                 destination.store.ack(ledger.cursor)
 
     def rollback(self, client: ClientIdentity, batch_id: int | None = None, delivery: int | None = None) -> None:
-        """Rolls back all batches in flight. Their changes are handed out again under new ids, perhaps in batches of other sizes. Waits for
-        a get that is in progress.
+        """Rolls back all batches in flight. The changes of these batches are handed out again under new ids, perhaps in batches of other
+        sizes. Waits for a get that is in progress.
 
         If `batch_id` (and `delivery`) is given, it must be the first batch in flight. Otherwise raises BatchNotFoundError or
         BatchNotFirstError. If the store does not have the changes, for example after a restart, `rewind` restarts the reading at the

@@ -4,9 +4,9 @@ runs of the snapshot job change it.
 While a snapshot is open, the changes of its table are *buffered*: a merge run links the staged files of these changes into the snapshot's
 folder and does not merge them. At the same time, a snapshot run reads the existing rows chunk by chunk. In the end, one commit makes the
 lake table from the rows and the buffered changes. A key with buffered changes gets the row after the key's last change. Every other key
-gets its row as it was read.
-This is correct at whatever moment a row changes: changes before the first buffered change were visible when the first chunk was read, and
-all later changes are buffered. The deletion of a row during the reading is a buffered change too, so the row cannot reappear.
+gets its row as it was read. The result is correct at whatever moment a row changes: changes before the first buffered change were visible
+when the first chunk was read, and all later changes are buffered. The deletion of a row during the reading is a buffered change too, so the
+row cannot reappear.
 
     WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: the table was truncated or altered, its chunks are read again
        ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open

@@ -56,8 +56,8 @@ class SnapshotRecords:
     def all(self) -> tuple[SnapshotRecord, ...]:
         """Returns the newest snapshot of each table that ever had a snapshot, sorted by name. Raises MetaError if a record cannot be read.
 
-        Ignores a record whose file name belongs to another table, for example an operator's copy. Such a record would appear as a second
-        snapshot of the table, which no transition could end.
+        Ignores a record whose file name belongs to another table, for example an operator's copy. A copy would appear as a second snapshot
+        of the table, which no transition could end.
         """
         stored = self._records.read_all(f"{FOLDER}/")
         known = _known.get(self._location)

@@ -13,7 +13,7 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
 
-# How many seconds a LOCK TABLES waits for active writers. This is the server's minimum, because new writers wait too while LOCK TABLES
+# How many seconds a LOCK TABLES waits for active writers. The value is the server's minimum, because new writers wait too while LOCK TABLES
 # waits.
 LOCK_TRY_SECONDS = 1
 LOCK_WAIT_TIMEOUT = "(error 1205)"

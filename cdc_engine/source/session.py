@@ -1,6 +1,6 @@
 """Opens a session on the source: a connection of PyMySQL with additional commands and TLS. Translates the server's errors to Sluice's.
-`parser.connection` reads the binlog over a session, and `snapshot.reader` selects rows. Both read large amounts of data directly from the
-session's socket.
+`parser.connection` reads the binlog over a session, and `snapshot.reader` selects rows. These two modules read large amounts of data
+directly from the session's socket.
 """
 
 from __future__ import annotations

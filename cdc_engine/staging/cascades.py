@@ -7,8 +7,8 @@ Called by `staging`. The run computes the changes (spark_jobs/cascades/derive.py
   referenced columns with the old values. For an update, the next row has the new values.
 - Per child table, the sequence number of each of its staged rows (int64, little-endian, in the order of its segments).
 
-A sequence number (`_sluice_sequence_number`) orders the rows of all tables of a batch. It consists of the number of the row event, the
-number of the row in the event, and a bit that is set for after images.
+A sequence number (`_sluice_sequence_number`) orders the rows of all tables of a batch. The sequence number consists of the number of the
+row event, the number of the row in the event, and a bit that is set for after images.
 """
 
 from __future__ import annotations

@@ -243,8 +243,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether the changes that rows of the table `name` cause in its child table `below` can be computed from the lake. This is
-        so if the lake has all rows and changes of `name`, and no later changes of `name` than of `below`.
+        """Returns whether Sluice can compute from the lake which rows of the child table `below` change with rows of the table `name`. The
+        lake must have all rows and changes of `name`, and no later changes of `name` than of `below`.
         """
         whole = not self.rules.policy(".".join(name)).rules.drops_rows
         return (

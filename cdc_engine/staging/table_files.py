@@ -33,8 +33,8 @@ class TableFiles:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     log: SegmentWriter | None = None
-    # The open segment's table version in the schema history. It is kept because the decoder's version lacks columns that are not captured,
-    # and may have another key.
+    # The open segment's table version in the schema history. This version is stored because the decoder's version lacks columns that are
+    # not captured, and may have another key.
     source: TableVersion | None = None
     rows: int = 0  # The rows in all segments.
     positions: PositionFile | None = None

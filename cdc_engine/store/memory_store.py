@@ -73,8 +73,8 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """The position before the oldest stored change, to which a rollback goes back. It is the end of the last acked batch, or the
-        store's start position.
+        """The position before the oldest stored change, to which a rollback goes back. This position is the end of the last acked batch, or
+        the store's start position.
         """
         with self._changed:
             return self._acked

@@ -1,5 +1,5 @@
-"""Makes the store that conf/ names, and decides whether the events that an earlier process stored can be used. They can be used if they
-continue at the ledger's position. Called by `instance`.
+"""Makes the store that conf/ names, and decides whether the events that an earlier process stored can be used: the events must continue at
+the ledger's position. Called by `instance`.
 
 Stored events that do not continue at the ledger's position are removed and read from the source again. If the source no longer has these
 events, the stored events stay, the engine reports STORE_UNFIT, and an operator decides.

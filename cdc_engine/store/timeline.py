@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def empty(self) -> bool:
-        """Whether the block has neither row events nor table changes. It only moves the position."""
+        """Whether the block has neither row events nor table changes, so that the block only moves the position."""
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:

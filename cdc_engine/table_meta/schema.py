@@ -37,8 +37,8 @@ WITHOUT_TRANSACTIONS = frozenset(("MYISAM", "MEMORY", "ARIA", "CSV", "ARCHIVE"))
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
-# The length of a schema version: 64 bits of a digest in hexadecimal. It is practically impossible that two schemas of one table have the
-# same version.
+# The length of a schema version: 64 bits of a digest in hexadecimal. With 64 bits, two schemas of one table practically never have the same
+# version.
 VERSION_DIGITS = 16
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 

@@ -188,8 +188,8 @@ def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
 
 
 def _old_datetimes(values: Values, digits: int) -> tuple[Int64s, Int64s]:
-    """Converts MariaDB's own format to the packed layout of DATETIME2. A value is one big-endian number. Its parts have the radixes 13 for
-    the month, 32 for the day, 24, 60 and 60 for the time, and 10 ** `digits` for the fraction.
+    """Converts MariaDB's own format to the packed layout of DATETIME2. A value is one big-endian number, whose parts have the radixes 13
+    for the month, 32 for the day, 24, 60 and 60 for the time, and 10 ** `digits` for the fraction.
     """
     number = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_DATETIME_BYTES[digits], number)

@@ -32,7 +32,9 @@ class TypeUnsupportedError(Exception):
 
 
 class ValueRefusedError(Exception):
-    """A value is not valid for its type. `row`: its index in the values that `finish` got. `rows` adds the column and the position."""
+    """A value is not valid for its type. `row`: the value's index in the values that `finish` got. The package `rows` adds the column and
+    the position to the message.
+    """
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row, reason)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from sluice.cdc_engine.binlog.column_types.entry import ColumnType
 
-_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # Zero and partial dates, which Delta's types cannot store.
+_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # Matches zero and partial dates, which Delta's types cannot store.
 
 
 def text_value(text: str, each: ColumnType) -> str | None:

@@ -216,7 +216,7 @@ def _digits(group: bytes, count: int) -> str:
 
 
 def _packed(payload: bytes) -> tuple[str, int, int]:
-    """Returns (sign, whole part, microseconds) of a packed date or time. Its lowest 24 bits are the microseconds."""
+    """Returns (sign, whole part, microseconds) of a packed date or time, whose lowest 24 bits are the microseconds."""
     (packed,) = struct.unpack("<q", payload)
     return "-" * (packed < 0), abs(packed) >> 24, abs(packed) & 0xFFFFFF
 

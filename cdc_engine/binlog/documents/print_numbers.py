@@ -16,8 +16,8 @@ from sluice.cdc_engine.binlog.documents.statuses import NO_DECIMAL, NO_NUMBER, T
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes
 
-# The maximum number of bytes of a printed number. It is this high because, in a damaged document, a decimal can have a precision of 255
-# digits.
+# The maximum number of bytes of a printed number. The limit is this high because, in a damaged document, a decimal can have a precision of
+# 255 digits.
 NUMBER_ROOM = 300
 FIXED_DIGITS_MAX = 15  # The server prints doubles from 1e-15 up to, but not including, 1e15 without an exponent.
 MOMENT_BYTES = 8

@@ -28,8 +28,8 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 # These numbers stand in place of a value's size: NULL if the value is NULL, ABSENT if the row image omits the value.
 NULL, ABSENT = -1, -2
 QUERY_KIND = 7  # numbers.EventType.QUERY
-# Indices of the three ways in which a Column message can begin. The three differ in sqlType: the column's usual sqlType, the wider sqlType,
-# and the sqlType of NULL.
+# Indices of the three beginnings of a Column message, which differ in the field sqlType: the column's usual sqlType, the wider sqlType, and
+# the sqlType of NULL.
 PLAIN, HIGH, OF_NULL = 0, 1, 2
 # The bytes of the Pair `rowsCount` before the length of its value.
 ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)
@@ -91,8 +91,8 @@ def _digits(value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def header_size(headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
-    """Returns the bytes of an entry's header. Its fields are: version 1, file, offset, server, "UTF-8", time, MYSQL, names, length,
-    eventType (only if `kind` is not 0), row count and GTIDs.
+    """Returns the number of bytes of an entry's header. The header has the fields: version 1, file, offset, server, "UTF-8", time, MYSQL,
+    names, length, eventType (only if `kind` is not 0), row count and GTIDs.
     """
     file, rows = headers.file.shape[0], headers.row_counts[entry]
     own = 2 + 1 + varint_size(file) + file + field_size(headers.offsets[entry]) + field_size(headers.servers[entry])

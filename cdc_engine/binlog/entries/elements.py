@@ -21,10 +21,10 @@ BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 OPEN_HERE = -1  # The index of a transaction that ends in a later block.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# The state that one range passes to the next range. BEGUN: WITH_BEGIN or WITHOUT_BEGIN if row events of the open transaction are listed,
-# with or without the transaction's beginning; otherwise 0. EMPTY_AT: time in µs of the last listed transaction without kept events.
-# EMPTY_LEFT_OUT: number of such transactions that were omitted since then. FRAME_AT, FRAMES_LEFT_OUT: the same for beginnings and ends, if
-# `frames` is False.
+# Fields of the state that one range passes to the next range. BEGUN: WITH_BEGIN if the beginning of the open transaction and some of its
+# row events are listed, WITHOUT_BEGIN if only row events are listed, otherwise 0. EMPTY_AT: time in µs of the last listed transaction
+# without kept events. EMPTY_LEFT_OUT: number of transactions without kept events that were omitted after EMPTY_AT. FRAME_AT,
+# FRAMES_LEFT_OUT: with `frames` False, the same values for transactions with kept events.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
 WITH_BEGIN, WITHOUT_BEGIN = 1, 2
 State = tuple[int, int, int, int, int]
@@ -82,7 +82,9 @@ def elements(
 
 @compiled
 def _shows_frame(state: Int64s, time_us: Integer, frames: bool) -> bool:
-    """Returns whether to list a transaction's beginning and end, and counts the omitted beginnings. `frames`: whether to list all."""
+    """Returns whether to list the beginning and the end of a transaction, and counts the omitted beginnings in `state`. `frames`: whether
+    to list the beginning and end of every transaction.
+    """
     if frames:
         return True
     state[FRAMES_LEFT_OUT] += 1

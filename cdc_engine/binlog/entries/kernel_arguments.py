@@ -10,9 +10,9 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 
 class ShownValues(NamedTuple):
-    """The values of row images as texts, back to back in `texts`. The other arrays have a row per column and an entry per image. `starts`,
-    `sizes`: offset and bytes of each value; the size can be `assemble.NULL` or ABSENT. `high`: whether the value needs the wider of the
-    column's two sqlTypes, for example because it is an unsigned integer above the signed range.
+    """The values of row images as texts, back to back in `texts`. The arrays `starts`, `sizes` and `high` have a row per column and an
+    entry per image. `starts`, `sizes`: offset and bytes of each value; the size can be `assemble.NULL` or ABSENT. `high`: whether the value
+    needs the wider of the column's two sqlTypes, for example because it is an unsigned integer above the signed range.
     """
 
     starts: Int64s

@@ -97,8 +97,8 @@ class EntryMaker:
         return out.tobytes()
 
     def marks(self, part: EntryPart) -> GtidMarks:
-        """Returns the GTIDs of a part's transactions, or NO_MARKS if entries have no GTIDs. A part with a statement has the whole block of
-        the statement, which has only one transaction.
+        """Returns the GTIDs of the transactions of a part, or NO_MARKS if the consumer gets no GTIDs. For a part with a statement, returns
+        the GTID of the statement's block, which has only one transaction.
         """
         if not self._display.gtids:
             return NO_MARKS

@@ -19,7 +19,7 @@ class ByteCursor:
 
     @property
     def left(self) -> int:
-        """Number of bytes that remain."""
+        """The number of bytes that are not read yet."""
         return len(self._data) - self._at
 
     def take(self, size_bytes: int) -> bytes:

@@ -223,8 +223,8 @@ def parse_query(event: bytes, checksum_bytes: int, *, logs_timestamps: bool = Fa
 
 
 def parse_load(event: bytes, checksum_bytes: int) -> QueryStatement:
-    """Parses an EXECUTE_LOAD_QUERY event (LOAD DATA in statement format). Its layout is that of a QUERY event with an additional header
-    before the status variables.
+    """Parses an EXECUTE_LOAD_QUERY event (LOAD DATA in statement format). The event has the layout of a QUERY event with an additional
+    header before the status variables.
     """
     begin = HEADER_BYTES + _QUERY_HEADER_BYTES
     rest = begin + _LOAD_HEADER_BYTES

@@ -27,7 +27,9 @@ class RecordedEvents:
 
 @dataclasses.dataclass(frozen=True)
 class _RecordedTransaction:
-    """The events of an XA transaction. `prepared`: order key of its XA PREPARE. `committed`: order key of its XA COMMIT, or None."""
+    """The events of an XA transaction. `prepared`: order key of the XA PREPARE. `committed`: order key of the XA COMMIT, or None if the
+    transaction is not committed.
+    """
 
     name: str
     events: bytes

@@ -37,7 +37,7 @@ class UndoneRows:
 
     def add(self, epoch: int, file: str, begin: int, end: int) -> bool:
         """Adds undone row events: those that begin at an offset (bytes) in [`begin`, `end`) of a file. Returns whether the transaction must
-        be read again to leave the events out. This is the case if the interval is new, and the reader needs rows.
+        be read again to leave the events out. The transaction must be read again if the interval is new and the reader needs rows.
         """
         if not self._rows_are_read or (begin, end) in self._intervals.get((epoch, file), ()):
             return False

@@ -25,7 +25,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 MORE, FULL, DONE, ERROR, WRONG = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 4
-GOES_ON = 0xFFFFFF  # A payload of this length continues in the next packet.
+GOES_ON = 0xFFFFFF  # A payload of this many bytes continues in the next packet.
 ROW, END, REFUSED = 0x00, 0xFE, 0xFF
 END_BYTES_MAX = 8
 NULL_BITS_FIRST = 2

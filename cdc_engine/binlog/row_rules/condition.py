@@ -128,7 +128,8 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
         return pa.scalar(float(literal), of)
     if pa.types.is_boolean(of) and literal in (0, 1):
         return pa.scalar(bool(literal), of)
-    # The literal is not converted to the column's type, because it may have more digits before the point than that type allows.
+    # The literal is not converted to the column's type, because the literal may have more digits before the decimal point than the type
+    # allows.
     if pa.types.is_decimal(of):
         return pa.scalar(decimal.Decimal(literal))
     if pa.types.is_integer(of):

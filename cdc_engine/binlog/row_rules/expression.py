@@ -6,7 +6,7 @@
                 column  [NOT] LIKE 'pattern'      column [NOT] ILIKE 'pattern'      column IS [NOT] NULL
     literal     'text' (a quote in it doubled), 12, -1.5, TRUE (1), FALSE (0)
 
-A column name is a word, or any text in backticks or double quotes. Its case does not matter.
+A column name is a word, or any text in backticks or double quotes. The letter case of column names does not matter.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from sluice.cdc_engine.states import TableState
 
 OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
-CHUNK_CELLS_MAX = 1 << 19  # The maximum number of values per chunk. Their offsets and sizes take 8 MiB.
+CHUNK_CELLS_MAX = 1 << 19  # The maximum number of values per chunk, whose offsets and sizes take 8 MiB.
 # The maximum number of rows per chunk. A larger chunk does not fit into the processor's caches.
 CHUNK_ROWS_MAX = 1 << 14
 CHUNK_BYTES_MAX = 32 << 20  # After this number of bytes of images, a chunk ends. So a single larger image is allowed.
@@ -113,10 +113,11 @@ class RowDecoder:
     """Decodes the row events of one table version.
 
     - `kept` (int32, ascending): indices of the columns to decode; None means all.
-    - `nulls_in_key`: whether NULL is allowed in the key columns. This is so if the key does not identify rows, as with columns that a
+    - `nulls_in_key`: whether NULL is allowed in the key columns. True for a key that does not identify rows, such as the columns that a
       foreign key references.
     - `every_preimage`: whether the before image becomes a row for every update that changes a column in `kept`.
-    - `columns`, `types`, `schema`, `key`: those of the decoded rows, after the policy's rules, with the shard column.
+    - `columns`, `types`, `schema`, `key`: the columns of the decoded rows, their types, the Arrow schema and the key, after the policy's
+      rules and with the shard column.
 
     Without `every_preimage`, the before image of an update becomes a row only if a key column's bytes change. In a table without a key,
     every before image becomes a row. Raises TableStoppedError with TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with
@@ -234,8 +235,8 @@ class RowDecoder:
         return mask.shown_bytes(text) if pa.types.is_binary(read.arrow) else mask.shown_text(text)
 
     def _type(self, column: Column, wanted: bool) -> ColumnType:
-        """Returns the type of a column. `wanted`: whether the column's values are decoded. If not, only the layout of the values is used,
-        so an unsupported charset or unknown labels are no error.
+        """Returns the type of a column. `wanted`: whether the column's values are decoded. If `wanted` is False, only the layout of the
+        values is used, so an unsupported charset or unknown labels are no error.
         """
         try:
             stepped_over = column if wanted else dataclasses.replace(column, charset="", labels=("",))

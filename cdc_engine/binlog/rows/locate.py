@@ -4,10 +4,10 @@ A row event (MySQL's rows_event.h) has: a 19-byte common header; table id (6) an
 with its own length (2 bytes, which count too); the column count, length-encoded; a bitmap of the present columns, or for an update two
 bitmaps; then row images up to the end. An image is a bitmap of NULLs and the values that are not NULL, back to back.
 
-For each column, the kernel needs only the number of length bytes before a value (`prefix`) or the value's fixed size (`width`). It writes
-the offset and size of each value; `column_types` decodes the values, column by column.
+For each column, the kernel needs only the number of length bytes before a value (`prefix`) or the value's fixed size (`width`). The kernel
+writes the offset and size of each value; `column_types` decodes the values, column by column.
 
-The kernel checks that each read is within the event, and that the event is within the buffer. It casts bytes to int64 before it
+The kernel checks that each read is within the event, and that the event is within the buffer. The kernel casts bytes to int64 before it
 shifts them, because numba turns a mix of unsigned and signed integers into a float.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments

@@ -7,8 +7,8 @@ value, its offset is ABSENT.
 
 Once per event, the kernel checks whether the columns that the event omits can be handled. The check uses facts about the table's columns
 (bits of one int8 per column). Servers that write version 1 of the events (MariaDB; MySQL with log_bin_use_v1_row_events) need two more
-checks. Such a server omits virtual columns from an update even if their values change. It also logs some REPLACE statements as updates that
-omit the columns which REPLACE sets to their defaults.
+checks. Such a server omits virtual columns from an update even if their values change. Such a server also logs some REPLACE statements as
+updates, and omits the columns that REPLACE sets to their defaults.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 

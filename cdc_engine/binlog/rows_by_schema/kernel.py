@@ -168,8 +168,8 @@ def iso_size(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def put_iso(out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Writes the bytes of a binary value. Its text has one ISO 8859-1 character per byte, encoded as UTF-8. Returns the offset after the
-    bytes.
+    """Writes the bytes of a binary value. The value's text has one ISO 8859-1 character per byte, encoded as UTF-8. Returns the offset
+    after the bytes.
     """
     index = first
     while index < end:

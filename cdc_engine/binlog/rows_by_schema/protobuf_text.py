@@ -101,7 +101,7 @@ def parsed(text: str) -> ProtobufSchema:
 
 
 class _Reader:
-    """Parses the tokens of a schema from first to last. Its methods raise IndexError if the text ends too early, and ValueError for other
+    """Parses the tokens of a schema from first to last. The methods raise IndexError if the text ends too early, and ValueError for other
     mistakes.
     """
 

@@ -1,6 +1,6 @@
 """Makes blocks from the events that the scan kernel has found.
 
-The module `scanner` has a block made at the end of a buffer, and `control_events` before a new file and before a DDL statement.
+`scanner` requests a block at the end of a buffer. `control_events` requests a block before a new file and before a DDL statement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from sluice.cdc_engine.position import Position
 
 
 class BlockMaker:
-    """Makes blocks. It has the stream's epoch, file and server, and the buffer that is being scanned.
+    """Makes blocks from the events of one stream. Stores the epoch, the file and the server of the stream, and the buffer that is being
+    scanned.
 
     `mariadb` tells whether the GTIDs of the stream are those of MariaDB. `last_time_us` is the commit time of the last transaction in a
     block or, before the first block, of the start position; 0 if unknown.

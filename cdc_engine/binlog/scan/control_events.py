@@ -33,7 +33,7 @@ HARMLESS = frozenset(
         *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),
     }
 )
-# A flag of MariaDB's GTID event: it is followed by row events of an XA transaction, without an XA START.
+# A flag of MariaDB's GTID event: row events of an XA transaction follow the event, without an XA START.
 MARIADB_PREPARED_XA = 0x40
 ROWS = (
     *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
@@ -56,9 +56,9 @@ GTID_LIST_COUNT_BITS = 28  # The number of bits of the count in GTID_LIST. The f
 
 @dataclasses.dataclass
 class OpenTransaction:
-    """What ROLLBACK and ROLLBACK TO in the open transaction refer to. `generation` is the scan state's number of the transaction. `begin`
-    is an offset in the file before all its rows. `savepoints`: name → (row events before the savepoint, its offset). `has_definition`
-    tells whether the transaction has a DDL statement that changes captured tables.
+    """The open transaction, as far as ROLLBACK and ROLLBACK TO need it. `generation`: the number of the transaction in the scan state.
+    `begin`: an offset in the file before all rows of the transaction. `savepoints`: name → (number of row events before the savepoint, file
+    offset of the savepoint). `has_definition`: whether the transaction has a DDL statement that changes captured tables.
     """
 
     generation: int
@@ -308,8 +308,8 @@ class ControlEvents:
     def _undo(self, what: str, rows: int, begin: int) -> Iterator[Block]:
         """Marks the row events of the open transaction from the offset `begin` on as undone, except its first `rows` row events.
 
-        Raises UnknownEventError if they cannot be left out: the events of an XA transaction and of a compressed transaction are not at
-        offsets of their own, and a DDL statement is not undone.
+        Raises UnknownEventError if the row events cannot be left out. This is the case in an XA transaction or a compressed transaction,
+        whose events have no file offsets of their own, and in a transaction with a DDL statement, which a ROLLBACK does not undo.
         """
         if self._state[at.OPEN_ROWS] <= rows:
             return

@@ -24,7 +24,7 @@ EVENT_AT = PACKET_HEADER_BYTES + 1  # In a packet, the event begins after the pa
 
 
 class LargeEvent:
-    """Assembles an event that arrives in several packets. The bytes of the event are in `event`. They are valid when `complete` is true."""
+    """Assembles an event that arrives in several packets. The bytes of the event are in `event`, and are valid when `complete` is true."""
 
     def __init__(self, length: int) -> None:
         self.event: Bytes = np.empty(length, np.uint8)

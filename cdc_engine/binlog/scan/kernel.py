@@ -1,7 +1,7 @@
 """Numba kernel that scans the received bytes in one pass: it separates packets, verifies checksums and finds row events.
 
 The kernel handles the frequent events itself. For other events, such as a new table map or a DDL statement, the kernel returns to Python.
-It reads only bytes that have arrived, so invalid bytes lead to a status and never to a read outside the buffer. The module `state`
+The kernel reads only bytes that have arrived, so invalid bytes lead to a status and never to a read outside the buffer. The module `state`
 describes the arrays. Layouts of events: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html
 https://mariadb.com/kb/en/replication-protocol/
 """
@@ -115,7 +115,7 @@ COMMIT = np.frombuffer(b"COMMIT", np.uint8)
 # The length of a QUERY event's post-header: thread (4 bytes), seconds (4), length of the database's name (1), error (2), length of the
 # status variables (2).
 QUERY_POST_HEADER = 13
-# A row event with one of these table ids has no rows. It only ends a statement.
+# A row event with one of these table ids has no rows, and only marks the end of a statement.
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
 REWOUND = 1 << 31  # End positions in events have 32 bits. If one seems 2 GiB or more ahead, it is behind.

@@ -86,13 +86,14 @@ class Scanner:
         references = self._references = TableReferences(history, captured)
 
         def wanted(database: str, table: str) -> bool:
-            """Returns whether the table is captured, or rows of a captured table change with its rows because of a foreign key."""
+            """Returns whether the table is captured, or its rows change rows of captured tables through foreign keys."""
             return captured(database, table) or bool(history.cascades(database, table))
 
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
         self._decompressed = Unpacker(self._maker, self._events)
-        # A second one, because an XA COMMIT in a compressed event unpacks while the first one is in use.
+        # XA transactions have an Unpacker of their own, because an XA COMMIT in a compressed event unpacks recorded events while the first
+        # Unpacker is in use.
         recorded = Unpacker(self._maker, self._events)
         unpack_recorded = functools.partial(self._unpack, recorded)
         prepared = prepared or MemoryPrepared()
@@ -107,8 +108,8 @@ class Scanner:
 
     @property
     def position(self) -> Position:
-        """The position after the last scanned event. Its executed set has the transactions that are in blocks. It is
-        empty while unknown.
+        """The position after the last scanned event. The executed set of the position has only the transactions that are in blocks, and is
+        empty while the set is unknown.
         """
         return self._maker.position()
 
@@ -128,8 +129,8 @@ class Scanner:
 
         Blocks refer to the buffer, so the caller must not overwrite bytes that are consumed. `naked` tells that events have no packet
         headers. Raises BinlogFormatError, ChecksumError, UnknownEventError or PositionLostError, after the blocks before the error were
-        yielded. Raises UndoneRowsError after a transaction ended that must be read again, and after the rest of the bytes was scanned for
-        such transactions.
+        yielded. If a transaction must be read again, raises UndoneRowsError after the end of the transaction, and after the remaining bytes
+        were scanned for more such transactions.
         """
         self._state[at.AT], self._state[at.LIMIT] = begin, end
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
@@ -141,7 +142,8 @@ class Scanner:
                 else:
                     undoing_ended = undoing_ended or bool(block.transaction_count)
         except BinlogFormatError:
-            # The next reading raises this error again if it is about a later transaction.
+            # After UndoneRowsError, the reader reads the stream again. If `BinlogFormatError` is about a later transaction, that reading
+            # raises the error again.
             if not undoing_ended:
                 raise
         if undoing_ended and self._control.undoing is not None:

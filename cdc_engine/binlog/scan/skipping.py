@@ -46,7 +46,7 @@ NEVER = 1 << 62  # A target offset that is greater than any file.
 class FileBeginning:
     """Skips the events of a file before the position `target`. `done` tells whether the next event begins at `target`. `contiguous` tells
     whether the server sends every event of the file, so that a gap is an error. `begins_at` is the file offset of the first event after the
-    two that open the file, or 0 if this event follows them directly.
+    two events that open the file, or 0 if this first event directly follows the two events.
     """
 
     def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:
@@ -102,7 +102,8 @@ class EventWalk:
     - `created`: creation time of the file in seconds since 1970.
     - `offset`: file offset of the next event (64 bits).
     - `missing`: number of bytes of the previous event that have not arrived, or -1 while unknown.
-    - `opening`: the packets of the events that open the file (ROTATE and FORMAT_DESCRIPTION). It has both packets if `described` is true.
+    - `opening`: the packets of the events that open the file (ROTATE and FORMAT_DESCRIPTION). `opening` has both packets if `described` is
+      true.
     - `answer`: the packet that ended the stream, without its header. Empty until the stream ends.
     """
 

@@ -112,7 +112,7 @@ class XaTransactions:
             yield from self._unpack(content, int(state[at.BEGAN]))
 
     def _plain(self, event: bytes) -> bytes:
-        """Returns the event without its checksum. The length in the header is that without the checksum."""
+        """Returns the event without its checksum. The length in the header of the result does not count the checksum."""
         plain = event[: len(event) - int(self._state[at.CHECKSUM])]
         return plain[: types.LENGTH_AT] + struct.pack("<I", len(plain)) + plain[types.LENGTH_AT + 4 :]
 

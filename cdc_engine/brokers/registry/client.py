@@ -17,7 +17,7 @@ from sluice.cdc_engine.config.brokers import RegistryConfig
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import PublishError
 
-ANSWER_SECONDS_MAX = 5.0  # The time limit for connecting, and again for the request after it.
+ANSWER_SECONDS_MAX = 5.0  # The time limit for connecting, and a separate one for the request.
 ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
 VERSIONS_MAX = 50  # The most versions of a subject that are read in addition to the latest version.
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -186,7 +186,7 @@ def _path(subject: str) -> str:
 
 @contextlib.contextmanager
 def _limited(connected: socket.socket) -> Iterator[None]:
-    """Ends the request in the block after ANSWER_SECONDS_MAX. This is needed because the socket's timeout applies to each read, so a server
+    """Ends the request in the block after ANSWER_SECONDS_MAX. The socket's timeout is not enough, because it applies to each read: a server
     that sends single bytes could delay the sender for long.
     """
 

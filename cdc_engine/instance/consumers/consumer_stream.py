@@ -62,8 +62,8 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class StreamReader:
-    """Identifies who reads a stream: the consumer `client_id` of the destination, or of the group `group` if the destination is a member
-    of one.
+    """Identifies who reads a stream: the consumer `client_id` of the destination, or of the group `group` if the consumer reads a group
+    that has the destination as a member.
     """
 
     client_id: int

@@ -55,8 +55,8 @@ class Readable:
         return ""
 
     def _hidden_elsewhere(self, version: TableVersion) -> list[str]:
-        """Returns the columns that conf/ masks or excludes and that the table does not have. Such a column may have been renamed while the
-        table was stopped for the lake, and its values would be visible under the new name.
+        """Returns the columns that conf/ masks or excludes and that the table does not have. The source may have renamed such a column
+        while the table was stopped for the lake, and the column's values would be visible under the new name.
         """
         policy = self.forms.policies.get(version.name, DEFAULT_POLICY)
         named = self.forms.named(version.name)[1] if self.forms.named is not None else frozenset[str]()

@@ -122,8 +122,8 @@ class Serving:
                 self.trouble = f"{error}, or free this port: Sluice tries again each second"
 
     def again(self) -> None:
-        """Tries to listen again if `trouble` is set. Raises no error: for an invalid setting in conf/ or the environment, `trouble` says
-        so.
+        """Tries to listen again if `trouble` is set. Raises no error. If a setting in conf/ or in the environment is invalid, `trouble`
+        says which.
         """
         if not self.trouble:
             return

@@ -109,8 +109,8 @@ def positions_while_running(
     *,
     window: Window | None = None,
 ) -> list[Position]:
-    """Returns the positions from which a running engine may read changes again. They are the positions of `positions_to_keep`, the store's
-    acked position, and the start of `window`.
+    """Returns the positions from which a running engine may read changes again. The result has the positions of `positions_to_keep`, the
+    store's acked position, and the start of `window`.
 
     After a rollback, the engine reads again from the cursor, or from `begin` if the ledger has no cursor. A new consumer starts at the
     oldest change in `window`, and reads the source if the window has dropped this change meanwhile.

@@ -34,7 +34,7 @@ from sluice.cdc_engine.parser.source_check import short_retention_sentence
 from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch
 from sluice.cdc_engine.position import Position
 
-UNASKED_LOOKS_MAX = 5  # `trouble` reports a source that has not answered for this many intervals between two checks.
+UNASKED_LOOKS_MAX = 5  # `trouble` reports a source that has not answered for this many check intervals.
 
 log = structlog.get_logger()
 

@@ -100,8 +100,8 @@ def _position(choice: StartChoice, epoch: int, server_uuid: str) -> Position:
 
 
 def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
-    """Returns whether the lake has all changes of the table `name` ("database.table") up to the cursor. This is so if the table is not
-    stopped and has no open snapshot.
+    """Returns whether the lake has all changes of the table `name` ("database.table") up to the cursor: the table is not stopped and has no
+    open snapshot.
     """
     record = SnapshotRecords(directory).get(name)
     return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)

@@ -80,8 +80,8 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
 # Changes of settings, as (setting, before, after), after which the rows in the lake are still right; an empty text is the default value.
-# While `undecodable` was `stop` or `zero_dates` was `error`, no such value reached the lake. While `cascades` was not `ignore`, the lake
-# got the effects of foreign keys, and keeps them.
+# While `undecodable` was `stop`, no undecodable value reached the lake. While `zero_dates` was `error`, no invalid date reached the lake.
+# While `cascades` was not `ignore`, the lake got the effects of foreign keys, and keeps them.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )

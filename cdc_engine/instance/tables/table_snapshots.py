@@ -214,7 +214,7 @@ class SourceTables:
         return tuple((column.name, each.spark) for column, each in zip(decoder.columns, decoder.types, strict=True))
 
     def written(self, table: TableVersion) -> frozenset[str]:
-        """Returns the columns that a table's transform writes. Their values may be NULL."""
+        """Returns the columns that a table's transform writes. The values of these columns may be NULL."""
         rules = self._policy(table).rules
         return frozenset(
             each.name for each in table.columns if rules.transform and rules.transform.writes_to(each.name)

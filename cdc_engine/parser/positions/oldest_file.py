@@ -1,5 +1,5 @@
-"""Tracks the oldest binlog file of a source. Its age shows how long the source really retains its binlog, whatever the settings say. Does
-no I/O.
+"""Tracks the oldest binlog file of a source. The age of this file shows how long the source really retains its binlog, whatever the
+settings say. Does no I/O.
 
 `instance.engine.source_watch` queries the source once per minute, and reads the creation time of each oldest file once.
 """

@@ -55,8 +55,8 @@ def retention_of(facts: ProviderFacts, variables: Mapping[str, str]) -> Retentio
     seconds = float(variables.get("binlog_expire_logs_seconds") or 0)
     seconds = seconds or float(variables.get("expire_logs_days") or 0) * DAY_SECONDS
     if provider is Provider.CLOUD_SQL and seconds in {0.0, MYSQL_DEFAULT_SECONDS}:
-        # Without the flag, the instance's setting transactionLogRetentionDays applies. Its value is at least one day, and no query returns
-        # it.
+        # Without the flag, the instance's setting transactionLogRetentionDays applies. The value of this setting is at least one day, and
+        # no query returns the value.
         return Retention(seconds=DAY_SECONDS, why=f"{provider} keeps its binlog for at least a day")
     if not seconds and provider is Provider.AZURE:
         why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as no replica reads it"

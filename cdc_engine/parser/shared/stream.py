@@ -71,7 +71,7 @@ class SharedStream:
             reason, self.failed = str(error), not self.began
         except SluiceError as error:
             reason, self.failed = str(error), True
-        # An unexpected error is a defect of Sluice. It ends only the shared dump; the parsers continue with their own connections.
+        # An unexpected error is a defect of Sluice, and ends only the shared dump. The parsers continue with their own connections.
         except Exception as error:
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True

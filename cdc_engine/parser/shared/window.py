@@ -165,8 +165,8 @@ class DumpWindow:
 
 
 class DumpReader:
-    """Reads from the window; a parser uses it in place of a connection. Reading began at `boundary`. The next byte is the one after the
-    first `at` bytes of the dump.
+    """Reads from the window; a parser uses this reader in place of a connection. The reader began at `boundary`. `at` is the number of
+    bytes of the dump before the next byte to read.
     """
 
     def __init__(self, window: DumpWindow, boundary: Boundary) -> None:

@@ -70,7 +70,7 @@ class ParserCallbacks:
     - `on_start`: called with the start of the stream, before its first block. A caller without a cursor must store the start: until the
       first ack, nothing else records where the stream began, and a start at the latest position cannot be found again.
     - `on_idle`: whenever the stream has caught up and no data arrive.
-    - `learn`: before a stream is read, to complete the schema history up to the stream's start. Its argument is a function that returns
+    - `learn`: before a stream is read, to complete the schema history up to the stream's start. `learn` gets a function that returns
       whether to give up.
     """
 
@@ -239,7 +239,7 @@ class EventParser:
         except InterruptedError:
             return
         except UndoneRowsError as error:
-            # The next connection begins at `position`, which is before the transaction. Its scan leaves the undone rows out.
+            # The next connection begins at `position`, which is before the transaction, and the scan then leaves the undone rows out.
             log.info("transaction_read_again", destination=self._source.destination, reason=str(error))
         except SluiceError as error:
             if self._stopping.is_set():

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
-FULL = 503  # Canal does not use this error number. Its clients show the message of an error with any number.
+FULL = 503  # Canal does not use this error number. Clients of Canal show the message of an error with any number.
 BYTES_A_UNIT = 1024  # The unit of a fetch size, as in Canal's batch mode MEMSIZE (memunit).
 # The most bytes of row events in one answer. After the conversion to entries, they need about ten times as much memory, for each client
 # whose get is being answered.

@@ -41,7 +41,8 @@ from sluice.cdc_engine.store.window.positions import (
 )
 
 EXECUTED_MAX = 256  # The maximum number of transaction ends whose executed sets are cached.
-# Readers get parts of an open transaction whose row events have this many bytes or more. They get a smaller transaction when it has ended.
+# Readers get parts of an open transaction whose row events have this many bytes or more. Readers get a smaller transaction when it has
+# ended.
 PART_BYTES_MIN = 16 * limits.MEBIBYTE
 # Limits the number of blocks, and so the memory of blocks without row events, of which an idle source sends one per transaction.
 BLOCKS_MAX = 1 << 13

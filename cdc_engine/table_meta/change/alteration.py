@@ -278,8 +278,8 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
     if isinstance(item, SetDefault):
         definition = ColumnDefinition(column.name, declared_type(column.type), column.charset, default=item.default)
         if item.default is None and column.default and not column.nullable:
-            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. Its default must be known, because
-            # `rewritten_values` takes a NOT NULL column without a known default for AUTO_INCREMENT.
+            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. The column's default must be known,
+            # because `rewritten_values` takes a NOT NULL column without a known default for AUTO_INCREMENT.
             return dataclasses.replace(column, default=known_default(dataclasses.replace(definition, nullable=False)))
         return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
     return dataclasses.replace(column, visible=item.visible)

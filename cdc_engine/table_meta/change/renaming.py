@@ -1,8 +1,8 @@
 """Finds the former name of each table after a RENAME TABLE, and recognizes tables that a schema change tool has made. Pure functions.
 
-gh-ost, pt-online-schema-change and Vitess create the altered table as a copy next to the original. They copy all rows into the copy, and
-apply the changes of the original to it. Then they swap the two names in one statement. Nothing in the binlog proves that the copy has all
-rows.
+gh-ost, pt-online-schema-change and Vitess create the altered table as a copy next to the original. These tools write all rows into the
+copy, and apply the changes of the original to the copy. Then they swap the two names in one statement. Nothing in the binlog proves that
+the copy has all rows.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def read_charset(cursor: TokenCursor) -> str:
 
 
 def read_comment(cursor: TokenCursor) -> str:
-    """Parses the text after COMMENT. Returns "" if the bytes of the text are not valid characters. This is no error, because a comment
-    changes no row.
+    """Parses the text after COMMENT. Returns "" if the bytes of the text are not valid characters. Invalid characters are no error, because
+    a comment changes no row.
     """
     cursor.accept_sign("=")
     try:

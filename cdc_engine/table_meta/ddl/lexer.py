@@ -1,7 +1,7 @@
 r"""Splits a DDL statement into tokens (words, names, strings, signs), as MySQL and MariaDB do.
 
-sqlglot's tokenizer is not suitable. It treats an executable comment (`/*!80023 INVISIBLE */`) as a comment, drops the backslash of '\n' in
-a label, and splits names that begin with a digit. Its parser does not support half of MySQL's column types.
+sqlglot is not suitable. Its tokenizer treats an executable comment (`/*!80023 INVISIBLE */`) as a comment, drops the backslash of '\n' in a
+label, and splits names that begin with a digit. The parser of sqlglot does not support half of MySQL's column types.
 
 The session's sql_mode decides what quotes mean. Under ANSI_QUOTES, double quotes enclose names. Under NO_BACKSLASH_ESCAPES, a backslash is
 an ordinary character.

@@ -43,7 +43,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 from sluice.cdc_engine.table_meta.ddl.stored_object import read_stored_object, words_of
 
 LEADING_WORDS_MAX = 8
-# Bits of sql_mode. They are the same on all servers. https://dev.mysql.com/doc/dev/mysql-server/latest/system__variables_8h.html, mariadb:
+# Bits of sql_mode, which are the same on all servers. https://dev.mysql.com/doc/dev/mysql-server/latest/system__variables_8h.html, mariadb:
 # sql/sql_class.h
 REAL_AS_FLOAT, ANSI_QUOTES, IGNORE_SPACE, ORACLE, MAXDB = 1, 4, 8, 512, 4096
 NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22

@@ -148,8 +148,8 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 def _leaves_columns(statement: Statement) -> bool:
     """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changes no columns of older rows.
 
-    Such a statement does not change an existing table, and a table that it creates has no older rows. With a query or a UNION, the
-    statement may affect other tables, so it counts as a change.
+    The statement does not change an existing table, and a table that it creates has no older rows. With a query or a UNION, the statement
+    may affect other tables, so it counts as a change.
     """
     return (
         isinstance(statement, CreateTable)

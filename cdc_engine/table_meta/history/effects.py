@@ -255,7 +255,8 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     existed = isinstance(there, TableSchema) or context.may_exist(name)
     created_again = isinstance(there, DroppedTable) or (existed and statement.replaces)
     if created_again and context.running(name):
-        # The lake has rows of an earlier table with this name. They are deleted first, because the new table does not have these rows.
+        # The lake has rows of an earlier table with this name. The rows of the earlier table are deleted first, because the new table does
+        # not have them.
         yield DdlEffect(name, TableChangeKind.TRUNCATE, early=True)
         context = dataclasses.replace(context, answers=Answers(recreated=True))
     last = there.schema if isinstance(there, DroppedTable) else there if isinstance(there, TableSchema) else None

@@ -1,9 +1,9 @@
 """The schema history of one destination: the schema of every captured table at any position of the stream.
 
-The parser calls `apply` for every statement and `resolve` for every new table map, in the order of the stream. It calls `rewind` when the
-stream starts again at a position. The instance calls `seed` with the schemas of the source's tables if the history is empty. `apply` and
-`resolve` write to disk before they return, so the engine never hands out a change whose schema is not in the history. If the history is
-ahead of the acked position, `rewind` removes the later records, and the same statements produce the same changes again.
+The parser calls `apply` for every statement and `resolve` for every new table map, in the order of the stream. The parser calls `rewind`
+when the stream starts again at a position. The instance calls `seed` with the schemas of the source's tables if the history is empty.
+`apply` and `resolve` write to disk before they return, so the engine never hands out a change whose schema is not in the history. If the
+history is ahead of the acked position, `rewind` removes the later records, and the same statements produce the same changes again.
 
 A history belongs to one stream. The history starts with the schemas at one position, to which later statements are applied. `compact`
 removes records that are not needed at any position to which the stream may return. A stopped table stays stopped until `seed` gives it a
@@ -96,7 +96,9 @@ class TableHistory:
             ) from error
 
     def covers(self, position: Position) -> bool:
-        """Returns whether the history has schemas for this position. If not, call `seed` before the stream begins there."""
+        """Returns whether the history has schemas for this position. If the history has none, call `seed` before the stream begins at the
+        position.
+        """
         return self._known.server(position.order_key) is not None
 
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:

@@ -39,15 +39,15 @@ class UnansweredError(Exception):
         self.question = question
 
 
-# The policy for a table that is created again. Its alterations are always applied, because the lake's rows of the earlier table are deleted
-# first.
+# The policy for a table that is created again. The alterations of such a table are always applied, because the lake's rows of the earlier
+# table are deleted first.
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """The answers that the functions of `effects` have got so far. `recreated` tells whether the statement creates the table again. If so,
-    no question about the table is asked.
+    """The answers that the functions of `effects` have got so far. `recreated` tells whether the statement creates the table again. In that
+    case, no question about the table is asked.
     """
 
     known: Mapping[Question, Any] = dataclasses.field(default_factory=dict)

@@ -18,8 +18,8 @@ from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 
 
 def may_move_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
-    """Returns whether the lake has all rows of the table `origin` and may move the rows to `name`. Both names must be captured, and neither
-    table may be stopped.
+    """Returns whether the lake has all rows of the table `origin` and may move the rows to `name`. The names `origin` and `name` must both
+    be captured, and neither table may be stopped.
 
     If `origin` is the copy that a schema change tool made, its CREATE TABLE must also be in the stream, because a copy that was created
     earlier may have rows that the lake lacks.

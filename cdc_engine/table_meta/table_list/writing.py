@@ -176,7 +176,7 @@ def write_tables(
 
 
 def _is_same(one: ListedTable, other: ListedTable) -> bool:
-    """Returns whether two tables are equal. Their types are not compared, because they follow from the versions."""
+    """Returns whether two tables are equal. The types of the columns are not compared, because the versions determine the types."""
     return (one.version is other.version or one.version == other.version) and (one.comments, one.cascades) == (
         other.comments,
         other.cascades,

@@ -17,9 +17,9 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ahead:
-    """The transactions that were read from a group's member and are not handed out yet. Their pieces of the stream, `pieces`, end at the
-    position `end`. `times` are the commit times of the transactions that end in the pieces, in µs since 1970. If no transaction ends in the
-    pieces, `times` has the time of the transaction that is still open. `restarted` is as in `WindowReading`.
+    """The transactions that were read from a group's member and are not handed out yet. `pieces` are the pieces of the stream with these
+    transactions, and end at the position `end`. `times` are the commit times of the transactions that end in the pieces, in µs since 1970.
+    If no transaction ends in the pieces, `times` has the time of the transaction that is still open. `restarted` is as in `WindowReading`.
     """
 
     pieces: tuple[WindowPiece, ...]

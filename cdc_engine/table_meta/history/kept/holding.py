@@ -89,7 +89,7 @@ def _by_numbering(
 def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
     """Returns the indexes of the records that are needed at one of the order keys `keys`, which are ascending.
 
-    A record is needed at each key before its own key. It is also needed at later keys, until a later record of the same subject applies.
+    A record is needed at each key before its own key, and at later keys until a later record of the same subject applies.
     """
     kept: set[int] = set()
     replaced: dict[RecordSubject, int] = {}  # Subject → the first index in `keys` at which a later record applies.

@@ -70,8 +70,8 @@ _COLUMNS = (
     "column_default FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _EXTRA = "extra"
-# The expression for the column EXTRA on a MariaDB with system-versioned tables. It adds ROW START or ROW END, which MariaDB shows in
-# another column.
+# The expression for the column EXTRA on a MariaDB with system-versioned tables. The expression adds ROW START or ROW END, which MariaDB
+# shows in another column.
 _EXTRA_OF_VERSIONED = (
     "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
 )
