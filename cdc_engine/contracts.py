@@ -49,8 +49,7 @@ class Column:
 
     - `type_code`: MYSQL_TYPE_* of the table map, but for ENUM and SET their own type instead of STRING.
     - `metadata`: the table map's metadata of the column as one integer (fraction digits, length, precision << 8 | scale, …).
-    - `charset`: MySQL's name ("utf8mb4", "binary", …) for character, ENUM and SET columns, otherwise empty. `labels`: the labels of an ENUM
-      or SET column.
+    - `charset`: MySQL's name ("utf8mb4", "binary", …) for character, ENUM and SET columns, else empty. `labels`: of ENUM and SET columns.
     - `mysql_type`: the declared type ("int unsigned") if the schema history knows it, otherwise a derived one.
     - `default`: what a row gets if its INSERT omits the column, as the server prints it, with bytes in hexadecimal. (None,) is NULL. () is
       unknown, or not a constant.
@@ -104,13 +103,12 @@ class TableChangeKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A change of a table by a statement, in stream order with the row events. `order_key` is the order key of the end of the statement's
-    event.
+    """A change of a table by a statement, in stream order with the row events. `order_key` is that of the end of the statement.
 
     - `schema`: the table's schema afterwards. For STOPPED, the schema with which consumers read the table, or None.
     - `alterations`: for SCHEMA, the changes that the Delta table must get, in order, without the changes that a policy ignores.
-    - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default). An
-      added column without an entry is NULL in existing rows.
+    - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default).
+      Other added columns are NULL there.
     - `renamed_from`: for SCHEMA, the "database.table" whose rows, as the lake has them immediately before `order_key`, become the rows of
       this table. Empty if the table keeps its own rows.
     """
@@ -174,15 +172,13 @@ NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedStatement:
-    """A statement in the binlog that changes no rows. `offset` and `length` say where the statement's event is in the block's buffer, in
-    bytes. `seconds` is the event's time in seconds since 1970.
-    """
+    """A statement in the binlog that changes no rows. `offset` and `length` (bytes) are of the event in the block's buffer."""
 
     text: str
     database: str
     offset: int
     length: int
-    seconds: int
+    seconds: int  #: Since 1970.
     server: int
     session: StatementSession
 
@@ -197,8 +193,8 @@ class Block:
     - `event_version` (int8): layout of the rows header, 1 or 2. 3 is like 2, for an update whose JSON values may be differences.
     - `event_position` (int64): file offset of the event, or of the compressed event or XA COMMIT that contained it.
     - `event_transaction_offset` (int64): the file offset in the order key of the rows. This offset is after the first event of the
-      transaction, and after a DDL statement in the transaction that precedes the rows. So the order key of a row is greater than that of
-      everything that ended before this offset, and less than that of everything that follows. An event always has the same offset.
+      transaction, and after a DDL statement in the transaction that precedes the rows. So the order key of a row is between the order keys
+      of everything that ended before this offset and of everything that follows. An event always has the same offset.
 
     Per transaction that ends in the block (t):
     - `transaction_events` (int64, ascending): number of row events in this block up to the transaction's end. `transaction_end` (int64):
@@ -273,9 +269,7 @@ class Block:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether the block must be a batch of its own, because its statement renames tables: rows before and after the statement belong to
-        different lake tables.
-        """
+        """Whether the block must be a separate batch, because it renames tables: rows before and after it are of different lake tables."""
         return any(change.renamed_from for change in self.changes)
 
 
@@ -331,8 +325,7 @@ class ClientIdentity:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
     """What the ledger has about a consumer other than the lake: its filter, and the position up to which it has acked. Later batches are
-    handed out again after a restart. `identity` distinguishes this consumer from earlier consumers with the same client id. It is empty
-    until it is needed.
+    handed out again after a restart. `identity` distinguishes this consumer from earlier consumers with its number; empty until needed.
     """
 
     client_id: int
@@ -347,8 +340,7 @@ class OutstandingBatch:
     one delivery. `delivery` never repeats, over restarts and rollbacks. A batch that is delivered again keeps `batch_id` and `path`.
 
     - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
-    - `appendable`: changes may still be appended, which changes `end` and `path`. When a run takes the batch, `end` and `path` become
-      final.
+    - `appendable`: changes may still be appended, which changes `end` and `path`. When a run takes the batch, these two become final.
     - `first_end`: the order key of the end when the batch was staged first. This key distinguishes two deliveries with the same numbers,
       which occur if an operator restores an older ledger.
     """
@@ -429,8 +421,8 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooKeeperServers:
-    """The servers of a ZooKeeper ("host:port,…"), and how to log in. `password` is the location of the password, never the password
-    itself. `sasl` is a mechanism; empty means the scheme `digest`. With `tls`, authorities are those in `ca_file`, or the system's.
+    """The servers of a ZooKeeper ("host:port,…"), and how to log in. `password` is the location of the password, never the password itself.
+    `sasl` is a mechanism; empty means the scheme `digest`. With `tls`, the trusted authorities are in `ca_file`, or else the system's.
     """
 
     hosts: str = ""
@@ -478,9 +470,7 @@ class LedgerLocation:
         return "/".join(part for part in parts if part) if self.staging else ""
 
     def sibling_url(self, what: str) -> str:
-        """Returns the URL of other data of the destination, for example its prepared transactions. The data has the name `what`, next to
-        the staged batches in the object store. Returns "" if the data is local.
-        """
+        """Returns the URL of the destination's data `what`, next to its batches in the object store. Returns "" if the data is local."""
         return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
     @property

@@ -55,7 +55,7 @@ class EventStore(Protocol):
         """
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next whole transactions after those of the last `get`: at least one transaction, if one is complete. The `batch_id`
+        """Returns the whole transactions that follow the last batch of `get`: at least one transaction, if one is complete. The `batch_id`
         of the result is -1 if there is no complete transaction, and otherwise 0, because the ledger assigns the ids.
         """
 
@@ -199,7 +199,7 @@ class Lease(Protocol):
 
     @property
     def token(self) -> int:
-        """The number of this acquisition, which is greater than that of every earlier acquisition. 0 while the lease is not held."""
+        """The number of this acquisition, which is greater than the number of every earlier acquisition. 0 while the lease is not held."""
 
     def try_acquire(self) -> bool:
         """Acquires the lease if no process holds it, or if the process that held it died. Does not wait. Returns whether this process holds

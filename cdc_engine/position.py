@@ -4,9 +4,9 @@ A `Position` has everything that a failover needs: the server, the file and offs
 to this offset, and the commit time.
 
 The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch rises whenever file names can no longer be
-compared. No two events begin within 16 bytes, so no two transactions have the same key. All row images of a transaction have one order key,
-that of the transaction's position. A batch never divides a transaction, so the key orders the transaction against all others, wherever
-batches end. No transaction is too large for an order key.
+compared. No two events begin within 16 bytes, so no two transactions have the same key. All row images of a transaction have the order key
+of the transaction's position. A batch never divides a transaction, so the key orders the transaction against all others, wherever batches
+end. No transaction is too large for an order key.
 """
 
 from __future__ import annotations

@@ -178,8 +178,9 @@ UNTIL_RESUMED = frozenset(
 )
 TABLE_TRANSITIONS: Mapping[TableState, frozenset[TableState]] = {
     TableState.FLOWING: _STOPS - {TableState.RESUME_LOST},
-    # A stopped table keeps its first state, whatever happens later. When it is resumed, it continues (FLOWING), or the source no longer has
-    # the binlog that it needs (RESUME_LOST), or its rows in the lake follow other rules than conf/ has now (RULES_CHANGED).
+    # A stopped table keeps its first state, whatever happens later. When an operator resumes the table, there are three cases. The table
+    # continues (FLOWING). Or the source no longer has the binlog from the stop on (RESUME_LOST). Or the table's rows in the lake follow
+    # other rules than conf/ has now (RULES_CHANGED).
     **dict.fromkeys(_STOPS, frozenset({TableState.FLOWING, TableState.RESUME_LOST, TableState.RULES_CHANGED})),
 }
 

@@ -1,8 +1,8 @@
 """Sets the position at which a destination continues: the rules of `sluice position set`, and their execution.
 
-A new epoch begins if the source's file names or offsets can no longer be compared with those that were read. Otherwise a new change could
-get a lower order key than a change that is merged already, and the merge would skip it. A ledger that replaces a lost ledger begins with an
-epoch above all epochs in the lake.
+A new epoch begins if the source's file names or offsets can no longer be compared with the file names and offsets that were read. Otherwise
+a new change could get a lower order key than a change that is merged already, and the merge would skip it. A ledger that replaces a lost
+ledger begins with an epoch above all epochs in the lake.
 """
 
 from __future__ import annotations

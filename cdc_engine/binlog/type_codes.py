@@ -25,7 +25,7 @@ class TypeCode(enum.IntEnum):
     TIMESTAMP2 = 17
     DATETIME2 = 18
     TIME2 = 19
-    BLOB_COMPRESSED = 140  # This code and the next are those of MariaDB's COMPRESSED columns.
+    BLOB_COMPRESSED = 140  # BLOB_COMPRESSED and VARCHAR_COMPRESSED are the codes of MariaDB's COMPRESSED columns.
     VARCHAR_COMPRESSED = 141
     VECTOR = 242  # Since MySQL 9.
     JSON = 245

@@ -16,8 +16,8 @@ MESSAGES_TYPE, VERSION, TYPE, BODY, ENTRY = 7, 2, 3, 5, 2
 
 
 def whole_packet(batch_id: int, messages: bytes) -> bytes:
-    """Returns a packet with all entries of a batch, including those for the beginnings and ends of transactions, and the batch's id. As in
-    Canal, the packet has no version.
+    """Returns a packet with the batch's id and all entries of the batch, also the entries for the beginnings and ends of transactions. As
+    in Canal, the packet has no version.
     """
     body = number_field(1, batch_id) + messages
     return number_field(TYPE, MESSAGES_TYPE) + encoded_varint(BODY << 3 | 2) + encoded_varint(len(body)) + body

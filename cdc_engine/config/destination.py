@@ -382,15 +382,15 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return made
 
     def reading(self, address: str) -> DestinationConfig:
-        """Returns a copy of these settings whose `source` is the one at this address. `source` stays unchanged if `sources` has no such
-        address.
+        """Returns a copy of these settings whose `source` is the source with this address. `source` stays unchanged if `sources` has no
+        such address.
         """
         found = next((each for each in self.sources if each.address == address), self.source)
         return self.model_copy(update={"source": found})
 
     def reading_now(self, directory: Path) -> DestinationConfig:
-        """Returns a copy of these settings whose `source` is the one that is read now. After a failover, a file in `directory` names this
-        source. Raises ConfigurationError if that file cannot be read.
+        """Returns a copy of these settings whose `source` is the source that is read now. After a failover, a file in `directory` names
+        this source. Raises ConfigurationError if that file cannot be read.
         """
         return self.reading(address_in_use(directory)) if self.sources else self
 

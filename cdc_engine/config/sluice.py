@@ -34,8 +34,8 @@ from sluice.secret_values import is_reference
 TOKEN = re.compile(r";token=([^;]*)")
 REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))?(?:/(?:;.*)?)?")
 PORT_MAX = 65_535
-# Finds a parameter of the address other than `token` that seems to contain a secret. Only for `token`, a run replaces a reference by the
-# secret.
+# Finds a parameter of the address other than `token` that seems to contain a secret. A run replaces a reference by the secret only in
+# `token`.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_consistent_snapshots")  # Folders in a lake that Sluice itself uses.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
@@ -274,8 +274,8 @@ class SluiceConfig(Strict):
         return f"{platform.node() if server.host in EVERYWHERE else server.host}:{server.port}"
 
     def with_sources_in_use(self) -> SluiceConfig:
-        """Returns a copy of the configuration in which the `source` of each destination is the one that is read now, also after a failover.
-        Raises ConfigurationError if the file that names this source cannot be read.
+        """Returns a copy of the configuration in which the `source` of each destination is the source that is read now, also after a
+        failover. Raises ConfigurationError if the file that names this source cannot be read.
         """
         reading = {
             name: each.reading_now(self.ledger_location(name).directory) for name, each in self.destinations.items()
@@ -351,16 +351,16 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
     folded = _folded(config, users)
     own = [comparable_path(f"{config.lake}/{name}", folds_case=folded) for name in OWN_FOLDERS]
     by_path: dict[str, dict[str, TableWriter]] = {}
-    for path, those in sorted(users.items()):
-        by_path.setdefault(comparable_path(path, folds_case=folded), {}).update(those)
+    for path, writers in sorted(users.items()):
+        by_path.setdefault(comparable_path(path, folds_case=folded), {}).update(writers)
     found: dict[tuple[str, str], str] = {}
-    for path, those in by_path.items():
+    for path, writers in by_path.items():
         within = next((each for each in _above(path) if each in by_path or each in own), "")
         above = by_path.get(within, {})
-        sentence = _taken(path, those, own, config.lake) or (_inside(those, within, above) if within else "")
-        sentence = sentence or (_clash(those) if len(those) > 1 else "")
+        sentence = _taken(path, writers, own, config.lake) or (_inside(writers, within, above) if within else "")
+        sentence = sentence or (_clash(writers) if len(writers) > 1 else "")
         if sentence:
-            found |= {writer.table: sentence for writer in (*those.values(), *(above.values() if within else ()))}
+            found |= {writer.table: sentence for writer in (*writers.values(), *(above.values() if within else ()))}
     return found
 
 
@@ -410,56 +410,56 @@ def _above(path: str) -> Iterable[str]:
         yield path
 
 
-def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake: str) -> str:
-    """Returns a message for the tables `those` if their path is reserved for Sluice, otherwise ""."""
+def _taken(path: str, writers: Mapping[str, TableWriter], own: Iterable[str], lake: str) -> str:
+    """Returns a message for the tables in `writers` if their path is reserved for Sluice, otherwise ""."""
     if path not in own and path != comparable_path(lake):
         return ""
-    location = next(iter(those.values())).path
-    return f"{_names(those)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
+    location = next(iter(writers.values())).path
+    return f"{_names(writers)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
 
 
-def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
-    """Returns a message for the tables `those`, whose path is inside the folder `within`. `above` are the tables that write to `within`, or
-    empty if `within` is reserved for Sluice.
+def _inside(writers: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
+    """Returns a message for the tables in `writers`, whose path is inside the folder `within`. `above` are the tables that write to
+    `within`, or empty if `within` is reserved for Sluice.
     """
-    location = next(iter(those.values())).path
+    location = next(iter(writers.values())).path
     if not above:
-        return f"{_names(those)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
+        return f"{_names(writers)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
     return (
-        f"{_names(those)} has the Delta path {location}, which is inside {within}, the path of "
+        f"{_names(writers)} has the Delta path {location}, which is inside {within}, the path of "
         f"{_names(above)}, and VACUUM of the outer table would remove files of the inner one: {OTHER_PATH}"
     )
 
 
-def _names(those: Iterable[str]) -> str:
-    return " and ".join(sorted(those))
+def _names(writers: Iterable[str]) -> str:
+    return " and ".join(sorted(writers))
 
 
-def _clash(those: Mapping[str, TableWriter]) -> str:
-    """Returns a message that says why the tables `those` cannot share their path, and what to do. Returns "" if they are shards whose names
-    and settings allow this.
+def _clash(writers: Mapping[str, TableWriter]) -> str:
+    """Returns a message that says why the tables in `writers` cannot share their path, and what to do. Returns "" if the tables are shards,
+    and the names and settings of the shards allow a common path.
     """
-    writers = those.values()
-    path = next(iter(writers)).path
-    who = f"{_names(those)} have the same Delta path {path}"
+    tables = writers.values()
+    path = next(iter(tables)).path
+    who = f"{_names(writers)} have the same Delta path {path}"
     if len({each.path for each in writers}) > 1:
         who += " (the lake's file system ignores letter case, or the path is spelled in two ways)"
-    if not all(each.shard for each in writers):
+    if not all(each.shard for each in tables):
         return f"{who}: {OTHER_PATH}"
     if len({each.column for each in writers}) > 1:
         return (
             f"{who} and are not distinguished as shards: set the same `column` in all `shards` entries of this "
             "path in conf/destinations"
         )
-    names = [each.shard for each in writers]
+    names = [each.shard for each in tables]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        same = " and ".join(sorted(table for table, each in those.items() if each.shard == twice[0]))
+        same = " and ".join(sorted(table for table, each in writers.items() if each.shard == twice[0]))
         return (
             f"{same} have the same Delta path {path} and are not distinguished as shards, because both have "
             f"the name {twice[0]!r}: set `name` in `shards` so that the names differ, for example with "
             "{destination} in the name"
         )
-    if differ := sorted(set[str]().union(*(each.settings for each in writers)) - set(next(iter(writers)).settings)):
+    if differ := sorted(set[str]().union(*(each.settings for each in tables)) - set(next(iter(tables)).settings)):
         return (
             f"{who}, and not all of their `shards` entries have {differ[0]} in `options`: set the same "
             "options in all these entries in conf/destinations"

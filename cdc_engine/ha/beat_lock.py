@@ -62,8 +62,8 @@ class LockWatcher:
 
 
 class BeatLock:
-    """A lock with one holder over all hosts. While the lock is held, `token` is a number above those of all earlier holders, otherwise 0.
-    `seconds` is the length of a session: after this time without a new version of the record, another process may take the lock.
+    """A lock with one holder over all hosts. While the lock is held, `token` is a number above the tokens of all earlier holders, otherwise
+    0. `seconds` is the length of a session: after this time without a new version of the record, another process may take the lock.
     """
 
     def __init__(self, store: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:

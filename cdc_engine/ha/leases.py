@@ -62,7 +62,7 @@ class SharedLock(Lock, Protocol):
 
     @property
     def token(self) -> int:
-        """While the lock is held, a number above those of all earlier holders, otherwise 0."""
+        """While the lock is held, a number above the tokens of all earlier holders, otherwise 0."""
 
 
 class SharedLease:

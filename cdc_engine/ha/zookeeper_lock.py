@@ -47,7 +47,7 @@ class Nodes:
 
 
 class ZooKeeperLock:
-    """A lock with one holder over all hosts. While the lock is held, `token` is a number above those of all earlier holders, otherwise
+    """A lock with one holder over all hosts. While the lock is held, `token` is a number above the tokens of all earlier holders, otherwise
     0.
     """
 

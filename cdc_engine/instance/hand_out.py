@@ -294,8 +294,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging ended without an error. The staged batch may have been handed out and settled by now, because a tick can
-        find the batch in the ledger after the tick that waited for staging has ended.
+        """Returns whether staging ended without an error. If the tick that waited for staging has ended, another tick may have found the
+        staged batch in the ledger, and may have handed it out and settled it already.
         """
         return staging.done() and staging.exception() is None
 

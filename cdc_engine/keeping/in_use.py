@@ -53,7 +53,7 @@ class InUse:
 
 
 def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool) -> InUse:
-    """Chooses which text of each file of conf/ is used. `found` are the current texts, and `before` those that were in use so far.
+    """Chooses which text of each file of conf/ is used. `found` are the current texts, and `before` the texts that were in use so far.
     `main_may_change` is True before any process of the stack runs, because sluice.yaml may change only then. Pure, except that it reads
     which sources the destinations read now.
 
@@ -75,8 +75,8 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
     """Builds the configuration file by file: uses each file's current text if it is valid, otherwise its earlier text. `last` are the
-    earlier texts of the destinations. Unchanged files come first, so that a changed file that conflicts with them is the one that is
-    refused. Groups come last, because their members must exist.
+    earlier texts of the destinations. Unchanged files come first. So if a changed file conflicts with an unchanged file, the changed file
+    is refused. Groups come last, because their members must exist.
     """
     taken, chosen = config_of(ConfFiles(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
@@ -178,8 +178,8 @@ def stamp() -> str:
 
 
 def change_since(begun: ConfFiles, destination: str) -> str:
-    """Returns why this process must end: the destination's file in conf/ is not the one with which the process started (`begun`). Returns
-    "" if the file is unchanged.
+    """Returns why this process must end: the destination's file in conf/ has changed since the process started with `begun`. Returns "" if
+    the file is unchanged.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None

@@ -260,7 +260,7 @@ def give_up(destination: str) -> None:
 
 
 def stop_all() -> None:
-    """Stops all engines of this process, those of groups first. Called when the process exits."""
+    """Stops all engines of this process, the engines of groups first. Called when the process exits."""
     while True:
         with _lock:
             if not _slots and not _groups:

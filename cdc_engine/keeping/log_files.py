@@ -19,8 +19,8 @@ LOOK_SECONDS = 60.0
 
 
 class LogFiles:
-    """Keeps log files small: when a log file is larger than LOG_BYTES_MAX, copies its end to a second file with the ending `.1`, which
-    replaces the earlier `.1` file, and empties the log file.
+    """Keeps log files small. When a log file is larger than LOG_BYTES_MAX, copies the end of the file to a second file with the ending
+    `.1`, and then empties the log file. The copy replaces an earlier `.1` file.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -30,7 +30,7 @@ class CanalCursor:
 
 
 def to_text(position: Position, host: str, port: int) -> str:
-    """Returns Canal's JSON of a cursor. `host` and `port` are those of the source."""
+    """Returns Canal's JSON of a cursor. `host` and `port` are the address of the source."""
     record = {
         "gtid": position.gtid_set,
         "included": False,

@@ -290,8 +290,8 @@ class Ledger:
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Removes all batches in flight. Sets `given_up` to the highest end of those of `batches` that may be merged in part. An appendable
-        batch cannot be merged in part, because no run has taken it.
+        """Removes all batches in flight. Sets `given_up` to the highest end of the batches in `batches` that may be merged in part. An
+        appendable batch cannot be merged in part, because no run has taken it.
         """
         ends = [batch.end for batch in batches if batch.path and not batch.appendable] + (
             [self.given_up] if self.given_up else []

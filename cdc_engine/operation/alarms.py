@@ -69,7 +69,7 @@ class AlarmWatcher:
         self.see([alarm, *(sent for key, sent in self._reported.items() if key != alarm.key)])
 
     def see(self, now: list[Alarm]) -> None:
-        """Compares the current problems with the earlier ones, and reports those that are new. An earlier problem that is not in `now`
+        """Compares the current problems with the earlier problems, and reports the new problems. An earlier problem that is not in `now`
         counts as ended after `QUIET_SECONDS`.
         """
         there = {alarm.key: alarm for alarm in now}

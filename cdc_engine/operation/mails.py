@@ -16,8 +16,8 @@ from sluice.cdc_engine.operation.alarms import Alarm
 
 ANSWER_SECONDS = 10.0
 SUBJECT_MAX = 120
-# The name with which this client introduces itself to the mail server. smtplib would use the host's own name, for which it queries a name
-# server, and this may take long.
+# The name with which this client introduces itself to the mail server. By default, smtplib queries a name server for the host's own name,
+# which may take long.
 OUR_NAME = "sluice"
 
 log = structlog.get_logger()

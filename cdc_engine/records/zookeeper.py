@@ -87,7 +87,7 @@ class ZooKeeperRecordStore(RecordStore):
             super().write_all({name: texts[name] for name in some if name not in created}, token=token)
 
     def _created(self, texts: Mapping[str, str], token: int) -> set[str]:
-        """Creates the nodes of those records that do not exist yet. Returns the names of the records that were created."""
+        """Creates the nodes of the records that do not exist yet. Returns the names of the records that were created."""
         client = self._client()
         for parent in {self._path(name).rpartition("/")[0] for name in texts}:
             answer(client.ensure_path_async(parent))

@@ -1,4 +1,4 @@
-"""Decides which empty transactions (those without captured rows) go to the store. The rules are those of Canal. Used by `event_sink`.
+"""Decides which empty transactions (transactions without captured rows) go to the store, by Canal's rules. Used by `event_sink`.
 
 If few tables of a server are captured, most transactions are empty and would flood the store. But if no empty transaction went to the
 store, the cursor would not move, and the source could purge the binlog file of the cursor.
@@ -28,9 +28,9 @@ class Thinning:
         """Decides whether the last transaction of a block of empty transactions goes to the store. `time_us` is its commit time. Returns
         the decision, and the state after the block.
 
-        The transaction goes to the store if its commit time differs by more than EVENT_TIME_US_MAX from that of the last empty transaction
-        in the store. The time may also be earlier, because a source may replay old events. The transaction also goes to the store if it is
-        in another binlog file, because the source may purge the earlier file.
+        The transaction goes to the store if its commit time differs by more than EVENT_TIME_US_MAX from `last_time_us`, the commit time of
+        the last empty transaction in the store. The time may also be earlier, because a source may replay old events. The transaction also
+        goes to the store if it is in another binlog file, because the source may purge the earlier file.
         """
         skipped = self.skipped + transaction_count
         far = abs(time_us - self.last_time_us) > EVENT_TIME_US_MAX or file != self.file

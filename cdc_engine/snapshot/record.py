@@ -309,8 +309,8 @@ def has_come_past(cursor: Position, high: SourceEnd) -> bool:
 
 
 def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
-    """Returns whether the cursor's epoch is the one in which the snapshot's reading began. After a failover or a reset of the binlog, it is
-    another epoch, and positions cannot be compared.
+    """Returns whether the snapshot's reading began in the cursor's epoch. After a failover or a reset of the binlog, the epochs differ, and
+    positions cannot be compared.
     """
     return record.began_at is not None and cursor.epoch == record.began_at.epoch
 

@@ -184,8 +184,8 @@ class SnapshotRecords:
         self._sweep(name, lambda folder: "-chunks-" not in folder)
 
     def sweep(self, name: str) -> None:
-        """Removes files that a table's snapshot no longer needs: those of other generations, and all files of a snapshot that ended. Raises
-        MetaError.
+        """Removes files that a table's snapshot no longer needs: the files of other generations, and all files of a snapshot that ended.
+        Raises MetaError.
         """
         self._sweep(name, lambda _: True)
 

@@ -18,7 +18,7 @@ class SnapshotStep(enum.Enum):
     BEGIN = "begin"  #: Begin the reading, while the run holds the run lock.
     READ = "read"  #: Read the chunks that are not complete yet.
     PUBLISH = "publish"
-    AGAIN = "again"  #: Read all rows again, because those that were read are no longer valid.
+    AGAIN = "again"  #: Read all rows again, because the rows that were read are no longer valid.
     FAIL = "fail"
 
 

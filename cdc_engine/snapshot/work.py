@@ -394,7 +394,7 @@ def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | N
 def _if_still(
     seen: SnapshotRecord, change: Callable[[SnapshotRecord], SnapshotRecord]
 ) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that applies `change` only if the stored record is still that of the snapshot `seen`. While this host was
+    """Returns a transition that applies `change` only if the stored record still belongs to the snapshot `seen`. While this host was
     suspended, another host may have begun the next snapshot of the table.
     """
 

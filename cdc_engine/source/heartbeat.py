@@ -38,7 +38,7 @@ class Heartbeat:
                 self.close()
                 raise translated from error
             failure = str(translated)
-        # This handler precedes that of SluiceError, because a wrong configuration of this host is not a failure of the source.
+        # This handler comes before the handler of SluiceError, because a wrong configuration of this host is not a failure of the source.
         except ConfigurationError:
             self.close()
             raise

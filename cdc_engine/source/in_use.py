@@ -1,7 +1,7 @@
 """Records which of a destination's sources the engine reads, in `source.json` in the destination's folder. Processes that read conf/ use
 this record.
 
-If the file names another source than the one that a running engine reads, `instance.failover` ends the engine, and the next engine reads
+If the file names another source than the source that a running engine reads, `instance.failover` ends the engine, and the next engine reads
 the named source. At every connect, the engine checks whether the stream can continue on this source.
 
 If several hosts share the ledger, the chosen source is stored in the ledger's record store, and `source.json` is a copy. The copy exists

@@ -31,8 +31,7 @@ from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # Bytes of a value in MariaDB's own format, indexed by its fraction digits.
 # In MariaDB's own format, the stored number is the time plus this number of seconds, which is one more than the greatest time.
 TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1
-# The text of the longest valid time and one more byte, because the hours have ten bits, so that the hours of an invalid value can have four
-# digits.
+# The bytes of the longest valid time, and one more byte: the hours have ten bits, so the hours of an invalid value can have four digits.
 TEXT_BYTES_MAX = len("-838:59:59.000000") + 1
 
 

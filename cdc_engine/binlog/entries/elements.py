@@ -23,8 +23,9 @@ EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
 # Fields of the state that one range passes to the next range. BEGUN: WITH_BEGIN if the beginning of the open transaction and some of its
 # row events are listed, WITHOUT_BEGIN if only row events are listed, otherwise 0. EMPTY_AT: time in µs of the last listed transaction
-# without kept events. EMPTY_LEFT_OUT: number of transactions without kept events that were omitted after EMPTY_AT. FRAME_AT,
-# FRAMES_LEFT_OUT: with `frames` False, the same values for transactions with kept events.
+# without kept events. EMPTY_LEFT_OUT: number of transactions without kept events that were omitted after EMPTY_AT. FRAME_AT: time in µs of
+# the last transaction whose end is listed. FRAMES_LEFT_OUT: number of beginnings and ends that were omitted after FRAME_AT because `frames`
+# is False.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
 WITH_BEGIN, WITHOUT_BEGIN = 1, 2
 State = tuple[int, int, int, int, int]

@@ -78,8 +78,8 @@ _METADATA_MAX: dict[int, int] = {
 
 @dataclasses.dataclass(frozen=True)
 class Charsets:
-    """The collations of the character columns, as the server logs them. `each` has one collation per column. If it is None, every column
-    has the collation `default`, except those in `others`: (index among the character columns, collation).
+    """The collations of the character columns, as the server logs them. `each` has one collation per column. If `each` is None, a column
+    has the collation in `others`, or else the collation `default`. Entries of `others`: (index among the character columns, collation).
     """
 
     each: tuple[int, ...] | None = None

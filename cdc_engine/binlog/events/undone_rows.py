@@ -36,8 +36,9 @@ class UndoneRows:
         self._bounds: dict[FileOfEpoch, tuple[Int64s, Int64s]] = {}
 
     def add(self, epoch: int, file: str, begin: int, end: int) -> bool:
-        """Adds undone row events: those that begin at an offset (bytes) in [`begin`, `end`) of a file. Returns whether the transaction must
-        be read again to leave the events out. The transaction must be read again if the interval is new and the reader needs rows.
+        """Adds the row events that begin at an offset (bytes) in [`begin`, `end`) of a file to the undone row events. Returns whether the
+        transaction must be read again to leave the events out. The transaction must be read again if the interval is new and the reader
+        needs rows.
         """
         if not self._rows_are_read or (begin, end) in self._intervals.get((epoch, file), ()):
             return False

@@ -1,7 +1,7 @@
 """Applies the JSON differences (PARTIAL_JSON) of a chunk of rows and returns the resulting documents as texts. Called by `decoder`.
 
-The kernels of `locate_diffs` list the differences in an int64 array (4 by n), which the functions here get as `differences`: slot and row
-of the value, offset and size of the document in the before image.
+The kernels of `locate_diffs` list the differences in an int64 array (4 by n). The functions of this file get the array as `differences`.
+Its rows are: slot and row of the value, offset and size of the document in the before image.
 """
 
 from __future__ import annotations

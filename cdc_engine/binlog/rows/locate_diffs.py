@@ -18,7 +18,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 PARTIAL_JSON = 1  # The only value option that MySQL defines.
 DOCUMENT = 32  # A bit of `ImageColumns.facts`: the column is JSON. `locate_partial` defines the other bits.
-OPTIONS_UNKNOWN = 5  # A result in addition to those of `locate`: the event has an unknown value option.
+OPTIONS_UNKNOWN = 5  # A result in addition to the results of `locate`: the event has an unknown value option.
 # Rows of the array of differences: slot and row of the value, and offset and size of the document in the before image. BEFORE_START is -1
 # if the document is NULL, and -2 if the before image omits it.
 SLOT, ROW, BEFORE_START, BEFORE_SIZE = range(4)

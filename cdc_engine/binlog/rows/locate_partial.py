@@ -249,8 +249,8 @@ def locate_partial(
 ) -> Integer:
     """Locates values like `locate.locate`, in events whose images may omit columns.
 
-    `cursor` (int64, 5 values): the first three are those of `locate.locate`. cursor[3] is the index of the column that is the cause if an
-    event cannot be decoded. cursor[4] is the number of entries that this call wrote to `memory.differences`.
+    `cursor` (int64, 5 values): the first three values are as in `locate.locate`. If an event cannot be decoded, cursor[3] is the index of
+    the column that is the cause. cursor[4] is the number of entries that this call wrote to `memory.differences`.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, _ = images

@@ -1,7 +1,8 @@
 """Numba kernels that encode rows as Protobuf messages. The input is the text of each value, as Canal clients get it. Called by
 `protobuf_rows`.
 
-The encoded bytes equal those of Google's library: fields are in the order of their numbers, and fields with default values are omitted.
+The encoded bytes equal the bytes that Google's library writes: fields are in the order of their numbers, and fields with default values are
+omitted.
 """
 # ruff: noqa: PLR0917, PLR1714, SIM109 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
@@ -160,8 +161,8 @@ def put_messages(
     frame: Pieces,
     ends: tuple[Int64s, Int64s],
 ) -> None:
-    """Writes the key and the value of each message to `out`. `fields`: the fields of the columns in the key's schema, and those in the
-    value's schema. `ends`: two arrays, to which the kernel writes the ends of the keys and of the values.
+    """Writes the key and the value of each message to `out`. `fields`: the fields of the columns in the key's schema, and the fields of the
+    columns in the value's schema. `ends`: two arrays, to which the kernel writes the ends of the keys and of the values.
     """
     of_key, of_value = fields
     at, sizes = np.int64(0), values.shown.sizes

@@ -1,7 +1,7 @@
 """Makes the Protobuf schemas of a table: a message with the table's columns, the envelope of a change, and a message with the key columns.
 
 Every column is an `optional` field, which is absent if the value is NULL. This module numbers the fields for a new subject of the registry.
-For an existing subject, `brokers.registry.field_numbers` replaces these numbers by those that the subject has.
+For an existing subject, `brokers.registry.field_numbers` replaces these numbers by the numbers in the subject's latest schema.
 
 Protobuf has no logical types. So each kind of value that consumers must distinguish has its own Protobuf type. For example, only a DATE is
 `sint32`.

@@ -34,8 +34,8 @@ class BlockMaker:
     """Makes blocks from the events of one stream. Stores the epoch, the file and the server of the stream, and the buffer that is being
     scanned.
 
-    `mariadb` tells whether the GTIDs of the stream are those of MariaDB. `last_time_us` is the commit time of the last transaction in a
-    block or, before the first block, of the start position; 0 if unknown.
+    `mariadb` tells whether the stream has GTIDs of MariaDB. `last_time_us` is the commit time of the last transaction in a block or, before
+    the first block, of the start position; 0 if unknown.
     """
 
     def __init__(

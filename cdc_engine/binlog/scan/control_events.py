@@ -234,8 +234,8 @@ class ControlEvents:
         """Yields a DDL statement as a separate block. Within a transaction (CREATE TABLE … SELECT), this block does not end the
         transaction, because the transaction's rows follow in a later block.
 
-        These rows get a transaction offset that is DEFINITION_BYTES after the end of the statement. So their order key is above the
-        statement's, and below that of every later transaction.
+        These rows get a transaction offset that is DEFINITION_BYTES after the end of the statement. So the order key of these rows is above
+        the order key of the statement, and below the order key of every later transaction.
         """
         yield from self._maker.end_block()
         stands_alone = not self._state[at.OPEN]

@@ -1,8 +1,8 @@
 """Tracks the executed set of a binlog stream, and the names of the GTID sources that the scan kernel numbers.
 
-If a stream starts in the middle of a MySQL binlog file without an executed set, the set is unknown until the next file, whose
-PREVIOUS_GTIDS event has the complete set. While the set is unknown, transactions get no GTID, because a stream that resumes with an
-incomplete set would read the whole binlog again.
+A stream may start in the middle of a MySQL binlog file without an executed set. The set is then unknown until the next file begins: the
+PREVIOUS_GTIDS event of this file has the complete set. While the set is unknown, transactions get no GTID, because a stream that resumes
+with an incomplete set would read the whole binlog again.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 # byte), source (16), number (8), kind of clock (1), two clock values (8 each) and commit times (7 each).
 CLOCK_KIND, LOGICAL_CLOCK = 25, 42
 KNOWN_CLOCK = 2
-# This bit is set in the first commit time (that of the replica) if the commit time of the original server follows.
+# This bit is set in the first commit time (the commit time on the replica) if the commit time on the original server follows.
 HAS_ORIGINAL_TIME = 1 << 55
 STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # Flags of MariaDB's GTID event.
 SERIALIZATION = 1  # The version of the tagged GTID event's message format.

@@ -133,7 +133,7 @@ def scan(  # noqa: PLR0917  numba has no keyword-only arguments
     queries: Int64s,
 ) -> ScanStatus:
     """Scans the events from state[AT] to state[LIMIT], and returns why it stopped. state[AT] is then after the last event that it scanned
-    or that Python must handle. `buffer` has the received bytes. The other arrays are those of `ScanMemory`.
+    or that Python must handle. `buffer` has the received bytes. `ScanMemory` describes the other arrays.
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return ScanStatus.BAD_LENGTH

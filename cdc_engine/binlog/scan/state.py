@@ -45,7 +45,7 @@ INNER_END: Final = 23  # file offset of the end of the compressed event that is 
 INNER_BEGIN: Final = 24  # file offset of the beginning of the compressed event that is being scanned
 INNER_SIZE: Final = 25  # decompressed bytes of the compressed event
 INNER_DONE: Final = 26  # number of the decompressed bytes that have been scanned
-ELSEWHERE: Final = 27  # 1: the entries of `events` have offsets in another buffer than that of the received bytes
+ELSEWHERE: Final = 27  # 1: the entries of `events` have offsets in another buffer than the buffer of the received bytes
 IN_XA: Final = 28  # 1: in an XA transaction, whose table maps and row events Python handles
 # file offset that identifies the current transaction: the end of its first event; 0: no transaction
 TRANSACTION_OFFSET: Final = 29

@@ -85,7 +85,7 @@ def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufM
 
 
 def _others(schema: ProtobufSchema) -> dict[str, set[tuple[str, int, str, str]]]:
-    """Returns the fields of those messages of a schema that have no columns of the table, such as Envelope."""
+    """Returns the fields of the messages in a schema that have no columns of the table, such as Envelope."""
     return {each.name: {field[:4] for field in _said(each)[0]} for each in schema.messages if each.name not in ROWS}
 
 

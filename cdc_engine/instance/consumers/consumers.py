@@ -50,7 +50,9 @@ class ConsumerStreams:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveSource:
-    """What a group uses of a member's live stream: its source, the position up to which it has read, and the reason if it does not run."""
+    """What a group uses of a member's live stream: the source, the position up to which the stream has read, and why the stream does not
+    run.
+    """
 
     source: Source | None = None
     stream_state: Callable[[], StreamState | None] = lambda: None

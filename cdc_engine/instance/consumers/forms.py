@@ -40,8 +40,8 @@ class Forms:
     ("database.table") with such settings.
 
     `kept` returns the captured columns of a table; None means all. `named` returns the columns that conf/ includes and the columns that it
-    excludes. `entries` has the kinds of entries for clients, and `of_brokers` those for each broker by its number. With `full_batches`, a
-    client's get waits until as much as the client requests is available.
+    excludes. `entries` has the kinds of entries for clients, and `of_brokers` the kinds of entries for each broker, by the broker's number.
+    With `full_batches`, a client's get waits until as much as the client requests is available.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)

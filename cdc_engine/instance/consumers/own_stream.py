@@ -36,7 +36,8 @@ OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
     """Opens own streams for consumers whose positions are not in the window. `records` returns the records of the destination's schema
-    history, which reach at least to the position that `known_to` returns. `epoch` and `server_uuid` return those of the live stream.
+    history, which reach at least to the position that `known_to` returns. `epoch` and `server_uuid` return the epoch and the server uuid of
+    the live stream.
 
     `archive` has binlog files that the server has purged. `by_time` finds a position by commit time, and is None if conf/ does not allow
     that. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position. With `isolated`, a

@@ -149,7 +149,7 @@ class SourceWatch:
         return saved.file if saved else ""
 
     def _saved_here(self) -> Position | None:
-        """Returns the saved position, or None if the position belongs to another server than the one that answered."""
+        """Returns the saved position, or None if the position does not belong to the server that answered."""
         saved, facts = self._saved(), self._facts
         return saved if saved and facts and saved.server_uuid in ("", facts.server_uuid) else None
 

@@ -54,8 +54,8 @@ def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, b
 
 
 def in_order(addresses: Sequence[str], reading: str) -> tuple[str, ...]:
-    """Returns the addresses of the other sources in the order in which they are tried: first the sources that conf/ lists after the current
-    source, then the sources that conf/ lists before it.
+    """Returns the addresses of the other sources in the order in which they are tried: first the sources after the current source in conf/,
+    then the sources before the current source.
     """
     at = addresses.index(reading) if reading in addresses else -1
     return tuple(each for each in (*addresses[at + 1 :], *addresses[: max(at, 0)]) if each != reading)

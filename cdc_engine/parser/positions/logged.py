@@ -47,7 +47,7 @@ class _Changes(NoHistory):
 
 
 class _XaCommits(UnwantedRows):
-    """The prepared XA transactions of a scan that counts every XA COMMIT as a change, because the rows of the commit may be in an XA
+    """The prepared XA transactions of a scan. Counts every XA COMMIT as a change, because the rows of the transaction may be in an XA
     PREPARE before the interval.
     """
 

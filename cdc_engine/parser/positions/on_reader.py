@@ -31,8 +31,8 @@ def logs_replicated(facts: ServerFacts) -> bool:
 
 def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> StartChoice | None:
     """Returns the GTID set of all transactions before the first transaction that committed at `time_us` or later. Returns None if the
-    source's own binlog must be searched, because the replica writes no binlog, because the replica has purged the binlog of that time, or
-    because the source cannot begin a stream after that GTID set.
+    source's own binlog must be searched: the replica writes no binlog, or has purged the binlog of that time, or the source cannot begin a
+    stream after the found GTID set.
 
     Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError (also if the replica does not catch up with the source),
     and the errors of the scan.

@@ -172,7 +172,7 @@ class ArchivedInterval:
 
 def first_of_server(source: Source, facts: ServerFacts, position: Position) -> Position:
     """Returns the position at the beginning of the server's first file, where the server's files continue the archive. All other values,
-    such as the executed set, are those of `position`.
+    such as the executed set, are copied from `position`.
     """
     file = facts.logs[0].file
     return dataclasses.replace(position, file=file, offset=FIRST_OFFSET, file_created=creation_of(source, file))

@@ -1,4 +1,5 @@
-"""Limits the connections of one listener: those of authenticated clients, and those that have not authenticated yet. Used by `listener`.
+"""Limits two numbers of connections of one listener: authenticated clients, and connections that have not authenticated yet. Used by
+`listener`.
 
 If too many connections have not authenticated, the oldest of them is ended. Clients authenticate at once, so the oldest connection is
 probably not from a client.

@@ -29,8 +29,8 @@ _REMAINS = (
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
-    """Returns, for each name in a RENAME TABLE, the former name of the table that has the name afterwards, or None if no table has the name
-    any more. `pairs` are (old, new), executed from left to right.
+    """Returns a mapping of each name in a RENAME TABLE to the former name of the table that now has this name, or to None if no table has
+    this name any more. `pairs` are (old, new), executed from left to right.
 
     If an old name occurs twice and no table got this name in between, the first rename concerned a temporary table of the session
     (MariaDB), and is ignored.

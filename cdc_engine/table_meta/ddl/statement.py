@@ -43,7 +43,7 @@ class CreateTable:
     - `like`: the other table in CREATE TABLE … LIKE.
     - `selects`: whether the statement inserts rows from a SELECT. `select_words` and `select_calls` describe that SELECT, as in
       StatementRowChange.
-    - `foreign_keys`: in the order of the statement, including those in column definitions.
+    - `foreign_keys`: in the order of the statement, including the foreign keys in column definitions.
     - `engine`: the name as written, or empty for the server's default. `union`: the tables that have the rows of a MERGE table.
     - `versioned`: MariaDB stores earlier versions of rows (WITH SYSTEM VERSIONING).
     - `sequence`: the statement creates a sequence of MariaDB instead of a table (SEQUENCE=1).

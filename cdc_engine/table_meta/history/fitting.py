@@ -202,7 +202,7 @@ def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
 
 
 def is_sequence(table_map: TableMap) -> bool:
-    """Returns whether a table map has the columns of a MariaDB sequence, whose row events look like those of a table."""
+    """Returns whether a table map has the columns of a MariaDB sequence, whose row events look like row events of a table."""
     bounds = table_map.type_codes[:_BOUNDS]
     return (
         table_map.type_codes[_BOUNDS:] == _SETTINGS

@@ -4,8 +4,8 @@ Pure functions.
 A session without row format writes its INSERT, UPDATE or DELETE to the binlog as text, which does not say which rows changed. These tables
 stop:
 
-- the tables that the statement writes, and the tables whose rows foreign keys change with them; - the tables that triggers and views may
-  change because of these tables, directly or through other tables;
+- the tables that the statement writes, and the tables whose rows foreign keys change together with these tables;
+- the tables that triggers and views may change because of these tables, directly or through other tables;
 - if the source's triggers and views are unknown: all tables in the database of a name that may be a view;
 - if the statement does not name the tables that it writes: every table that the statement mentions, and every table of a database that it
   mentions;

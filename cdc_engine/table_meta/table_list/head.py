@@ -58,8 +58,8 @@ class ListHead:
     changes: tuple[ListChange, ...] = ()
 
     def changed_since(self, digest: str) -> tuple[str, ...] | None:
-        """Returns the names of the records that have changed since the list had this digest, or None if the head no longer names the change
-        of the list with this digest.
+        """Returns the names of the records that have changed since the list had this digest, or None if the changes in the head do not
+        reach back to this digest.
         """
         if digest == self.digest:
             return ()

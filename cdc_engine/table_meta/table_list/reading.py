@@ -162,7 +162,7 @@ def _changed(store: RecordStore, head: ListHead, known: _ReadList) -> _ReadList 
 
 
 def _all(store: RecordStore, known: _ReadList) -> _ReadList:
-    """Reads all records. Parses only those that `known` does not have."""
+    """Reads all records. Parses only the records that `known` does not have."""
     records = dict[str, tuple[int, ListedTable]]()
     for record, each in store.read_all(f"{FOLDER}/").items():
         share, there = share_of(record, each.text), known.records.get(record)

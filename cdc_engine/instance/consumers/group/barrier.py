@@ -3,8 +3,9 @@
 
 For each member, the group knows either the commit time of the member's next transaction, or a time before which the member will have no
 further transaction. The member with the earliest of these times is next; members with equal times are ordered by name. If the next member
-has transactions, the group hands out those that are older than the next transaction of every other member. If the next member has no
-transaction yet, the group waits, because the member may still send a transaction that is older than those of the other members.
+has transactions, the group hands out the transactions that are older than the next transaction of every other member. If the next member
+has no transaction yet, the group waits, because the member may still send a transaction that is older than the next transactions of the
+other members.
 
 So the order does not depend on when transactions arrive. An idle member does not delay the group while the member's clock advances.
 """
@@ -44,7 +45,7 @@ class NextTransactions:
 
 @dataclasses.dataclass(frozen=True)
 class BarrierWait:
-    """The decision to wait for `member`, because its next transaction may be older than those of the other members."""
+    """The decision to wait for `member`, because its next transaction may be older than the next transactions of the other members."""
 
     member: str
 

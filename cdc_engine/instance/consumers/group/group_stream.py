@@ -68,7 +68,7 @@ class GroupStreamPosition:
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
         """Moves some members, whose streams restarted, back to the start of their open transaction. The stream now continues with another
-        transaction than the one that was partly handed out. Returns the same position if `members` is empty.
+        transaction than the transaction that was partly handed out. Returns the same position if `members` is empty.
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self

@@ -41,8 +41,8 @@ def holds_at(record: HistoryRecord, position: Position) -> bool:
 
 
 def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:
-    """Returns the records that are needed to continue the stream from any of the positions. Needed for a position are all records that do
-    not apply yet at the position, and for each subject the last record that applies.
+    """Returns the records that are needed to continue the stream from any of the positions. For a position, the result has all records that
+    do not apply yet at the position, and for each subject the last record that applies.
     """
     comparable, others = _by_numbering(records, positions)
     kept: set[int] = set()
