@@ -442,11 +442,11 @@ def _clash(writers: Mapping[str, TableWriter]) -> str:
     tables = writers.values()
     path = next(iter(tables)).path
     who = f"{_names(writers)} have the same Delta path {path}"
-    if len({each.path for each in writers}) > 1:
+    if len({each.path for each in tables}) > 1:
         who += " (the lake's file system ignores letter case, or the path is spelled in two ways)"
     if not all(each.shard for each in tables):
         return f"{who}: {OTHER_PATH}"
-    if len({each.column for each in writers}) > 1:
+    if len({each.column for each in tables}) > 1:
         return (
             f"{who} and are not distinguished as shards: set the same `column` in all `shards` entries of this "
             "path in conf/destinations"
