@@ -30,7 +30,7 @@ class SchemaChangesConfig(Strict):
         "hold",
         description=(
             "RENAME COLUMN. `apply`: the column is renamed in the lake (Delta column mapping). `new_column`: the lake "
-            "gets a new column with the new name, and the old column stays."
+            "gets a column with the new name and the values of the old column, and the old column stays."
         ),
     )
     widen: Literal["apply", "rewrite", "hold", "stop"] = Field(
@@ -44,7 +44,8 @@ class SchemaChangesConfig(Strict):
         "hold",
         description=(
             "A change of a column to a type that cannot represent all old values. `apply`: Spark casts the existing "
-            "values in the lake. `new_column`: values of the new type go into a new column."
+            "values in the lake. `new_column`: a new column replaces the column, and is NULL in existing rows. The old "
+            "values stay in the column `NAME_until_POSITION`."
         ),
     )
     key: Literal["hold", "apply", "stop"] = Field("hold", description="A change of the columns of the primary key.")
