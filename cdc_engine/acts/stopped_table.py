@@ -59,7 +59,7 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
         if f"{stop.database}.{stop.table}" == table:
             if position and str(stop.position) != position:
                 raise ActRefusedError(
-                    f"nothing was changed: the decision is about the stop of {table} at {position}, and {table} of "
+                    f"nothing was changed: your decision is about the stop of {table} at {position}, but {table} of "
                     f"{directory.name} is now stopped at {stop.position} in the state {stop.state} ({stop.reason}). "
                     "Decide about the present stop"
                 )

@@ -38,8 +38,8 @@ PORT_MAX = 65_535
 # `token`.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_consistent_snapshots")  # Folders in a lake that Sluice itself uses.
-OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
-OTHER_PATH = "set another `path` for one of the two under `tables` in conf/destinations"
+OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake: set another `path` under `tables` in conf/destinations"
+OTHER_PATH = "set another `path` for one of these tables under `tables` in conf/destinations"
 # Settings that apply to a whole Delta table. If shards of one Delta table had different values, each run would set its own value again.
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
@@ -415,7 +415,7 @@ def _taken(path: str, writers: Mapping[str, TableWriter], own: Iterable[str], la
     if path not in own and path != comparable_path(lake):
         return ""
     location = next(iter(writers.values())).path
-    return f"{_names(writers)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
+    return f"{_names(writers)} has the Delta path {location}, which {OWN_FOLDER}"
 
 
 def _inside(writers: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
@@ -424,7 +424,7 @@ def _inside(writers: Mapping[str, TableWriter], within: str, above: Mapping[str,
     """
     location = next(iter(writers.values())).path
     if not above:
-        return f"{_names(writers)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
+        return f"{_names(writers)} has the Delta path {location}, which {OWN_FOLDER}"
     return (
         f"{_names(writers)} has the Delta path {location}, which is inside {within}, the path of "
         f"{_names(above)}, and VACUUM of the outer table would remove files of the inner one: {OTHER_PATH}"

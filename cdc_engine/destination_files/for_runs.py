@@ -62,5 +62,5 @@ def _translated(name: str) -> Iterator[None]:
         yield
     except StoreError as error:
         raise NotSharedError(
-            f"the store with {name}, which runs read, cannot be used now: {error}; Sluice tries again"
+            f"the object store from which runs read {name} cannot be used now: {error}; Sluice tries again"
         ) from None

@@ -38,7 +38,7 @@ def installation_id(location: Location) -> str:
         while not lock.try_acquire():
             if time.monotonic() >= deadline:
                 raise MetaError(
-                    f"{records.where(FILE)} is not written: another process holds its lock; Sluice tries again"
+                    f"{records.where(FILE)} cannot be written, because another process holds the lock of this record; Sluice tries again"
                 )
             threading.Event().wait(POLL_SECONDS)
         if not (known := records.get(FILE) or ""):

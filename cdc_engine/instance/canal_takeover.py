@@ -48,7 +48,8 @@ def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoi
         cursor = canal_cursor.from_text(text)
     except ValueError as error:
         raise MetaError(
-            f"Canal's cursor in ZooKeeper cannot be read: {error}. Remove the node `1001/cursor` of the destination to begin as conf/ says"
+            f"Canal's cursor in ZooKeeper cannot be read: {error}. To begin at the start position in conf/ instead, remove the node "
+            "`1001/cursor` of the destination"
         ) from error
     log.info("taken_over_from_canal", file=cursor.file, offset=cursor.offset, gtid_set=cursor.gtid_set)
     if cursor.gtid_set and by_gtid:

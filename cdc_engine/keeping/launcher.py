@@ -166,8 +166,8 @@ def get_or_start(destination: str) -> Engine:
     left = _left.get(destination, 0.0) - time.monotonic()
     if left > 0:
         raise LeaseLostError(
-            f"an operator released {destination} on this host, so another host can take it over; this host starts it again in "
-            f"{left:.0f} s if no other host has it"
+            f"an operator released {destination} on this host, so that another host takes {destination} over; if no other host does, "
+            f"this host starts the engine again in {left:.0f} s"
         )
     with _lock:
         slot = _slots.setdefault(destination, EngineSlot(destination, functools.partial(_make, destination)))

@@ -385,9 +385,8 @@ class Ledger:
         if self.given_up is None:
             return ""
         return (
-            f"the batch up to {self.given_up} may be merged in part, and its staged files are missing: if "
-            "another server delivers its changes again, they get other order keys, and tables without a key "
-            "would have them twice"
+            f"the batch up to {self.given_up} may be merged in part, and the staged files of the batch are missing: another server "
+            "would deliver the changes of the batch with other order keys, and tables without a key would have these changes twice"
         )
 
     def _outstanding(self, batch_id: int, verb: str) -> OutstandingBatch:

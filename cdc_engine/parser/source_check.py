@@ -156,10 +156,10 @@ def mixed_format_sentence(facts: ServerFacts) -> str:
     if not is_mixed(facts):
         return ""
     return (
-        "binlog_format is MIXED: Sluice follows row events. A change that the server logs as a statement "
-        "stops its table (STATEMENT_FORMAT) until a re-snapshot, and also the tables that triggers, views "
-        "and foreign keys change with it. A statement that calls a stored function stops all tables. With "
-        f"ROW, the server logs no change as a statement: {advice_of(facts).set('binlog_format', 'ROW')}"
+        "binlog_format is MIXED, and Sluice follows row events only. If the server logs a change as a statement, the changed table "
+        "stops until a re-snapshot (STATEMENT_FORMAT). The tables that triggers, views and foreign keys change together with this table "
+        "stop too. A statement that calls a stored function stops all tables. With ROW, the server logs no change as a statement: "
+        f"{advice_of(facts).set('binlog_format', 'ROW')}"
     )
 
 

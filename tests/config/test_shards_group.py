@@ -116,7 +116,7 @@ def test_two_shards_of_one_name_clash_in_a_group() -> None:
     other = {**RULE, "tables": r"shop_(2)\.(orders)", "column": "place"}
     assert path_clashes(config(destination(shards=(other, RULE))), tables)
     (clash,) = path_clashes(config(destination()), {"east": ["shop_1.orders", "shop.orders"]})
-    assert "set another `path` for one of the two" in clash
+    assert "set another `path` for one of these tables" in clash
 
 
 def test_shards_of_two_destinations_clash_in_a_group() -> None:
@@ -136,4 +136,4 @@ def test_shards_of_two_destinations_clash_in_a_group() -> None:
     (clash,) = path_clashes(
         config(destination(shards=(apart,)), destination("west", shards=(), table_path="shop/{table}")), tables
     )
-    assert "set another `path` for one of the two" in clash
+    assert "set another `path` for one of these tables" in clash

@@ -265,8 +265,8 @@ def test_admin_the_launcher_starts_none_that_was_stopped_and_leaves_one_that_was
     assert said == f"shop was stopped by ada@host at {order.when()}; `sluice instance start shop` starts it"
     assert launcher.kept() == {}
     launcher.give_up("shop")
-    assert "so another host can take it over" in str(refusal())
-    with pytest.raises(LeaseLostError, match="so another host can take it over"):
+    assert "so that another host takes" in str(refusal())
+    with pytest.raises(LeaseLostError, match="so that another host takes"):
         launcher.take_up("shop")
     launcher.put_away("shop")
     with pytest.raises(EngineStoppedError):

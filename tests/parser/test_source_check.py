@@ -273,7 +273,7 @@ def test_mixed_is_a_warning_and_a_problem_only_without_the_grants() -> None:
     assert "GRANT SHOW VIEW, TRIGGER ON *.* TO this user, as an administrator" in problem
     seeing = "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, SHOW VIEW, TRIGGER ON *.* TO `u`@`%`"
     (warning,) = check_source(SOURCE, dataclasses.replace(mixed, grants=(seeing,)))
-    assert "stops its table (STATEMENT_FORMAT)" in warning
+    assert "stops until a re-snapshot (STATEMENT_FORMAT)" in warning
     hidden = dataclasses.replace(mixed, grants=(seeing, "REVOKE TRIGGER ON `shop`.* FROM `u`@`%`"))
     assert "GRANT SELECT, SHOW VIEW, TRIGGER" in problems(hidden)[0]
     everything = dataclasses.replace(mixed, grants=("GRANT ALL PRIVILEGES ON *.* TO `u`@`%` WITH GRANT OPTION",))

@@ -37,7 +37,7 @@ SENTENCES = {
     ScanStatus.OUTSIDE_TRANSACTION: "a row event is outside any transaction: the start position is not the end of a transaction",
     ScanStatus.UNFINISHED: "a transaction begins while another is open: the server wrote half a transaction",
     ScanStatus.SOURCES_FULL: f"the stream has more than {at.SOURCES_MAX} GTID sources",
-    ScanStatus.INNER_LENGTH: "an event within a compressed event ends after the size that the compressed event states",
+    ScanStatus.INNER_LENGTH: "the events within a compressed event have more bytes than the compressed event states",
     ScanStatus.INNER_GOES_ON: "a compressed transaction has events after the end of the transaction",
 }
 

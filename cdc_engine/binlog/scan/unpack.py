@@ -101,7 +101,7 @@ class Unpacker:
         wanted = max(self._event_bytes(tail), tail) + SHORT_ROOM_BYTES
         if wanted > tail + left + SHORT_ROOM_BYTES:
             raise BinlogFormatError(
-                "an event within a compressed event ends after the size that the compressed event states"
+                "the events within a compressed event have more bytes than the compressed event states"
             )
         # A wrong length in the event takes no memory, because the system allocates pages only when bytes are written.
         yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))

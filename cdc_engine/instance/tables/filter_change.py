@@ -226,11 +226,11 @@ def _changed(
     side_tables = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
         f"conf/ has changed for this table ({', '.join(settings)}), and the rows in the lake still have the "
-        "form of the earlier conf/. Unless `snapshot` is never, the table is re-snapshotted by itself. "
-        "Otherwise re-snapshot it with `sluice snapshot start`, or restore the earlier settings in conf/"
+        "form of the earlier conf/. Sluice re-snapshots the table by itself, unless `snapshot` is never. In that case, re-snapshot "
+        "the table with `sluice snapshot start`, or restore the earlier settings in conf/"
     )
     if side_tables:
-        reason += f". Rows in {side_tables} stay as they are: move these tables away, and Sluice creates new ones"
+        reason += f". Rows in {side_tables} stay as they are: move these tables away, and Sluice creates new tables"
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.RULES_CHANGED, reason=reason, position=position
     )
