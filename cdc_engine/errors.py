@@ -126,7 +126,7 @@ class TableChangedError(SluiceError):
 
 
 class CascadeUnseenError(TableChangedError):
-    """Foreign keys changed rows while they were read, and the changes cannot be derived from the binlog."""
+    """Foreign keys changed rows while a snapshot read the rows, and the changes cannot be derived from the binlog."""
 
 
 class LedgerLostError(SluiceError):

@@ -73,7 +73,7 @@ TICK_SECONDS_MAX = 4.2
 # A tick that finds nothing to do keeps looking for this long in total. Like TICK_SECONDS_MAX, this time ends shortly before one of
 # Dagster's evaluations, which are 5 s apart. This time is shorter than the 60 s that Dagster allows a tick.
 IDLE_TICK_SECONDS_MAX = 24.2
-SENSORS = 2  # Each destination has this many: one for its engine, and one for its snapshots.
+SENSORS = 2  # The number of sensors per destination: one for the engine, and one for the snapshots.
 SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num_workers in conf/dagster.yaml).
 # The interval at which values of an engine are reported to Dagster as observations of its asset. Dagster plots the last 100 observations,
 # that is, the last 100 minutes.

@@ -267,7 +267,7 @@ class TransactionalPublisher:
                 return
 
     def _abort(self) -> None:
-        """Aborts the transaction. If this call fails, Kafka aborts the transaction when the next producer starts."""
+        """Aborts the transaction. If the abort fails, Kafka aborts the transaction when the next producer starts."""
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(ABORT_SECONDS_MAX)
 

@@ -423,7 +423,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         """
         options = self.table(database, table)
         action = options.cascades or self.cascades
-        # `apply` changes rows of the Delta table by key. Several shards may have the same key, so it could change rows of other shards.
+        # `apply` changes rows of the Delta table by key. Several shards may have the same key, so `apply` could change rows of other
+        # shards.
         confined = options.current_state and self.shard(database, table) is None
         return "stop" if action == "apply" and not confined else action
 

@@ -21,8 +21,8 @@ FILE, LAST = "folder.json", "read-with-folder.json"
 
 
 class OwnFolder:
-    """The result of comparing this host's folder with the folder that was used last. An engine creates it when it starts and holds the
-    lease.
+    """The result of comparing this host's folder with the folder that was used last. An engine creates this object when the engine starts
+    and holds the lease.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -21,7 +21,7 @@ class StoredTableLock:
     """The lock of one Delta table. Not thread-safe. Methods raise MetaError if the store does not answer."""
 
     def __init__(self, location: Location, table: str) -> None:
-        """`table` is the path of the table in the lake."""
+        """Prepares the lock without taking it. `table` is the path of the table in the lake."""
         where = tables_location(location)
         digest = hashlib.sha256(posixpath.normpath(table.strip("/")).encode()).hexdigest()[:32]
         self._lock: Lock = open_table_lock(location, digest)

@@ -1,5 +1,5 @@
 """Filters blocks and puts them into the store (`ports.BlockSink`). Removes row events of tables that are not captured, and skips most
-transactions that have no row events after this.
+transactions that have no row events left.
 
 The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`. So the parser reads nothing
 from the socket, and the source stops sending. `interrupt` ends the wait.

@@ -43,8 +43,8 @@ ROW_TOO_LARGE = 1153
 
 
 class RowReader:
-    """One connection to the source. An error within a SELECT closes the connection. All errors are raised as SluiceErrors; see
-    `_translated`.
+    """One connection to the source. An error within a SELECT closes the connection. Methods raise only subclasses of SluiceError
+    (`_translated`).
     """
 
     def __init__(self, source: Source, session: SourceSession) -> None:

@@ -160,7 +160,7 @@ class RowDecoder:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        # With an empty key, the kernels return every before image. The filter needs all of them.
+        # With an empty key, the kernels return every before image, because the filter needs all before images.
         paired = self._compared[:0] if filters else self._compared
         self._layout = TableLayout(prefix, width, slot, paired)
         self._locations = locations or ValueLocations()

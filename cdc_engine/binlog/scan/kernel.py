@@ -118,7 +118,7 @@ QUERY_POST_HEADER = 13
 # A row event with one of these table ids has no rows, and only marks the end of a statement.
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # End positions in events have 32 bits. If one seems 2 GiB or more ahead, it is behind.
+REWOUND = 1 << 31  # End positions in events have 32 bits. An end position that seems 2 GiB or more ahead is behind.
 
 
 @kernel

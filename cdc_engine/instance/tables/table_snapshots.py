@@ -277,7 +277,7 @@ class _Cached(Generic[T]):
     """Caches what `read` returns until the content changes, so that the content is not read again for each table."""
 
     def __init__(self, stamp: Callable[[], object], read: Callable[[], T]) -> None:
-        """`read` returns the content. `stamp` returns another value after the content has changed."""
+        """Creates an empty cache. `read` returns the content. `stamp` returns another value after the content has changed."""
         self._stamp_now, self._read = stamp, read
         self._stamp: object = None
         self._said: T | None = None

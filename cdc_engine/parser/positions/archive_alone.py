@@ -33,8 +33,8 @@ class ArchiveAlone:
     """
 
     def __init__(self, archive: Archive, facts: ServerFacts, lacks: str) -> None:
-        """`lacks` is the name of the missing file directly before the oldest file of `facts.logs`, or empty if the archive has no older
-        files.
+        """Creates the view of an archive whose usable files are `facts.logs`. `lacks` is the name of the missing file directly before the
+        oldest of these files, or empty if the archive has no older files.
         """
         self._archive, self._lacks = archive, lacks
         self.facts, self.logs = facts, facts.logs
