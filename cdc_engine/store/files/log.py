@@ -249,14 +249,14 @@ class EventLog:
     @property
     def _at(self) -> LogOffset:
         if self._log_offset is None:
-            raise RuntimeError("the log was neither begun nor opened")
+            raise RuntimeError("the event log is used before `begin` or `open` was called")
         return self._log_offset
 
     @property
     def _where(self) -> tuple[SegmentFile, Where]:
         """Where the next record is written: the file, and the offset in it."""
         if self._file is None:
-            raise RuntimeError("the log was neither begun nor opened")
+            raise RuntimeError("the event log is used before `begin` or `open` was called")
         return self._file, Where(self._file.descriptor, self._at.offset, self._at.seed)
 
     def _passed(self, head: RecordHeader) -> None:

@@ -169,7 +169,7 @@ class LogReader:
         if head.kind == DROP:
             self.log_offset.mark = self.log_offset.complete
             return DROPPED
-        raise damaged(at.segment.path, at.offset, TornError(f"a record of kind {head.kind}"))
+        raise damaged(at.segment.path, at.offset, TornError(f"the record has the unknown kind {head.kind}"))
 
     def _count(self, block: Block) -> None:
         counts, at = Counts.of(block), self.log_offset
@@ -210,7 +210,7 @@ class LogReader:
         before = copy.copy(self.log_offset)
         block = self._record()
         if not isinstance(block, Block):
-            raise damaged(before.segment.path, before.offset, TornError("a block is missing"))
+            raise damaged(before.segment.path, before.offset, TornError("no block begins there"))
         ended = 0
         if (block.epoch, file_number(block.file)) == key[:2]:
             ended = int(np.searchsorted(block.transaction_end, key[2], "right"))
@@ -227,7 +227,7 @@ class LogReader:
         self.go_to(copy.copy(last))
         block = self._record()
         if not isinstance(block, Block):
-            raise damaged(last.segment.path, last.offset, TornError("a block is missing"))
+            raise damaged(last.segment.path, last.offset, TornError("no block begins there"))
         end = self.log_offset.complete
         rest = without_first(block, block.transaction_count)
         self.log_offset = dataclasses.replace(self.log_offset, mark=end, complete=end, pending=rest)

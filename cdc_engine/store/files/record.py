@@ -71,7 +71,7 @@ def read_head(at: Where, end: int) -> RecordHeader:
     offset = at.offset
     found = os.pread(at.descriptor, HEAD.size, offset)
     if len(found) < HEAD.size or found[:4] != MARK:
-        raise TornError(f"no record at byte {offset}")
+        raise TornError(f"no record begins at byte {offset}")
     _, kind, text_bytes, array_bytes, checksum = HEAD.unpack(found)
     head = RecordHeader(kind, text_bytes, array_bytes, checksum)
     if text_bytes > TEXT_BYTES_MAX or offset + head.size > end:
@@ -89,7 +89,7 @@ def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
     try:
         found = json.loads(text) if text else {}
     except ValueError as error:
-        raise TornError(f"the text of the record at byte {at.offset}: {error}") from error
+        raise TornError(f"the text of the record at byte {at.offset} is not JSON: {error}") from error
     return found, text
 
 
@@ -108,7 +108,7 @@ def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> N
         while view:
             count = os.preadv(at.descriptor, [view[:CALL_BYTES_MAX]], offset)
             if not count:
-                raise TornError(f"the file ends at byte {offset}")
+                raise TornError(f"the file ends at byte {offset}, within the record at byte {at.offset}")
             checksum = zlib.crc32(view[:count], checksum)
             view, offset = view[count:], offset + count
     if checksum != head.checksum:

@@ -112,7 +112,7 @@ def read_segment(path: Path, number: int) -> Segment:
     file = SegmentFile(path, os.O_RDONLY)
     size = os.fstat(file.descriptor).st_size
     if size < HEAD.size:
-        raise TornError(f"{path} has {size} bytes")
+        raise TornError(f"the file has {size} bytes, fewer than the header of a record")
     at = Where(file.descriptor, 0)
     head = read_head(at, size)
     record, text = read_text(at, head)

@@ -62,6 +62,6 @@ def damaged(path: Path, offset: int, error: Exception) -> StoreDamagedError:
     """Returns a StoreDamagedError that tells the operator what to do."""
     return StoreDamagedError(
         f"{path} cannot be read at byte {offset} ({error}): stop the engine, remove the folder {path.parent}, "
-        "and start the engine, which reads the changes that are not merged from the source again. If the "
-        "source has purged these changes, restore the file from a copy instead"
+        "and start the engine, which then reads all unmerged changes from the source again. If the source has "
+        "purged these changes, restore the file from a copy instead"
     )
