@@ -1,4 +1,4 @@
-# Makes the certificate of the engine and its key, once. Both stay in the volume.
+# Creates the engine's certificate and its key at the first start. Both stay in the volume.
 set -eu
 cd /certificate
 if [ ! -f engine.pem ]; then
