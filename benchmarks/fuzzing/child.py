@@ -28,10 +28,10 @@ from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.block import compact
 from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
-from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.contracts import NO_SESSION, Block, Bytes, Column, StatementSession, TableChange, TableVersion
 from sluice.cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
+from sluice.cdc_engine.parser.scan.framing import PacketFramer
+from sluice.cdc_engine.parser.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.position import Position
 
 START = Position(epoch=1, file="binlog.000001", offset=4)

@@ -27,8 +27,6 @@ from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
 from sluice.cdc_engine.binlog.result_rows.decoder import ResultDecoder
 from sluice.cdc_engine.binlog.result_rows.result_reader import ResultReader
 from sluice.cdc_engine.binlog.row_rules.masks import hashed
-from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.brokers.messages import FORMATS, MessageMaker
 from sluice.cdc_engine.brokers.registry.memory import MemoryRegistry
@@ -39,6 +37,8 @@ from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.instance.consumers.consumer_stream import Selection, StreamPosition
 from sluice.cdc_engine.instance.consumers.forms import ShownEntries
 from sluice.cdc_engine.instance.consumers.statements import described, wanted_statements
+from sluice.cdc_engine.parser.scan.framing import PacketFramer
+from sluice.cdc_engine.parser.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import CapturedTables, EventSink
 from sluice.cdc_engine.sink.table_filter import TableFilter

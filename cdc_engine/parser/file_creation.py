@@ -16,10 +16,10 @@ from sluice.cdc_engine.binlog.events.event_types import (
     HEADER_BYTES,
     TYPE_AT,
 )
-from sluice.cdc_engine.binlog.scan.framing import EVENT_AT, PACKET_HEADER_BYTES, packet_length
 from sluice.cdc_engine.errors import ConfigurationError, PositionLostError
 from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
 from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.scan.framing import EVENT_AT, PACKET_HEADER_BYTES, packet_length
 from sluice.cdc_engine.source.server import Source
 
 # How many bytes of a file are received at most to find its creation time. The format description event, which contains the time, has about

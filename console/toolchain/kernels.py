@@ -32,8 +32,7 @@ from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 from sluice.package_files import PACKAGE
 
-BINLOG = PACKAGE / "cdc_engine" / "binlog"
-PARSER = PACKAGE / "cdc_engine" / "parser"  # The parser contains a few kernels too.
+FOLDERS = (PACKAGE / "cdc_engine" / "binlog", PACKAGE / "cdc_engine" / "parser")  # All kernels are in these packages.
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
@@ -46,7 +45,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     The caller must hold the lock of the cache.
     """
     note = cache.root / "kernels" / f"{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:16]}.json"
-    of_all, made = _digest(BINLOG.rglob("*.py")), _read(note)
+    of_all, made = _digest(_below_folders("*.py")), _read(note)
     if made.get("digest") == of_all and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
@@ -59,7 +58,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     say("compiling kernels")
     _rehearse()
     keep_kernels(cache)
-    files = [str(file) for file in _numba_files(BINLOG)]
+    files = [str(file) for file in _numba_files()]
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(json.dumps({"digest": of_all, "sources": sources, "files": files}))
     return True
@@ -80,8 +79,13 @@ def _sources() -> dict[str, str]:
     """Returns a digest for the path of each file that defines kernels. The digest covers this file and all of Sluice's files that it
     imports, because the compiled code of the kernels depends on all these files.
     """
-    files = [file for folder in (BINLOG, PARSER) for file in folder.rglob("*.py")]
-    return {str(file): _digest(_imported(file)) for file in files if KERNEL.search(file.read_text("utf-8"))}
+    return {
+        str(file): _digest(_imported(file)) for file in _below_folders("*.py") if KERNEL.search(file.read_text("utf-8"))
+    }
+
+
+def _below_folders(pattern: str) -> list[Path]:
+    return [file for folder in FOLDERS for file in folder.rglob(pattern)]
 
 
 def _remove_stale(sources: dict[str, str], made: dict[str, str]) -> None:
@@ -96,7 +100,7 @@ def _digest(files: Iterable[Path]) -> str:
     parts = [sys.version, importlib.metadata.version("numba"), platform.machine(), _processor()]
     digest = hashlib.sha256("\n".join(parts).encode())
     for file in sorted(files):
-        digest.update(os.path.relpath(file, BINLOG).encode() + b"\0" + file.read_bytes())
+        digest.update(os.path.relpath(file, PACKAGE).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -118,8 +122,8 @@ def _imports(file: Path) -> tuple[Path, ...]:
     named: list[str] = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            constants = any(each.name.isupper() for each in node.names)
-            named += [node.module] if constants or _file_of(node.module).is_relative_to(BINLOG) else []
+            constants, file_of = any(each.name.isupper() for each in node.names), _file_of(node.module)
+            named += [node.module] if constants or any(map(file_of.is_relative_to, FOLDERS)) else []
             named += [f"{node.module}.{each.name}" for each in node.names]
         elif isinstance(node, ast.Import):
             named += [each.name for each in node.names]
@@ -151,11 +155,11 @@ def _read(note: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _numba_files(folder: Path) -> Iterator[Path]:
-    """Yields the files with compiled code that numba has written below `folder`. A .nbi file is the index of one kernel, and a .nbc file
-    contains the kernel's code for one set of argument types.
+def _numba_files() -> Iterator[Path]:
+    """Yields the files with compiled code that numba has written. A .nbi file is the index of one kernel, and a .nbc file contains the
+    kernel's code for one set of argument types.
     """
-    return (file for file in sorted(folder.rglob("__pycache__/*.nb?")) if file.suffix in {".nbi", ".nbc"})
+    return (file for file in sorted(_below_folders("__pycache__/*.nb?")) if file.suffix in {".nbi", ".nbc"})
 
 
 def _rehearse() -> None:

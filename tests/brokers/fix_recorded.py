@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 from sluice.cdc_engine import limits
-from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen, Selection, StreamPosition
 from sluice.cdc_engine.instance.consumers.statements import wanted_statements
 from sluice.cdc_engine.instance.rehearsal import RECORDING, START, recorded_events
+from sluice.cdc_engine.parser.scan.framing import PacketFramer
+from sluice.cdc_engine.parser.scan.scanner import Scanner
 from sluice.cdc_engine.sink.event_sink import CapturedTables, EventSink
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.store.memory_store import MemoryEventStore

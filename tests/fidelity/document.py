@@ -83,7 +83,7 @@ in exactly one chunk (`tests/snapshot/test_snapshot_chunks.py`).
 | MariaDB `xmltype` | none, because the table stops with TYPE_UNSUPPORTED | `tests/binlog/rows/test_column_types.py` |
 | MariaDB times with `mysql56_temporal_format=OFF` | the same types as for current columns, also with fractions | `tests/binlog/oracle/test_old_formats_oracle.py` |
 | MariaDB `uuid` columns made before 10.11.5 (`uuid /* old */`) | none, because the server stores these columns in another format, and their table stops. Run `ALTER TABLE … FORCE` on a newer server | `tests/fidelity/test_document_fidelity.py` |
-| GTIDs with a tag (MySQL 8.3 and above) | no column, because GTIDs are in positions only | with an event of a 9.2 server and hand-made events, `tests/binlog/scan/test_tagged_gtid.py` |
+| GTIDs with a tag (MySQL 8.3 and above) | no column, because GTIDs are in positions only | with an event of a 9.2 server and hand-made events, `tests/parser/scan/test_tagged_gtid.py` |
 
 ## JSON logged as differences
 

@@ -14,18 +14,31 @@ from sluice.console.toolchain.shared_kernels import SharedKernels
 
 
 class Room:
-    """A copy of the package `binlog`: two files have kernels, and one of them imports a constant from a third file."""
+    """A copy of the packages `binlog` and `parser`. Both have a file with kernels. The file in `parser` imports a constant and a function
+    from other files of `parser`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said, self.rehearsals = folder / "binlog", list[str](), 0
-        self.code = {name: self.folder / "__pycache__" / f"{name}.find-1.py311.1.nbc" for name in ("scan", "rows")}
+        self.parser = folder / "parser"
+        self.code = {
+            name: code_folder / "__pycache__" / f"{name}.find-1.py311.1.nbc"
+            for name, code_folder in (("scan", self.parser), ("rows", self.folder))
+        }
         self.compiled: list[str] = []
         self.cache = Cache(folder / "cache")
-        (self.folder / "__pycache__").mkdir(parents=True)
-        (self.folder / "scan_state.py").write_text("AT = 1\n")
+        for each in (self.folder, self.parser):
+            (each / "__pycache__").mkdir(parents=True)
+        (self.parser / "scan_state.py").write_text("AT = 1\n")
+        (self.parser / "checksum.py").write_text("def crc32(): return 1\n")
         (self.folder / "events.py").write_text("NAME = 1\n")
-        (self.folder / "scan.py").write_text("from binlog.scan_state import AT\n@kernel\ndef find(): ...\n")
+        scan = "from parser.scan_state import AT\nfrom parser.checksum import crc32\n@kernel\ndef find(): ...\n"
+        (self.parser / "scan.py").write_text(scan)
         (self.folder / "rows.py").write_text("@compiled\ndef find(): ...\n")
+
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        return self.folder, self.parser
 
     def rehearse(self) -> None:
         self.rehearsals += 1
@@ -40,8 +53,7 @@ class Room:
 @pytest.fixture
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
     made = Room(tmp_path)
-    monkeypatch.setattr(kernels, "BINLOG", made.folder)
-    monkeypatch.setattr(kernels, "PARSER", tmp_path / "parser")
+    monkeypatch.setattr(kernels, "FOLDERS", made.folders)
     monkeypatch.setattr(kernels, "PACKAGE", tmp_path / "sluice")
     monkeypatch.setattr(kernels, "_rehearse", made.rehearse)
     kernels._imports.cache_clear()
@@ -53,11 +65,14 @@ def test_kernels_are_compiled_once(room: Room) -> None:
     assert (room.said, room.rehearsals) == (["compiling kernels"], 1)
 
 
-def test_a_changed_constant_in_another_file_means_compiling_its_kernels_again(room: Room) -> None:
+@pytest.mark.parametrize(("file", "text"), [("scan_state", "AT = 2\n"), ("checksum", "def crc32(): return 2\n")])
+def test_a_changed_constant_or_function_in_another_file_means_compiling_its_kernels_again(
+    room: Room, file: str, text: str
+) -> None:
     """numba would not do so, because it only looks at the file of the kernel."""
     room.compile()
     assert room.compiled == ["scan", "rows"]
-    (room.folder / "scan_state.py").write_text("AT = 2\n")
+    (room.parser / f"{file}.py").write_text(text)
     assert room.compile()
     assert room.compiled == ["scan"]
     assert not room.compile()
@@ -93,13 +108,13 @@ def test_a_checkout_takes_the_kernels_that_another_one_compiled_or_ran(
     kernels.keep_kernels(room.cache)
     other = Room(tmp_path / "other")
     for name, value in (
-        ("BINLOG", other.folder),
+        ("FOLDERS", other.folders),
         ("PACKAGE", tmp_path / "other" / "sluice"),
         ("_rehearse", other.rehearse),
     ):
         monkeypatch.setattr(kernels, name, value)
     other.cache = room.cache
-    (other.folder / "scan_state.py").write_text("AT = 2\n")
+    (other.parser / "scan_state.py").write_text("AT = 2\n")
     assert other.compile()
     assert other.compiled == ["scan"], "it has other constants here"
     assert (other.folder / "__pycache__" / unused_code.name).read_text() == "for other types"
@@ -124,7 +139,6 @@ def test_the_oldest_shared_code_goes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_compiler_that_fails_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "PROGRAM", "sluice.cdc_engine.no_such_module")
-    monkeypatch.setattr(kernels, "BINLOG", tmp_path)
-    monkeypatch.setattr(kernels, "PARSER", tmp_path / "parser")
+    monkeypatch.setattr(kernels, "FOLDERS", (tmp_path,))
     with pytest.raises(SetupError, match=r"could not be compiled \(.*no_such_module.*\); run `python -m"):
         kernels.compile_kernels(Cache(tmp_path / "cache"), lambda _: None)

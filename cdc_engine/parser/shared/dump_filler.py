@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 
 from sluice.cdc_engine import limits
-from sluice.cdc_engine.binlog.scan.framing import ROOM_BYTES_MIN
-from sluice.cdc_engine.binlog.scan.skipping import EventWalk
 from sluice.cdc_engine.contracts import Bytes
+from sluice.cdc_engine.parser.scan.framing import ROOM_BYTES_MIN
+from sluice.cdc_engine.parser.scan.skipping import EventWalk
 from sluice.cdc_engine.parser.shared.window import Boundary, DumpWindow
 
 

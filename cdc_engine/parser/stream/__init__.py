@@ -1,3 +1,3 @@
-"""Reads the binlog stream of a source: requests a dump, separates and scans its events, connects again after an error, and watches whether
+"""Reads the binlog stream of a source: requests a dump, passes its bytes to the scan, connects again after an error, and watches whether
 the stream makes progress.
 """

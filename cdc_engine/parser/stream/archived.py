@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from sluice.cdc_engine.binlog.events.control import parse_format_description
-from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import PositionLostError
 from sluice.cdc_engine.parser.file_creation import creation_of
 from sluice.cdc_engine.parser.renumbering import base
+from sluice.cdc_engine.parser.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, RESNAPSHOT, Lost
 from sluice.cdc_engine.parser.stream.archived_file import (

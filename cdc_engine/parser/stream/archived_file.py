@@ -12,10 +12,10 @@ import numpy as np
 
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.events import event_types as types
-from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
-from sluice.cdc_engine.binlog.scan.state import ScanStatus
 from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
+from sluice.cdc_engine.parser.scan.scanner import Scanner, StreamForm
+from sluice.cdc_engine.parser.scan.state import ScanStatus
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET
 from sluice.cdc_engine.parser.stream.dump import NoHistory, UnwantedRows, no_table

@@ -12,13 +12,13 @@ from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
 from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
-from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
-from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
 from sluice.cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableVersion
 from sluice.cdc_engine.errors import SourceConnectionError, TableStoppedError
 from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
 from sluice.cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
+from sluice.cdc_engine.parser.scan.framing import PacketFramer
+from sluice.cdc_engine.parser.scan.scanner import Scanner, StreamForm
+from sluice.cdc_engine.parser.scan.skipping import FileBeginning
 from sluice.cdc_engine.parser.shared.sharing import SharedPosition
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory

@@ -21,8 +21,6 @@ import structlog
 
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
-from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import (
     BinlogFormatError,
@@ -35,6 +33,8 @@ from sluice.cdc_engine.errors import (
     UndoneRowsError,
 )
 from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
+from sluice.cdc_engine.parser.scan.framing import PacketFramer
+from sluice.cdc_engine.parser.scan.scanner import Scanner
 from sluice.cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
 from sluice.cdc_engine.parser.shared.sharing import SharedPosition, Sharing
 from sluice.cdc_engine.parser.shared.window import DumpReader, FellBehindError

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.cdc_engine.binlog.entries.elements import BEGIN, EMPTY_COUNT_MAX, END, FIRST_STATE, ROWS, elements
 from sluice.cdc_engine.contracts import Block
-from tests.binlog.scan.event_factory import EventFactory, feed, scanner
+from tests.parser.scan.event_factory import EventFactory, feed, scanner
 
 pytestmark = pytest.mark.seeds
 SECOND_US = 1_000_000

@@ -19,15 +19,15 @@ from sluice.cdc_engine.binlog.entries.elements import FIRST_STATE, elements
 from sluice.cdc_engine.binlog.entries.messages import EntryMaker
 from sluice.cdc_engine.binlog.entries.numbers import EventType
 from sluice.cdc_engine.binlog.entries.texts import Display
-from sluice.cdc_engine.binlog.scan.scanner import StreamForm
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Block, Column
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.statements import described
 from sluice.cdc_engine.instance.rehearsal import rehearse
+from sluice.cdc_engine.parser.scan.scanner import StreamForm
 from sluice.cdc_engine.store.files.encoding import Names, arrays_of, block_of, empty_arrays
 from sluice.cdc_engine.store.files.encoding import described as described_block
-from tests.binlog.scan.event_factory import EventFactory, as_buffer, feed, packets, scanner
+from tests.parser.scan.event_factory import EventFactory, as_buffer, feed, packets, scanner
 
 pytestmark = pytest.mark.seeds
 NOTED = StreamForm(rows_queries=True)

@@ -12,7 +12,7 @@ from sluice.cdc_engine.instance.rows.reading import IntervalReader
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.ports import PreparedTransactions
 from sluice.cdc_engine.source.settings import SourceConfig
-from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed, scanner
+from tests.parser.scan.event_factory import START, EventFactory, NoHistory, feed, scanner
 
 
 class Files:

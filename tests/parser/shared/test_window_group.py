@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import BinlogFormatError, SourceConnectionError
+from sluice.cdc_engine.parser.scan.framing import PacketFramer
+from sluice.cdc_engine.parser.scan.skipping import FileBeginning
 from sluice.cdc_engine.parser.shared import window as shared_window
 from sluice.cdc_engine.parser.shared.dump_filler import DumpFiller
 from sluice.cdc_engine.parser.shared.window import DumpReader, DumpWindow, FellBehindError
 from sluice.cdc_engine.position import Position
-from tests.binlog.scan.event_factory import START, TIME, EventFactory, packets, scanner
+from tests.parser.scan.event_factory import START, TIME, EventFactory, packets, scanner
 
 BUFFER_BYTES, ROOM_BYTES = 1024, 512
 READERS_MAX = 4  # The number of readers at one time.

@@ -17,7 +17,7 @@ from sluice.cdc_engine.table_meta.change.alteration import Altered, altered
 from sluice.cdc_engine.table_meta.ddl.reader import read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import AlterTable
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
-from tests.binlog.scan.event_factory import TIME, EventFactory
+from tests.parser.scan.event_factory import TIME, EventFactory
 
 T = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(DeclaredColumn(name="id", type="int"),))
 STARTED_US = 1_600_000_000_123_456  # 2020-09-13 12:26:40.123456 UTC

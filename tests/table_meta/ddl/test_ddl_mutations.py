@@ -10,14 +10,14 @@ from collections.abc import Iterable
 import pytest
 
 from sluice.cdc_engine.binlog.charsets.collations import CHARSETS, charset_of_id
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
 from sluice.cdc_engine.contracts import TableChangeKind
 from sluice.cdc_engine.errors import UnknownEventError
+from sluice.cdc_engine.parser.scan.scanner import Scanner
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts
-from tests.binlog.scan.event_factory import START, EventFactory, feed
+from tests.parser.scan.event_factory import START, EventFactory, feed
 from tests.table_meta.ddl_corpus import groups
 
 SHARDS = 4

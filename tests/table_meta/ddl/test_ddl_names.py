@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.binlog.events.control import parse_query
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
 from sluice.cdc_engine.contracts import TableChange
+from sluice.cdc_engine.parser.scan.scanner import Scanner
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
@@ -28,7 +28,7 @@ from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from sluice.console.toolchain.database.server import DatabaseServer
-from tests.binlog.scan.event_factory import START, EventFactory, feed
+from tests.parser.scan.event_factory import START, EventFactory, feed
 
 CHARACTERS_A_QUERY = 800
 

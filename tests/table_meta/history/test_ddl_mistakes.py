@@ -21,7 +21,7 @@ from sluice.cdc_engine.table_meta.history import effects, fitting, history
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
-from tests.binlog.scan.event_factory import EventFactory
+from tests.parser.scan.event_factory import EventFactory
 
 EXCEPTIONS = (
     LookupError,

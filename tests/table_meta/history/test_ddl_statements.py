@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.cdc_engine.binlog.scan.table_references import NOT_CAPTURED, TableReferences
 from sluice.cdc_engine.contracts import TableChange, TableChangeKind
 from sluice.cdc_engine.errors import NotATableError, TableStoppedError
+from sluice.cdc_engine.parser.scan.table_references import NOT_CAPTURED, TableReferences
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot

@@ -9,10 +9,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.scan import state as at
-from sluice.cdc_engine.binlog.scan.executed_track import ExecutedTrack
-from sluice.cdc_engine.binlog.scan.file_track import FileTrack
-from sluice.cdc_engine.binlog.scan.state import ScanMemory
 from sluice.cdc_engine.contracts import (
     FRAME,
     FRAME_FIELDS,
@@ -27,6 +23,10 @@ from sluice.cdc_engine.contracts import (
     TableVersion,
 )
 from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.parser.scan import state as at
+from sluice.cdc_engine.parser.scan.executed_track import ExecutedTrack
+from sluice.cdc_engine.parser.scan.file_track import FileTrack
+from sluice.cdc_engine.parser.scan.state import ScanMemory
 from sluice.cdc_engine.position import Position
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.binlog.scan.event_factory import EventFactory, NoHistory, feed, scanner
+from tests.parser.scan.event_factory import EventFactory, NoHistory, feed, scanner
 
 
 @pytest.mark.found

@@ -10,7 +10,7 @@ from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.events.compressed import FIELD_BYTES_MAX
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import BinlogFormatError
-from tests.binlog.scan.compressed_events import (
+from tests.parser.scan.compressed_events import (
     field,
     inner,
     mariadb_compressed,
@@ -19,8 +19,8 @@ from tests.binlog.scan.compressed_events import (
     payload,
     within,
 )
-from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed, feed_lazily, packets, scanner
-from tests.binlog.scan.test_framing import pour, what
+from tests.parser.scan.event_factory import START, EventFactory, NoHistory, feed, feed_lazily, packets, scanner
+from tests.parser.scan.test_framing import pour, what
 
 
 def bodies(blocks: list[Block]) -> list[bytes]:

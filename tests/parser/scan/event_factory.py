@@ -13,9 +13,9 @@ import numpy as np
 
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.events.table_map import TableMap
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
 from sluice.cdc_engine.contracts import NO_SESSION, Block, Bytes, StatementSession, TableChange, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.parser.scan.scanner import Scanner
 from sluice.cdc_engine.position import Position
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -29,11 +29,11 @@ from sluice.cdc_engine.binlog.events.event_types import (
     TYPE_AT,
 )
 from sluice.cdc_engine.binlog.little_endian import little_endian
-from sluice.cdc_engine.binlog.scan.kernel import PACKET_GOES_ON, REWOUND
-from sluice.cdc_engine.binlog.scan.scanner import PACKET_OVERHEAD, SENTENCES, Scanner
-from sluice.cdc_engine.binlog.scan.state import ScanStatus
 from sluice.cdc_engine.contracts import Block, Bytes, Int64s
 from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
+from sluice.cdc_engine.parser.scan.kernel import PACKET_GOES_ON, REWOUND
+from sluice.cdc_engine.parser.scan.scanner import PACKET_OVERHEAD, SENTENCES, Scanner
+from sluice.cdc_engine.parser.scan.state import ScanStatus
 from sluice.cdc_engine.position import Position
 
 PACKET_HEADER_BYTES = 4

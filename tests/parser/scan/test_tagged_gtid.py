@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.cdc_engine.errors import BinlogFormatError, UnknownEventError
 from sluice.cdc_engine.gtid import GtidSet
-from tests.binlog.scan.event_factory import SERVER, TIME, EventFactory, feed, scanner, varlen
+from tests.parser.scan.event_factory import SERVER, TIME, EventFactory, feed, scanner, varlen
 
 MYSQL_9 = bytes.fromhex(  # The body of an event as a server of version 9.2 wrote it, without its checksum.
     "02760000020225 02dcf0090230f90322bd03ad02210244445a68510322040406 0c666f6f62617a 0800 0a04 0c7f1583222d5c2e06 104903 12c3020b"

@@ -14,7 +14,8 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.events.event_types import GTID, HEADER_BYTES
 from sluice.cdc_engine.binlog.little_endian import little_endian
-from sluice.cdc_engine.binlog.scan.state import (
+from sluice.cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.parser.scan.state import (
     COMMITTED,
     EVENT,
     FILE_END,
@@ -34,7 +35,6 @@ from sluice.cdc_engine.binlog.scan.state import (
     TRANSACTION_OFFSET,
     ScanStatus,
 )
-from sluice.cdc_engine.contracts import Bytes, Int64s
 
 # Offsets in the body of a GTID event: of the kind of the logical clock, and of the commit times after the clock. The body has flags (1
 # byte), source (16), number (8), kind of clock (1), two clock values (8 each) and commit times (7 each).

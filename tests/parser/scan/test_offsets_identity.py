@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from sluice.cdc_engine.binlog.events.event_types import TYPE_AT, WRITE_ROWS
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
 from sluice.cdc_engine.binlog.rows.decoder import ORDER_KEY, RowDecoder
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
 from sluice.cdc_engine.contracts import NO_SESSION, Block, RowEventKind, StatementSession, TableChange, TableChangeKind
 from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.parser.scan.scanner import Scanner
 from sluice.cdc_engine.position import OFFSET_MAX, Position, order_key, order_keys
 from tests.binlog.rows.event_bytes import KEYLESS, event
-from tests.binlog.scan.compressed_events import field, inner, mariadb_query, payload
-from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, as_buffer, feed, not_hidden, packets
-from tests.binlog.scan.test_xa import committed, prepared, text_name
+from tests.parser.scan.compressed_events import field, inner, mariadb_query, payload
+from tests.parser.scan.event_factory import START, EventFactory, NoHistory, as_buffer, feed, not_hidden, packets
+from tests.parser.scan.test_xa import committed, prepared, text_name
 
 EQUAL_BYTES, EVENT_ROWS = 2 << 30, 4000
 

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import BinlogFormatError, UnknownEventError
+from sluice.cdc_engine.parser.scan.scanner import Scanner
 from sluice.cdc_engine.ports import PreparedTransactions
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.prepared import PreparedFiles
-from tests.binlog.scan.compressed_events import mariadb_rows
-from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed, not_hidden
-from tests.binlog.scan.test_framing import what
+from tests.parser.scan.compressed_events import mariadb_rows
+from tests.parser.scan.event_factory import START, EventFactory, NoHistory, feed, not_hidden
+from tests.parser.scan.test_framing import what
 
 NUMBER = 7
 

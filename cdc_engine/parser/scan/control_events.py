@@ -16,13 +16,13 @@ from sluice.cdc_engine.binlog.events import control
 from sluice.cdc_engine.binlog.events import event_types as types
 from sluice.cdc_engine.binlog.events.statements import StatementKind, is_certain, savepoint_name, statement_kind
 from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
-from sluice.cdc_engine.binlog.scan import state as at
-from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
-from sluice.cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
-from sluice.cdc_engine.binlog.scan.xa import XaTransactions
 from sluice.cdc_engine.contracts import Block, LoggedStatement, TableChange
 from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError, UndoneRowsError, UnknownEventError
 from sluice.cdc_engine.gtid import GtidSet, MariadbPosition
+from sluice.cdc_engine.parser.scan import state as at
+from sluice.cdc_engine.parser.scan.block_maker import BlockMaker
+from sluice.cdc_engine.parser.scan.table_references import Captured, TableReferences, stopped_change
+from sluice.cdc_engine.parser.scan.xa import XaTransactions
 from sluice.cdc_engine.ports import SchemaHistory
 from sluice.cdc_engine.position import Position
 

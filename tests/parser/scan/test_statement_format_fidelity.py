@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.cdc_engine.binlog.scan.table_references import stopped_change
 from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
-from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed, scanner
+from sluice.cdc_engine.parser.scan.table_references import stopped_change
+from tests.parser.scan.event_factory import START, EventFactory, NoHistory, feed, scanner
 
 
 def test_a_row_change_as_a_statement_is_the_history_s_and_the_rest_of_the_transaction_continues_fidelity() -> None:

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.cdc_engine.binlog import little_endian
-from sluice.cdc_engine.binlog.scan import gtid_kernel as scan_gtid
-from sluice.cdc_engine.binlog.scan import kernel as scan_kernel
-from sluice.cdc_engine.binlog.scan import state as at
-from sluice.cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
 from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.parser.scan import gtid_kernel as scan_gtid
+from sluice.cdc_engine.parser.scan import kernel as scan_kernel
+from sluice.cdc_engine.parser.scan import state as at
+from sluice.cdc_engine.parser.scan.state import ScanMemory, ScanStatus
 from tests.binlog.plain_kernels import Guarded, plain
-from tests.binlog.scan.event_factory import EventFactory, as_buffer, packets, scanner, varlen
+from tests.parser.scan.event_factory import EventFactory, as_buffer, packets, scanner, varlen
 
 PLAIN = plain(little_endian, scan_gtid, scan_kernel)
 

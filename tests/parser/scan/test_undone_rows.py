@@ -10,8 +10,8 @@ from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
 from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
 from sluice.cdc_engine.contracts import Block, TableChange, TableChangeKind
 from sluice.cdc_engine.errors import UndoneRowsError, UnknownEventError
-from tests.binlog.scan.compressed_events import payload
-from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed, feed_lazily, scanner
+from tests.parser.scan.compressed_events import payload
+from tests.parser.scan.event_factory import START, EventFactory, NoHistory, feed, feed_lazily, scanner
 
 TEMPORARY = "CREATE TEMPORARY TABLE passing (a INT)"
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.cdc_engine.binlog.scan.framing import PACKET_HEADER_BYTES, PacketFramer
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import BinlogFormatError
-from tests.binlog.scan.event_factory import EventFactory, packets, scanner
+from sluice.cdc_engine.parser.scan.framing import PACKET_HEADER_BYTES, PacketFramer
+from tests.parser.scan.event_factory import EventFactory, packets, scanner
 
 PACKET_MAX = 0xFFFFFF
 

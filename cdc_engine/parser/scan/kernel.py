@@ -39,9 +39,10 @@ from sluice.cdc_engine.binlog.events.event_types import (
 )
 from sluice.cdc_engine.binlog.events.event_types import DELETE_ROWS as DELETE_ROWS_V2
 from sluice.cdc_engine.binlog.little_endian import little_endian
-from sluice.cdc_engine.binlog.scan.checksum import crc32
-from sluice.cdc_engine.binlog.scan.gtid_kernel import is_unfinished, take_gtid, take_mariadb_gtid, take_tagged_gtid
-from sluice.cdc_engine.binlog.scan.state import (
+from sluice.cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.parser.scan.checksum import crc32
+from sluice.cdc_engine.parser.scan.gtid_kernel import is_unfinished, take_gtid, take_mariadb_gtid, take_tagged_gtid
+from sluice.cdc_engine.parser.scan.state import (
     ALL_EVENTS,
     AT,
     BEGAN,
@@ -108,7 +109,6 @@ from sluice.cdc_engine.binlog.scan.state import (
     VERSION,
     ScanStatus,
 )
-from sluice.cdc_engine.contracts import Bytes, Int64s
 
 BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 COMMIT = np.frombuffer(b"COMMIT", np.uint8)

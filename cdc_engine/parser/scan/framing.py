@@ -12,11 +12,11 @@ import numpy as np
 
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
-from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
-from sluice.cdc_engine.binlog.scan.state import ScanStatus
 from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.parser.scan.scanner import Scanner
+from sluice.cdc_engine.parser.scan.skipping import FileBeginning
+from sluice.cdc_engine.parser.scan.state import ScanStatus
 
 PACKET_HEADER_BYTES = 4
 ROOM_BYTES_MIN = 64 * 1024  # If fewer bytes are free in the buffer, the next read gets a new buffer.

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from sluice.cdc_engine.binlog.block import end_position
 from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, NAMES
 from sluice.cdc_engine.binlog.events.table_map import parse_table_map
-from sluice.cdc_engine.binlog.scan import state as at
-from sluice.cdc_engine.binlog.scan.checksum import crc32
-from sluice.cdc_engine.binlog.scan.state import ScanStatus
 from sluice.cdc_engine.contracts import Block, RowEventKind, TableChange, TableChangeKind
 from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError, PositionLostError, UnknownEventError
 from sluice.cdc_engine.gtid import GtidSet
+from sluice.cdc_engine.parser.scan import state as at
+from sluice.cdc_engine.parser.scan.checksum import crc32
+from sluice.cdc_engine.parser.scan.state import ScanStatus
 from sluice.cdc_engine.position import Position, order_key
-from tests.binlog.scan.event_factory import (
+from tests.parser.scan.event_factory import (
     SERVER,
     START,
     TIME,

@@ -6,7 +6,7 @@ import zlib
 
 import pyarrow as pa
 
-from tests.binlog.scan.event_factory import EventFactory
+from tests.parser.scan.event_factory import EventFactory
 
 PLAIN = {2: 165, 23: 166, 24: 167, 25: 168, 30: 169, 31: 170, 32: 171}
 

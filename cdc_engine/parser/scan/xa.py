@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from sluice.cdc_engine.binlog.events import event_types as types
 from sluice.cdc_engine.binlog.events.statements import xa_name
 from sluice.cdc_engine.binlog.events.table_map import parse_table_map
-from sluice.cdc_engine.binlog.scan import state as at
-from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
-from sluice.cdc_engine.binlog.scan.table_references import Captured
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import BinlogFormatError, UnknownEventError
+from sluice.cdc_engine.parser.scan import state as at
+from sluice.cdc_engine.parser.scan.block_maker import BlockMaker
+from sluice.cdc_engine.parser.scan.table_references import Captured
 from sluice.cdc_engine.ports import Content, PreparedTransactions
 
 TABLE_ID_BYTES = 6

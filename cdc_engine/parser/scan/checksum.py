@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.cdc_engine.binlog.compiled import kernel
-from sluice.cdc_engine.binlog.scan.carryless import AVAILABLE, FOLD_BYTES_MIN, UNIT_BYTES, folded
 from sluice.cdc_engine.contracts import Bytes
+from sluice.cdc_engine.parser.scan.carryless import AVAILABLE, FOLD_BYTES_MIN, UNIT_BYTES, folded
 
 POLYNOMIAL = 0xEDB88320  # CRC-32 of IEEE 802.3, bits reversed
 SLICES = 16

@@ -17,11 +17,11 @@ import numpy as np
 
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.events import event_types as types
-from sluice.cdc_engine.binlog.scan import state as at
-from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
-from sluice.cdc_engine.binlog.scan.state import ScanStatus
 from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.parser.scan import state as at
+from sluice.cdc_engine.parser.scan.block_maker import BlockMaker
+from sluice.cdc_engine.parser.scan.state import ScanStatus
 from sluice.cdc_engine.ports import Content
 
 SHORT_ROOM_BYTES = 4096  # If fewer bytes are free in the arena, the next piece gets a new arena.

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
-from tests.binlog.scan.event_factory import START, EventFactory, packets, scanner
-from tests.binlog.scan.test_framing import what
+from sluice.cdc_engine.parser.scan.framing import PacketFramer
+from sluice.cdc_engine.parser.scan.skipping import FileBeginning
+from tests.parser.scan.event_factory import START, EventFactory, packets, scanner
+from tests.parser.scan.test_framing import what
 
 PACKET_MAX = 0xFFFFFF
 

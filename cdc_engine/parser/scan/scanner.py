@@ -13,17 +13,17 @@ from collections.abc import Generator, Iterator
 from sluice.cdc_engine.binlog.events import event_types as types
 from sluice.cdc_engine.binlog.events.compressed import COMPRESSED, content_of
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
-from sluice.cdc_engine.binlog.scan import state as at
-from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
-from sluice.cdc_engine.binlog.scan.control_events import ControlEvents
-from sluice.cdc_engine.binlog.scan.executed_track import ExecutedTrack
-from sluice.cdc_engine.binlog.scan.kernel import scan
-from sluice.cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
-from sluice.cdc_engine.binlog.scan.table_references import Captured, TableReferences
-from sluice.cdc_engine.binlog.scan.unpack import Unpacker
-from sluice.cdc_engine.binlog.scan.xa import XaTransactions
 from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError
+from sluice.cdc_engine.parser.scan import state as at
+from sluice.cdc_engine.parser.scan.block_maker import BlockMaker
+from sluice.cdc_engine.parser.scan.control_events import ControlEvents
+from sluice.cdc_engine.parser.scan.executed_track import ExecutedTrack
+from sluice.cdc_engine.parser.scan.kernel import scan
+from sluice.cdc_engine.parser.scan.state import ScanMemory, ScanStatus
+from sluice.cdc_engine.parser.scan.table_references import Captured, TableReferences
+from sluice.cdc_engine.parser.scan.unpack import Unpacker
+from sluice.cdc_engine.parser.scan.xa import XaTransactions
 from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 from sluice.cdc_engine.position import Position
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.cdc_engine.binlog.scan.file_track import FileTrack
 from sluice.cdc_engine.errors import FilesRenumberedError, PositionLostError
+from sluice.cdc_engine.parser.scan.file_track import FileTrack
 from sluice.cdc_engine.position import Position
 
 CREATED = 1_700_000_000
