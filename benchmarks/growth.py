@@ -25,6 +25,7 @@ from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.maintain.tables import MaintainedTable, optimize
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
@@ -60,7 +61,7 @@ class GrowingTable:
         batch = self._staged.make(changes, "close")
         target = TableTarget(path=str(self.path), merge=way)
         begun = time.perf_counter()
-        merge_batch(batch, {OWNER.table: target}, self._settings)
+        merge_batch(read_staged_batch(batch), {OWNER.table: target}, self._settings)
         seconds = time.perf_counter() - begun
         shutil.rmtree(batch)
         return seconds

@@ -23,6 +23,7 @@ from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import LakeSession, SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.targets.report import TableTarget
 
@@ -120,7 +121,7 @@ class Bench:
         clock, begun = SparkClock(), time.perf_counter()
         target = TableTarget(path=str(self._sluice), deletion_vectors=self._vectors)
         with clock.running():
-            merge_batch(batch, {OWNER.table: target}, self._settings)
+            merge_batch(read_staged_batch(batch), {OWNER.table: target}, self._settings)
         return time.perf_counter() - begun, clock.seconds
 
     def _run_bare(self, batch: Path) -> tuple[float, float]:

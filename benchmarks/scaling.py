@@ -27,6 +27,7 @@ from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY
 from sluice.spark_jobs.targets.report import TableTarget
 
@@ -133,7 +134,7 @@ class _Merges:
         target = TableTarget(path=str(self._path), merge="spark")
         driver, executors = _cpu_seconds([self._spark.pid]), _cpu_seconds(self._cluster.worker_pids)
         begun = time.perf_counter()
-        merge_batch(batch, {OWNER.table: target}, SparkSettings(remote=self._spark.url))
+        merge_batch(read_staged_batch(batch), {OWNER.table: target}, SparkSettings(remote=self._spark.url))
         seconds = time.perf_counter() - begun
         shutil.rmtree(batch)
         return {

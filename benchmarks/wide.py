@@ -31,6 +31,7 @@ from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
 
@@ -160,7 +161,7 @@ def by_sluice(setting: SmallSetting, spark: SparkSettings) -> Callable[[Path, Pa
     def merge(batch: Path, lake: Path) -> None:
         names = [each["table"] for each in json.loads((batch / "manifest.json").read_text())["tables"]]
         targets = {f"{DATABASE}.{name}": TableTarget(path=str(lake / name), merge=setting) for name in names}
-        merge_batch(batch, targets, spark)
+        merge_batch(read_staged_batch(batch), targets, spark)
 
     return merge
 

@@ -20,7 +20,7 @@ from unittest import mock
 import sluice.orchestration.sensor.tick
 import sluice.spark_jobs.batch.run_batch
 import sluice.spark_jobs.consistent_snapshots
-import sluice.spark_jobs.staged_batch
+import sluice.spark_jobs.staged_files.read
 import sluice.spark_jobs.tables.lake_look
 from benchmarks.histories.connection import PlayedConnection
 from benchmarks.histories.engine_host import (
@@ -131,7 +131,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield sluice.spark_jobs.batch.run_batch, "ThreadPoolExecutor", InlinePool
     yield sluice.spark_jobs.batch.run_batch, "open_sessions", _open_sessions
     yield sluice.spark_jobs.consistent_snapshots, "publish_consistent_snapshot", lambda *_: False
-    yield sluice.spark_jobs.staged_batch, "pq", _PlayedParquet
+    yield sluice.spark_jobs.staged_files.read, "pq", _PlayedParquet
     for name, module in [(name, each) for name, each in list(sys.modules.items()) if name.startswith(OURS)]:
         if getattr(module, "time", None) is time and name.startswith(TIMED):
             yield module, "time", _Clock()

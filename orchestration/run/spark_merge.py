@@ -50,6 +50,8 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
         StagedBatchError,
     )
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.staged_files.local_copy import local_copy  # noqa: PLC0415
+    from sluice.spark_jobs.staged_files.read import read_staged_batch  # noqa: PLC0415
 
     config = order.config
     options = storage_options(config.storage_options)
@@ -69,25 +71,21 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
         publish_for_batch(config, order.destination, order.run, batch, fence, buffered=buffers.names)
 
     try:
-        merge_batch(
-            order.batch_dir,
-            targets,
-            spark_settings(config, order.destination),
-            BatchContext(
-                fence=(fence := Fence(order.refusal)),
-                storage_options=options,
-                records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
-                target_of=find,
-                run=order.run,
-                table_locks=table_locks_of(config, order.destination, order.run),
-                buffers=buffers,
-                quarantine_path=config.quarantine_path(order.destination),
-                conflicts=conflicts,
-            ),
-            stored=order.stored,
-            on_table_done=done,
-            on_merged=merged,
+        context = BatchContext(
+            fence=(fence := Fence(order.refusal)),
+            storage_options=options,
+            records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
+            target_of=find,
+            run=order.run,
+            table_locks=table_locks_of(config, order.destination, order.run),
+            buffers=buffers,
+            quarantine_path=config.quarantine_path(order.destination),
+            conflicts=conflicts,
         )
+        spark = spark_settings(config, order.destination)
+        with local_copy(order.batch_dir, order.stored, options) as folder:
+            batch = read_staged_batch(folder, order.stored)
+            merge_batch(batch, targets, spark, context, on_table_done=done, on_merged=merged)
         _refuse(odd, order.tables)
         register_after_run(config, order.destination, written)
     except SparkUnavailableError as error:

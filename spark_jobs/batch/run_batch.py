@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from pathlib import Path
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import SchemaSegment, StagedTable
@@ -27,7 +26,6 @@ from sluice.spark_jobs.errors import (
     TableError,
 )
 from sluice.spark_jobs.fence import Fence
-from sluice.spark_jobs.local_copy import local_copy
 from sluice.spark_jobs.merging.merge import merge_table, staged_at
 from sluice.spark_jobs.quarantine.append import append_quarantine
 from sluice.spark_jobs.session import (
@@ -51,7 +49,7 @@ from sluice.spark_jobs.small.job import SmallResult, merge_small_tables
 from sluice.spark_jobs.small.merge import SmallJob
 from sluice.spark_jobs.snapshot.buffering import SnapshotBuffers
 from sluice.spark_jobs.snapshot.table_buffering import Buffering
-from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_locks import Writing
 from sluice.spark_jobs.targets import ways
 from sluice.spark_jobs.targets.report import TableTarget
@@ -64,46 +62,43 @@ SMALL_LOCK_SECONDS = 5.0
 
 
 def merge_batch(
-    batch_dir: Path,
+    batch: StagedBatch,
     tables: Mapping[str, TableTarget],
     spark: SparkSettings,
     context: BatchContext | None = None,
     *,
-    stored: str = "",
     on_table_done: Callable[[TableReport], None] = lambda _: None,
     on_merged: Callable[[StagedBatch], object] = lambda _: None,
 ) -> list[TableReport]:
-    """Merges the tables of the batch that `tables` names. Returns their reports in the manifest's order.
+    """Merges the tables of `batch` that `tables` names. Returns their reports in the manifest's order.
 
     - `tables` has the target of each "database.table". A table of the batch that is missing here is stopped, and its changes are skipped.
     - `context` is None for a merge from the command line. `context.target_of` also finds targets of tables that are not in the batch. A
       table of the batch that was renamed takes over the rows of the table with its old name, and needs that table's target.
-    - `stored` is the URL of the batch in an object store. The files that the run itself reads are copied to `batch_dir`, or next to it.
     - `on_table_done` is called in this thread after each table.
     - `on_merged` is called when all tables have been merged.
 
-    Raises StagedBatchError before anything is merged. Raises SparkUnavailableError if Spark is not available. If a table could not be
-    merged, raises MergeError after the other tables have finished. The call can always be repeated with the same batch.
+    Raises StagedBatchError, before anything is merged, if the batch lacks one of `tables`. Raises SparkUnavailableError if Spark is not
+    available. If a table could not be merged, raises MergeError after the other tables have finished. The call can always be repeated with
+    the same batch.
     """
     context = context or BatchContext()
-    with local_copy(batch_dir, stored, context.storage_options) as folder:
-        batch = read_staged_batch(folder, stored)
-        unknown = sorted(tables.keys() - {table.name for table in batch.tables})
-        if unknown:
-            raise StagedBatchError(
-                f"{batch_dir} has no changes of {', '.join(unknown)}, although the run should merge changes "
-                "of these tables"
-            )
-        batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
-        refuse_unlogged(batch, tables)
-        append_quarantine(batch, context.quarantine_path, context.storage_options, context.fence)
-        if not batch.tables:
-            return []
-        found = _merge_tables(batch, tables, spark, _with_targets(context, tables), on_table_done)
-        if found.errors:
-            raise _batch_error(batch, found.reports, found.errors)
-        on_merged(batch)
-        return [found.reports[table.name] for table in batch.tables]
+    unknown = sorted(tables.keys() - {table.name for table in batch.tables})
+    if unknown:
+        raise StagedBatchError(
+            f"{batch.directory} has no changes of {', '.join(unknown)}, although the run should merge changes "
+            "of these tables"
+        )
+    batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
+    refuse_unlogged(batch, tables)
+    append_quarantine(batch, context.quarantine_path, context.storage_options, context.fence)
+    if not batch.tables:
+        return []
+    found = _merge_tables(batch, tables, spark, _with_targets(context, tables), on_table_done)
+    if found.errors:
+        raise _batch_error(batch, found.reports, found.errors)
+    on_merged(batch)
+    return [found.reports[table.name] for table in batch.tables]
 
 
 def _with_targets(context: BatchContext, tables: Mapping[str, TableTarget]) -> BatchContext:

@@ -20,7 +20,8 @@ from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.rows.fold import Read, cleared, folded
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from sluice.spark_jobs.side_tables.history_fix import HistoryFix
-from sluice.spark_jobs.staged_batch import Backfill, StagedBatch, app_id_of, read_staged_batch
+from sluice.spark_jobs.staged_batch import Backfill, StagedBatch, app_id_of
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_locks import Writing
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.commit_record import commit_record

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.merge_batches import LEDGER_ID, StagedFiles
 from sluice.batch_manifest.values import ChangesSegment
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 
 
 @pytest.mark.parametrize("keys", ["close", "anywhere"])

@@ -23,7 +23,8 @@ from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.small.merge import SmallJob, merge_small
-from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import TableRecord
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage

@@ -17,7 +17,7 @@ from sluice.cdc_engine.staging import StagingResult
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.quarantine.append import append_quarantine
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, images, run
 
 pytestmark = pytest.mark.servers

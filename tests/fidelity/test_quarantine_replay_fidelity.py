@@ -24,7 +24,7 @@ from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.quarantine.append import append_quarantine
 from sluice.spark_jobs.session import SparkSettings
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, run
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
@@ -56,7 +56,12 @@ def merge(pipeline: Pipeline, chosen: SluiceConfig) -> Path:
     assert not staged.stopped
     targets = {f"{DATABASE}.{table}": target(chosen, DESTINATION, f"{DATABASE}.{table}") for table in TABLES}
     spark = SparkSettings(remote=chosen.spark.remote, sessions_file=chosen.data_dir / "lanes.json")
-    merge_batch(staged.path, targets, spark, BatchContext(quarantine_path=chosen.quarantine_path(DESTINATION)))
+    merge_batch(
+        read_staged_batch(staged.path),
+        targets,
+        spark,
+        BatchContext(quarantine_path=chosen.quarantine_path(DESTINATION)),
+    )
     return staged.path
 
 

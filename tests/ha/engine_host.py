@@ -23,7 +23,7 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.keeping import launcher
 from sluice.object_stores.options import resolved
 from sluice.spark_jobs.errors import SparkJobError
-from sluice.spark_jobs.local_copy import local_copy
+from sluice.spark_jobs.staged_files.local_copy import local_copy
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS rows (n INTEGER, host TEXT);

@@ -23,6 +23,7 @@ from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.small import shipped
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.fix_servers import FEW_ROWS, WITH_VECTORS
@@ -66,7 +67,7 @@ class Lake:
         return {
             report.name: report
             for report in merge_batch(
-                directory, targets, self.spark, BatchContext(storage_options=self.storage_options)
+                read_staged_batch(directory), targets, self.spark, BatchContext(storage_options=self.storage_options)
             )
         }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 
 
@@ -20,7 +20,7 @@ def main(batch: str, lake: str, jars: str) -> None:
     """Merges every table of the batch into `lake`/database/table."""
     spark = SparkSettings(master="local[2]", options={"spark.jars": jars})
     tables = {table.name: target(lake, table.name) for table in read_staged_batch(Path(batch)).tables}
-    for report in merge_batch(Path(batch), tables, spark):
+    for report in merge_batch(read_staged_batch(Path(batch)), tables, spark):
         sys.stdout.write(json.dumps(dataclasses.asdict(report)) + "\n")
 
 

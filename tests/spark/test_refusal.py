@@ -15,6 +15,7 @@ from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage
 
@@ -41,7 +42,7 @@ def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
     staged = stage(tmp_path / "staging", tables, delivery=1)
     with pytest.raises(MergeError, match="was rolled back") as caught:
         run_batch.merge_batch(
-            staged,
+            read_staged_batch(staged),
             {name: TableTarget(path=str(tmp_path / name), merge="spark") for name in NAMES},
             SparkSettings(),
             BatchContext(fence=Fence(lambda: "delivery 1 was rolled back" if merged else "")),

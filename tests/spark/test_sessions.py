@@ -25,7 +25,7 @@ from sluice.spark_jobs.errors import SparkUnavailableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.merging import fold, merge_sql
 from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, LEDGER_ID, UPDATE_AFTER, Changes, Image, Schema
 

@@ -14,7 +14,7 @@ from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, Truncate
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import StagedBatchError
 from sluice.spark_jobs.session import SparkSettings
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.staged import INSERT, LEDGER_ID, Changes, Image, Schema, SchemaChange, Truncate, stage
 
@@ -102,7 +102,7 @@ def test_a_manifest_that_does_not_fit_its_files(tmp_path: Path, what: str) -> No
     edit, sentence = EDITS[what]
     edit_manifest(directory, edit)
     with pytest.raises(StagedBatchError, match=sentence):
-        merge_batch(directory, {"shop.orders": TableTarget(path=str(tmp_path / "t"))}, NOWHERE)
+        merge_batch(read_staged_batch(directory), {"shop.orders": TableTarget(path=str(tmp_path / "t"))}, NOWHERE)
     assert not (tmp_path / "t").exists()
 
 
@@ -118,8 +118,8 @@ def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
 def test_a_table_that_is_to_be_merged_and_is_not_in_the_batch_is_named(tmp_path: Path) -> None:
     targets = {"shop.items": TableTarget(path=str(tmp_path / "t"))}
     with pytest.raises(StagedBatchError, match=r"no changes of shop\.items, although the run should merge"):
-        merge_batch(staged(tmp_path), targets, NOWHERE)
+        merge_batch(read_staged_batch(staged(tmp_path)), targets, NOWHERE)
 
 
 def test_fault_a_table_that_has_stopped_is_left_out_of_its_batch(tmp_path: Path) -> None:
-    assert merge_batch(staged(tmp_path), {}, NOWHERE) == []
+    assert merge_batch(read_staged_batch(staged(tmp_path)), {}, NOWHERE) == []

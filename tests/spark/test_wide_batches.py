@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from benchmarks.wide import SEED_ROWS, WideBatches
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 
 
 def test_each_batch_is_staged_whole_and_comes_after_the_one_before(tmp_path: Path) -> None:

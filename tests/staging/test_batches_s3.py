@@ -26,8 +26,8 @@ from sluice.cdc_engine.table_meta.history.kept.repository import SchemaRepositor
 from sluice.console.lake.store import store_findings
 from sluice.object_stores.folder import StoreFolder
 from sluice.spark_jobs.errors import SparkJobError, StagedBatchError
-from sluice.spark_jobs.local_copy import FETCHED, local_copy
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.local_copy import FETCHED, local_copy
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.uploaded_files import UploadedFiles, UploadSettings
 from tests.fix_ledgers import LEDGER, MemoryLedger
 from tests.orchestration.fix_location import make_config

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from sluice.cdc_engine.contracts import RowEventKind, TableChangeKind
 from sluice.cdc_engine.staging import StagingRules, stage
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.binlog.rows.event_bytes import KEYLESS, ORDERS, block, event
 from tests.staging.test_staging import DELETE, INSERT, UPDATE, batch, change, changes, files, rows_block, whole
 

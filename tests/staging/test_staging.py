@@ -32,7 +32,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.staging import StagingRules, segment_writer, stage, staging
 from sluice.cdc_engine.staging.reader import read_manifest
 from sluice.cdc_engine.staging.segment_writer import ROW
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.binlog.rows.event_bytes import ID, KEYLESS, NOTE, ORDERS, Row, block, event
 from tests.staging.staged_rows import read_rows
 

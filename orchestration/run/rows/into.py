@@ -214,7 +214,7 @@ def _build(
     from sluice.spark_jobs.backfill.into import PastState, build  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.rows.fold import folded  # noqa: PLC0415
-    from sluice.spark_jobs.staged_batch import read_staged_batch  # noqa: PLC0415
+    from sluice.spark_jobs.staged_files.read import read_staged_batch  # noqa: PLC0415
 
     (name,), (path, folder) = request.tables, where
     tables = [table for batch in reading.staged for table in read_staged_batch(batch.path).tables if table.name == name]

@@ -18,6 +18,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.binlog.oracle.test_values_oracle import CASES, Case
 from tests.fidelity.comparison import expected, printed
@@ -144,7 +145,9 @@ def test_merged_tables_are_what_select_returns_oracle(
     }
     spark = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json")
     staged = pipeline.staged()
-    merge_batch(staged.path, {table.name: targets[table.name] for table in staged.manifest.tables}, spark)
+    merge_batch(
+        read_staged_batch(staged.path), {table.name: targets[table.name] for table in staged.manifest.tables}, spark
+    )
     for table_name, table in made.items():
         merged = deltalake.DeltaTable(targets[f"{DATABASE}.{table_name}"].path).to_pyarrow_table().to_pylist()
         ours = {

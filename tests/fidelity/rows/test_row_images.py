@@ -26,6 +26,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import SERVERS, Pipeline, run
 from tests.staging.staged_rows import read_rows
@@ -188,7 +189,7 @@ def test_images_merge_to_what_select_returns_fidelity(
     manifest["tables"] = [each for each in manifest["tables"] if each["table"] == table]
     (alone / "manifest.json").write_text(json.dumps(manifest))
     target = TableTarget(path=str(tmp_path / table))
-    merge_batch(alone, {f"{DATABASE}.{table}": target}, SparkSettings(remote=spark_server.url))
+    merge_batch(read_staged_batch(alone), {f"{DATABASE}.{table}": target}, SparkSettings(remote=spark_server.url))
     names = ", ".join(column.name for column in changes(capture.staged, table)[0].columns)
     log = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(target.path))
     found: Any = pa.table(log.execute(f"SELECT {names} FROM t ORDER BY id").read_all())

@@ -31,7 +31,7 @@ from sluice.spark_jobs.cascades.derive import carried_out
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.session import SparkSettings
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, images, run
 from tests.fidelity.tables.cascade_tree import (
@@ -193,7 +193,7 @@ class Lake:
             for table in staged.manifest.tables
             if table.table not in self.left_out
         }
-        merge_batch(staged.path, targets, self.settings)
+        merge_batch(read_staged_batch(staged.path), targets, self.settings)
 
     def require_equal(self) -> None:
         for name in self.names:

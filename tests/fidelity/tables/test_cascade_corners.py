@@ -17,7 +17,7 @@ from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.spark_jobs.cascades.derive import carried_out
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, run
 from tests.fidelity.tables.test_cascade import folded

@@ -21,7 +21,8 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
-from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records
@@ -231,7 +232,9 @@ def test_ddl_identity_renamed_tables_are_in_the_lake(
             assert not staged.stopped, staged.stopped
             targets = {table.name: target(table.name) for table in staged.manifest.tables}
             for _ in range(times):
-                merge_batch(staged.path, targets, settings, BatchContext(records=records, target_of=target))
+                merge_batch(
+                    read_staged_batch(staged.path), targets, settings, BatchContext(records=records, target_of=target)
+                )
             pipeline.begin = type(first).from_json(dict(staged.manifest.end))
 
     def check(names: str, logs: str) -> None:

@@ -29,6 +29,7 @@ from sluice.orchestration.base.lake_settings import target
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.equality.unwritten import NothingToWaitFor
 from tests.fidelity.pipeline import Pipeline, run
@@ -91,7 +92,7 @@ class Merged:
         staged = self.pipeline.staged(policies=policies_of(settings), keys=keys_of(settings))
         names = [table.name for table in staged.manifest.tables]
         targets = {name: target(self.config, DESTINATION, name) for name in names}
-        merge_batch(staged.path, targets, self.spark, BatchContext(records=self.records))
+        merge_batch(read_staged_batch(staged.path), targets, self.spark, BatchContext(records=self.records))
         return staged
 
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:

@@ -38,6 +38,7 @@ from sluice.orchestration.run.spark_publish import spark_publish
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.fix_ledgers import FileLedger
 from tests.instance.ddl.test_ddl_review import Pipeline
 from tests.instance.fix_destination import Captured, running
@@ -338,7 +339,7 @@ class Lake(Pipeline):
                     run_all(snapshot_dependencies(self.config, "shop", self.outside()), 0.0)
                 return not any(each.has_work for each in records.all()) and condition()
             merge_batch(
-                self.engine.directory / batch.path,
+                read_staged_batch(self.engine.directory / batch.path),
                 {name: target(self.config, "shop", name) for name in batch.tables},
                 self.spark,
                 BatchContext(

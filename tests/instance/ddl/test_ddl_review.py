@@ -26,6 +26,7 @@ from sluice.orchestration.base.lake_settings import target
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
@@ -50,7 +51,12 @@ class Pipeline:
                 self.deliveries += 1
                 targets = {name: target(self.config, "shop", name) for name in batch.tables}
                 target_now = functools.partial(target, self.config, "shop")
-                merge_batch(self.engine.directory / batch.path, targets, self.spark, BatchContext(target_of=target_now))
+                merge_batch(
+                    read_staged_batch(self.engine.directory / batch.path),
+                    targets,
+                    self.spark,
+                    BatchContext(target_of=target_now),
+                )
                 self.engine.ack(batch)
             return batch is None and condition()
 

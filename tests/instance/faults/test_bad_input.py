@@ -19,7 +19,7 @@ from sluice.cdc_engine.errors import ConfigurationError, MetaError, SluiceError,
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.spark_jobs.errors import StagedBatchError
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.fix_servers import ServerFactory
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for

@@ -19,6 +19,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs import session
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
@@ -148,7 +149,7 @@ def merge_all(lake: Lake, number: int, images: list[Image], ways: Mapping[str, S
         name: lake.target(name, deletes="soft" if name == "shop.soft" else "hard", merge=ways.get(name, lake.way))
         for name in tables
     }
-    merge_batch(Path(directory), targets, lake.spark)
+    merge_batch(read_staged_batch(Path(directory)), targets, lake.spark)
 
 
 def compare(lake: Lake, models: Sequence[Model], transactions: Sequence[list[Image]]) -> None:

@@ -16,7 +16,7 @@ from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_cons
 from sluice.spark_jobs.errors import LostCommitError, TableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.side_tables.side_table import SideTable
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import TableRecord
 from sluice.spark_jobs.tables.alteration_steps import alter
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage

@@ -16,6 +16,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
@@ -158,11 +159,17 @@ class Story:
 
     def repeat(self) -> dict[str, TableReport]:
         targets = {name: self.lake.target(name, deletes="soft" if name in SOFT else "hard") for name in SECOND}
-        return {report.name: report for report in merge_batch(self.second_batch, targets, self.lake.spark)}
+        return {
+            report.name: report
+            for report in merge_batch(read_staged_batch(self.second_batch), targets, self.lake.spark)
+        }
 
     def _merge(self, tables: dict[str, Sequence[Segment]]) -> dict[str, TableReport]:
         targets = {name: self.lake.target(name, deletes="soft" if name in SOFT else "hard") for name in tables}
-        return {report.name: report for report in merge_batch(self.lake.stage(tables), targets, self.lake.spark)}
+        return {
+            report.name: report
+            for report in merge_batch(read_staged_batch(self.lake.stage(tables)), targets, self.lake.spark)
+        }
 
     def rows(self, name: str, *columns: str) -> list[tuple[object, ...]]:
         return self.lake.rows(name, *columns)

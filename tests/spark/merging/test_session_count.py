@@ -10,7 +10,7 @@ import pytest
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import _sessions_wanted
 from sluice.spark_jobs.session import SESSIONS_MAX, SparkSettings, _allowed, open_sessions, task_slots
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage

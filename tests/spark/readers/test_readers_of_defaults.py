@@ -15,6 +15,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.layout import PLAIN, Layout
 from tests.spark.conftest import Lake
 from tests.spark.readers.locations import STORES, Location, located
@@ -53,7 +54,7 @@ def merge_story(lake: Lake, tables: Mapping[str, Mapping[str, Any]]) -> None:
     targets = {name: lake.target(name, **options) for name, options in tables.items()}
     for segments in batches:
         staged = lake.stage(dict.fromkeys(tables, segments))
-        merge_batch(staged, targets, lake.spark, BatchContext(storage_options=lake.storage_options))
+        merge_batch(read_staged_batch(staged), targets, lake.spark, BatchContext(storage_options=lake.storage_options))
 
 
 RIGHT = [(0, "de", 0, None), (1, "at", 11, None), (3, "at", BIG, "q"), (5, "at", 5, None)]

@@ -10,7 +10,7 @@ import pytest
 from sluice.batch_manifest.values import ChangesSegment
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.rows.fold import folded
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, stage
 
 ITEMS = Schema({"id": "int", "code": "string", "price": "decimal(12,2)"}, key=("id", "code"))

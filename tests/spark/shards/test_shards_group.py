@@ -27,6 +27,7 @@ from sluice.spark_jobs.session import SparkSettings, open_sessions
 from sluice.spark_jobs.snapshot.publication import Publication, PublishedSnapshot
 from sluice.spark_jobs.snapshot.publish import publish_snapshot
 from sluice.spark_jobs.sql_text import delta_path
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard
@@ -120,7 +121,7 @@ class Shards:
 
     def merge(self, directory: Path, names: Sequence[str], **options: Any) -> dict[str, TableReport]:
         targets = {name: self.target(name, **options) for name in names}
-        found = merge_batch(directory, targets, self.lake.spark, BatchContext(records=self.records))
+        found = merge_batch(read_staged_batch(directory), targets, self.lake.spark, BatchContext(records=self.records))
         return {each.name: each for each in found}
 
     def play(self, called: str, tables: dict[str, Sequence[Segment]]) -> None:
@@ -324,6 +325,8 @@ def test_other_settings_of_conf_are_refused_before_anything_is_written(by_spark:
         (other, "shop_3.orders", Shard(column="shard", name="1"), "belongs to the destination shop"),
     ):
         with pytest.raises(MergeError, match=sentence) as caught:
-            merge_batch(batch, {name: by_spark.lake.target("orders", shard=shard)}, by_spark.lake.spark)
+            merge_batch(
+                read_staged_batch(batch), {name: by_spark.lake.target("orders", shard=shard)}, by_spark.lake.spark
+            )
         assert [each.state for each in caught.value.errors] == ["TABLE_OWNED"]
     assert by_spark.lake.log("orders").version() == version

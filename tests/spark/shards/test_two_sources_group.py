@@ -21,6 +21,7 @@ from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.session import SparkSettings, open_sessions
 from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_locks import TableLocks, Writing
 from sluice.spark_jobs.table_owner import Owner, behind_our_back
 from sluice.spark_jobs.tables.delta_table import DeltaTable
@@ -79,7 +80,10 @@ class Side:
         )
         spark = dataclasses.replace(self.lake.spark, sessions_file=self.lake.folder / f"{self.destination}.lanes")
         (report,) = merge_batch(
-            directory, {NAME: target}, spark, BatchContext(records=self.records, table_locks=self.table_locks())
+            read_staged_batch(directory),
+            {NAME: target},
+            spark,
+            BatchContext(records=self.records, table_locks=self.table_locks()),
         )
         return report
 

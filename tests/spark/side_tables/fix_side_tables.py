@@ -18,7 +18,7 @@ from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.small.merge import SmallJob, merge_small
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.staged import (
     DELETE,

@@ -14,7 +14,7 @@ from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_alone
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import TableRecord
 from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, LoggedTable, changes, delete, insert, update
 from tests.spark.staged import Changes, Records, Schema, SchemaChange

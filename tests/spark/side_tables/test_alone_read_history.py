@@ -23,7 +23,7 @@ from sluice.orchestration.run.consistent_snapshots import publish_for_batch
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.snapshot.publication import Publication
 from sluice.spark_jobs.snapshot.publish import publish
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import Owner
 from tests.fix_ledgers import FileLedger, full_ledger
 from tests.spark.side_tables.fix_side_tables import NAME, changes, delete, insert, update

@@ -17,7 +17,7 @@ from sluice.spark_jobs.errors import StagedBatchError, TableError
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, LoggedTable, before, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, Truncate
 
@@ -104,7 +104,7 @@ def test_a_batch_that_was_staged_without_preimages_is_staged_again_history(logge
     """The batch is staged again before anything is merged. No Spark answers here, and none is called."""
     directory = logged.stage(Changes(ORDERS, [insert(1, 16)]))
     with pytest.raises(StagedBatchError, match="staged before change_log was set"):
-        merge_batch(directory, {NAME: logged.target}, SparkSettings(remote="sc://127.0.0.1:1"))
+        merge_batch(read_staged_batch(directory), {NAME: logged.target}, SparkSettings(remote="sc://127.0.0.1:1"))
     assert not (logged.folder / "lake").exists()
 
 

@@ -15,7 +15,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_side_tables
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.side_tables.fix_side_tables import ORDERS, LoggedTable, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, stage

@@ -15,7 +15,7 @@ from sluice.spark_jobs.session import open_sessions
 from sluice.spark_jobs.side_tables.history import History
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.conftest import Lake
 from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, before, changes, delete, insert, update
@@ -79,7 +79,7 @@ def test_a_merge_writes_current_state_table_log_and_history_history(logged: Logg
     images = [insert(1, 16, "a"), update(1, 32, "b")]
     directory = logged.stage(changes(images, [images[0], before(1, 32, "a"), images[1]]))
     for _ in range(2):
-        (report,) = merge_batch(directory, {NAME: logged.target}, lake.spark)
+        (report,) = merge_batch(read_staged_batch(directory), {NAME: logged.target}, lake.spark)
         assert report.name == NAME
     assert logged.rows(logged.target.path, "id, note", "id") == [(1, "b")]
     assert logged.rows(logged.target.change_log, "operation, before['note']", "order_key") == [

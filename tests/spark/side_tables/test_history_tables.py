@@ -12,7 +12,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.side_tables.history import History
 from sluice.spark_jobs.side_tables.side_table import SideTable
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, LoggedTable, before, changes, delete, insert, update
 from tests.spark.staged import TIME_US, Changes, Image, Schema, SchemaChange, Truncate

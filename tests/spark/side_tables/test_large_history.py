@@ -20,7 +20,7 @@ from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from sluice.spark_jobs.side_tables import history
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, before, changes, delete, insert, update
 from tests.spark.snapshot.test_publish_snapshot import Holding
@@ -93,13 +93,13 @@ def test_spark_reads_a_large_history_while_the_snapshot_of_its_table_runs_histor
     directories = [logged.stage(changes([insert(1, 16), insert(2, 16)])), logged.stage(changes([update(1, 32)]))]
     context, target = BatchContext(buffers=holds), dataclasses.replace(logged.target, merge="auto")
     no_spark = SparkSettings(remote="sc://127.0.0.1:1")
-    merge_batch(directories[0], {NAME: target}, no_spark, context)
+    merge_batch(read_staged_batch(directories[0]), {NAME: target}, no_spark, context)
     with monkeypatch.context() as limited:
         limited.setattr(history, "ROWS_MAX", 1)
         with pytest.raises(SparkUnavailableError):
-            merge_batch(directories[1], {NAME: target}, no_spark, context)
+            merge_batch(read_staged_batch(directories[1]), {NAME: target}, no_spark, context)
         limited.setattr(deltalake.DeltaTable, "merge", refuse)
-        merge_batch(directories[1], {NAME: target}, lake.spark, context)
+        merge_batch(read_staged_batch(directories[1]), {NAME: target}, lake.spark, context)
     assert logged.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]
 
 
@@ -115,8 +115,8 @@ def test_spark_reads_a_large_current_state_table_that_a_new_history_lacks_histor
     with monkeypatch.context() as limited:
         limited.setattr(history, "ROWS_MAX", 2)
         with pytest.raises(SparkUnavailableError):
-            merge_batch(directory, {NAME: target}, SparkSettings(remote="sc://127.0.0.1:1"), context)
+            merge_batch(read_staged_batch(directory), {NAME: target}, SparkSettings(remote="sc://127.0.0.1:1"), context)
         limited.setattr(history, "ROWS_MAX", 1)
         limited.setattr(history, "QueryBuilder", refuse)
-        merge_batch(directory, {NAME: target}, lake.spark, context)
+        merge_batch(read_staged_batch(directory), {NAME: target}, lake.spark, context)
     assert logged.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]

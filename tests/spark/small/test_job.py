@@ -32,6 +32,7 @@ from sluice.spark_jobs.small import merge as small_merge
 from sluice.spark_jobs.small import prepared, shipped
 from sluice.spark_jobs.small.job import why_not_on_executors
 from sluice.spark_jobs.small.merge import SmallJob
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment, Truncate
@@ -182,7 +183,7 @@ def test_the_run_merges_the_small_tables_of_an_old_spark_and_its_fence_is_checke
     targets = {name: lake.target(name) for name in names}
     fence = Fence(lambda: "the run lock is lost" if lake.log("shop.a").version() > 1 else "")
     with pytest.raises(MergeError, match="the run lock is lost") as caught:
-        merge_batch(directory, targets, lake.spark, BatchContext(fence=fence))
+        merge_batch(read_staged_batch(directory), targets, lake.spark, BatchContext(fence=fence))
     assert caught.value.merged == ("shop.a",)
     assert [lake.log(name).version() for name in names] == [2, 1, 1]
     reports = lake.merge_staged(directory, names)

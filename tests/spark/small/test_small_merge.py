@@ -23,7 +23,8 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import merge as merging
 from sluice.spark_jobs.small import merge as small_merge
 from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
-from sluice.spark_jobs.staged_batch import app_id_of, read_staged_batch
+from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import TABLE_OWNED, TABLE_REPLACED, Owner, TableRecord
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget

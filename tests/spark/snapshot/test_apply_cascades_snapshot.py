@@ -34,7 +34,7 @@ from sluice.spark_jobs.snapshot.buffered_cascades import (
 )
 from sluice.spark_jobs.snapshot.buffering import buffer_table
 from sluice.spark_jobs.snapshot.publication import CascadesUnseenError
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import Holding, Reading
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage

@@ -25,7 +25,8 @@ from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.snapshot import buffered_cascades, table_buffering
 from sluice.spark_jobs.snapshot.buffered_cascades import buffered_events
 from sluice.spark_jobs.snapshot.table_buffering import Buffering
-from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.snapshot.test_apply_cascades_snapshot import KEYED, NAME, TIME, foreign_key
 from tests.spark.snapshot.test_publish_snapshot import Holding

@@ -32,6 +32,7 @@ from sluice.spark_jobs.snapshot import publish
 from sluice.spark_jobs.snapshot.buffering import BufferedChanges
 from sluice.spark_jobs.snapshot.publication import ColumnsDifferError, Publication, PublishedSnapshot
 from sluice.spark_jobs.snapshot.publish import publish_snapshot
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.targets.layout import PLAIN, Layout
 from tests.spark.conftest import Lake
@@ -115,7 +116,12 @@ class Reading:
     def take(self, changes: Changes, number: int, **options: Any) -> None:
         directory = stage(self.lake.folder / "staging", {self.name: [changes]}, delivery=number)
         targets = {self.name: self.lake.target(self.name, **options)}
-        merge_batch(directory, targets, self.lake.spark, BatchContext(buffers=self.holds, records=self.records))
+        merge_batch(
+            read_staged_batch(directory),
+            targets,
+            self.lake.spark,
+            BatchContext(buffers=self.holds, records=self.records),
+        )
 
     def publish(self, index: int, *, since: int | None = None, **options: Any) -> PublishedSnapshot:
         return publish_snapshot(
@@ -288,7 +294,7 @@ def test_a_table_that_is_changed_as_a_whole_is_read_again_by_its_snapshot(readin
     directory = stage(reading.lake.folder / "staging", {"shop.orders": changes}, delivery=1)
     targets = {"shop.orders": reading.lake.target("shop.orders")}
     for _ in range(2):
-        merge_batch(directory, targets, reading.lake.spark, BatchContext(buffers=reading.holds))
+        merge_batch(read_staged_batch(directory), targets, reading.lake.spark, BatchContext(buffers=reading.holds))
     assert reading.holds.open["shop.orders"].after == 200
     reading.chunk(1, [])
     reading.publish(300)

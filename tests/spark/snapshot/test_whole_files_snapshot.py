@@ -35,7 +35,7 @@ from sluice.spark_jobs.snapshot.buffered_keys import BufferedKeys
 from sluice.spark_jobs.snapshot.buffering import buffer_table
 from sluice.spark_jobs.snapshot.publication import PublishedSnapshot
 from sluice.spark_jobs.snapshot.publish import publish
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.tables import new_table
 from sluice.spark_jobs.tables.delta_table import NO_TABLE, DeltaTable
 from sluice.spark_jobs.tables.file_statistics import statistics

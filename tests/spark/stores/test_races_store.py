@@ -20,7 +20,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
 from sluice.spark_jobs.sql_text import delta_path
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.small.test_kill_fault import ORDERS
 from tests.spark.small.test_small_merge import while_it_commits

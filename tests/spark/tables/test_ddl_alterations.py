@@ -17,7 +17,7 @@ from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
-from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
@@ -134,7 +134,7 @@ class Followed:
 
     def merge(self, directory: Any) -> dict[str, TableReport]:
         targets = {name: self.lake.target(name) for name in STORIES}
-        return {report.name: report for report in merge_batch(directory, targets, self.lake.spark)}
+        return {report.name: report for report in merge_batch(read_staged_batch(directory), targets, self.lake.spark)}
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.quarantine.replay import ReplayedTable, RowValues, put_back
 from sluice.spark_jobs.session import LakeSession, open_sessions
-from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import NO_RECORDS, TABLE_MISSING, Owner
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.conftest import Lake
@@ -130,7 +131,7 @@ def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: 
     """
     records = Records()
     targets = {name: lake.target(name) for name in CYCLE}
-    merge_batch(lake.stage(BEFORE), targets, lake.spark, BatchContext(records=records))
+    merge_batch(read_staged_batch(lake.stage(BEFORE)), targets, lake.spark, BatchContext(records=records))
     batch = read_staged_batch(lake.stage(CYCLE))
     with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         for name, after in itertools.product(order, (False, True)):
@@ -142,7 +143,7 @@ def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: 
     assert {name: record.version for name, record in records.kept.items()} == {
         name: lake.log(name).version() for name in CYCLE
     }
-    merge_batch(lake.stage(AFTER), targets, lake.spark, BatchContext(records=records))
+    merge_batch(read_staged_batch(lake.stage(AFTER)), targets, lake.spark, BatchContext(records=records))
     assert everything(lake) == GONE_ON
 
 
@@ -161,7 +162,7 @@ def test_ddl_a_plain_rename_moves_the_rows(lake: Lake) -> None:
     second: dict[str, list[Segment]] = {"s.b": [named(30, "s.c", A)], "s.log": [named(30, "s.none", LOG)]}
     for tables in (first, second):
         targets = {name: lake.target(name) for name in tables}
-        merge_batch(lake.stage(tables), targets, lake.spark, BatchContext(target_of=lake.target))
+        merge_batch(read_staged_batch(lake.stage(tables)), targets, lake.spark, BatchContext(target_of=lake.target))
     assert lake.rows("s.b", "id", "a", "gone") == lake.rows("s.c", "id", "a", "gone") == MOVED["s.log"]
     assert lake.rows("s.a", "id") == lake.rows("s.log", "word") == []
 
@@ -177,7 +178,7 @@ def test_ddl_marks_of_deleted_rows_and_left_columns_come_along(lake: Lake) -> No
     for name, deletes in (("s.soft", "soft"), ("s.hard", "hard")):
         target = lake.target(name, deletes=deletes)
         merge_batch(
-            lake.stage({name: [named(20, "s.a", less)]}),
+            read_staged_batch(lake.stage({name: [named(20, "s.a", less)]})),
             {name: target},
             lake.spark,
             BatchContext(target_of=lake.target),
@@ -192,19 +193,19 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
     """A disk is not mounted, or conf/ has other columns under the other name."""
     records = Records()
     targets = {name: lake.target(name) for name in BEFORE}
-    merge_batch(lake.stage(BEFORE), targets, lake.spark, BatchContext(records=records))
+    merge_batch(read_staged_batch(lake.stage(BEFORE)), targets, lake.spark, BatchContext(records=records))
     away = Path(lake.target("s.a").path)
     away.rename(away.with_name("away"))
     swap: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", A)]}
     context = BatchContext(records=records, target_of=lake.target)
     with pytest.raises(MergeError, match=r"renamed from s\.a.*is missing") as reported:
-        merge_batch(lake.stage(swap), {"s.b": targets["s.b"]}, lake.spark, context)
+        merge_batch(read_staged_batch(lake.stage(swap)), {"s.b": targets["s.b"]}, lake.spark, context)
     assert [(each.table, each.state, each.for_good) for each in reported.value.errors] == [("s.b", TABLE_MISSING, True)]
     away.with_name("away").rename(away)
     for other in (Schema({**A.columns, "more": "int"}, A.key), Schema({**A.columns, "a": "bigint"}, A.key)):
         unlike: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", other)]}
         with pytest.raises(MergeError, match="conf/ has different settings for the two names") as reported:
-            merge_batch(lake.stage(unlike), {"s.b": targets["s.b"]}, lake.spark, context)
+            merge_batch(read_staged_batch(lake.stage(unlike)), {"s.b": targets["s.b"]}, lake.spark, context)
         assert [(each.state, each.for_good) for each in reported.value.errors] == [("DDL_UNSUPPORTED", True)]
     assert lake.rows("s.b", "code") == [("k",), ("l",)]
 
@@ -213,7 +214,12 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
 def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_put_back(lake: Lake) -> None:
     lake.merge({"s.a": [rows(LOG, 1, INSERT, ("one",))]})
     tables: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", LOG)]}
-    merge_batch(lake.stage(tables), {"s.b": lake.target("s.b")}, lake.spark, BatchContext(target_of=lake.target))
+    merge_batch(
+        read_staged_batch(lake.stage(tables)),
+        {"s.b": lake.target("s.b")},
+        lake.spark,
+        BatchContext(target_of=lake.target),
+    )
     lake.merge({"s.b": [rows(LOG, 21, INSERT, (None,))]})
     file = lake.folder / "values.parquet"
     values: dict[str, list[Any]] = {

@@ -17,6 +17,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
@@ -66,7 +67,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectSe
     reports = []
     for number, segments in enumerate(BATCHES):
         staged = lake.stage({NAME: segments})
-        reports += merge_batch(staged, {NAME: lake.target(NAME)}, lake.spark, BatchContext(run=f"run-{number}"))
+        reports += merge_batch(
+            read_staged_batch(staged), {NAME: lake.target(NAME)}, lake.spark, BatchContext(run=f"run-{number}")
+        )
     table = HistoryTable("shop", NAME, lake.target(NAME).path, ("id",), {})
     return History(table, reports, history.history_of(table))
 

@@ -59,7 +59,7 @@ ASSETS = "orchestration/assets.py"
 MERGE_RUN = "orchestration/run/merge_run.py"
 SPARK_MERGE = "orchestration/run/spark_merge.py"
 RUN_BATCH = "spark_jobs/batch/run_batch.py"
-STAGED_BATCH = "spark_jobs/staged_batch.py"
+READ_BATCH = "spark_jobs/staged_files/read.py"
 MERGE = "spark_jobs/merging/merge.py"
 FOLD = "spark_jobs/merging/fold.py"
 MERGE_SQL = "spark_jobs/merging/merge_sql.py"
@@ -158,14 +158,13 @@ MERGED = (
         "adds the targets of the tables",
         bound=f"{PORTS}: merge=spark_merge",
     ),
-    Step(RUN_BATCH, "merge_batch", "merges the tables of the batch side by side"),
-    Step(STAGED_BATCH, "read_staged_batch", "reads and checks the manifest"),
+    Step(READ_BATCH, "read_staged_batch", "reads and checks the manifest"),
     Step(MANIFEST, "read_manifest_json", "parses the manifest"),
     Step(
         RUN_BATCH,
-        "_merge_tables > _BatchWork.run > _BatchWork._merge",
-        "merges one table in a Spark session",
-        "merge_batch",
+        "merge_batch > _merge_tables > _BatchWork.run > _BatchWork._merge",
+        "merges the tables of the batch side by side, each in a Spark session",
+        "spark_merge",
     ),
     Step(
         MERGE,
@@ -325,7 +324,7 @@ INTERVAL = (
     Step(OPERATION, "_merge", "reads what arrived meanwhile, under the run lock", "operate"),
     Step(OPERATION, "_merge_tables", "adds the targets of the tables"),
     Step(ROWS_MERGE, "merge_rows", "merges one table after the other"),
-    Step(STAGED_BATCH, "read_staged_batch", "reads and checks the manifest"),
+    Step(READ_BATCH, "read_staged_batch", "reads and checks the manifest"),
     Step(ROWS_FOLD, "folded > decide", "writes the last image of each chosen key to one file", "merge_rows"),
     Step(
         ROWS_MERGE,

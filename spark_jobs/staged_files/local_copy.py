@@ -1,4 +1,4 @@
-"""Downloads a staged batch from its object store to a local folder. `run_batch` calls this module under the run lock.
+"""Downloads a staged batch from its object store to a local folder. A run calls this module under the run lock.
 
 Parts of a run read the batch without Spark and need local files: Parquet footers, change logs, cascades and quarantined values. Spark and
 its tasks read the object store themselves. The host that staged the batch still has the files, and downloads nothing.
