@@ -19,15 +19,15 @@ from benchmarks.histories.connection import PlayedConnection
 from benchmarks.histories.faults import Actor, Crash
 from benchmarks.histories.staging import PlayedStaging
 from sluice.batch_manifest.values import Cascade
-from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import NO_SESSION, Column, StatementSession, TableChange, TableChangeKind, TableVersion
 from sluice.cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
 from sluice.cdc_engine.instance.engine.engine import Engine
-from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.parser.stream.event_parser import EventParser
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.staging.stager import RulesFor
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository
 
 if TYPE_CHECKING:
@@ -277,8 +277,8 @@ class EngineHost:
         return parser if isinstance(parser, PlayedParser) else None
 
 
-def make_played_stager(config: DestinationConfig, directory: Path, meta: MetaManager, _: object) -> PlayedStaging:
-    """Replaces `wiring.make_stager` by simulated staging."""
+def make_played_stager(destination: str, directory: Path, rules_for: RulesFor) -> PlayedStaging:
+    """Replaces `engine.make_stager` by simulated staging."""
     world = GuardedFiles.world
     line = next(each for each in world.lines if each.directory == directory)
-    return PlayedStaging(config.name, directory / "staging", meta, world.trouble, meanwhile=line.host.advance)
+    return PlayedStaging(destination, directory / "staging", rules_for, world.trouble, meanwhile=line.host.advance)

@@ -17,8 +17,8 @@ from sluice.batch_manifest.values import ChangesSegment, LakeColumn, Manifest, S
 from sluice.batch_manifest.values import StagedTable as ManifestTable
 from sluice.cdc_engine.contracts import Batch, BlockSlice, OutstandingBatch, Staged, TableChangeKind
 from sluice.cdc_engine.errors import StagingError
-from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.position import Position, file_number, order_key
+from sluice.cdc_engine.staging.stager import RulesFor
 from sluice.cdc_engine.staging.staging import batch_directory
 
 COLUMNS = (
@@ -39,9 +39,9 @@ class PlayedStaging:
     """
 
     def __init__(
-        self, destination: str, folder: Path, meta: MetaManager, trouble: Trouble, meanwhile: Callable[[], None]
+        self, destination: str, folder: Path, rules_for: RulesFor, trouble: Trouble, meanwhile: Callable[[], None]
     ) -> None:
-        self._destination, self._folder, self._meta, self._trouble = destination, folder, meta, trouble
+        self._destination, self._folder, self._rules_for, self._trouble = destination, folder, rules_for, trouble
         self._meanwhile = meanwhile
 
     def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
@@ -64,11 +64,11 @@ class PlayedStaging:
             batch = more(batch)
         path = self._folder / batch_directory(end, record.delivery)
         path.mkdir(parents=True, exist_ok=True)
-        left_out = {(each.database, each.table) for each in self._meta.ledger.stopped_tables}
+        left_out = self._rules_for(record).left_out
         staged = [
             ManifestTable(database=binlog.DATABASE, table=name, segments=tuple(_closed(table, name, path)))
             for name, table in tables.items()
-            if (binlog.DATABASE, name) not in left_out
+            if f"{binlog.DATABASE}.{name}" not in left_out
         ]
         staged = [table for table in staged if table.segments]
         manifest = _manifest(self._destination, record, (start, end), tuple(staged), size)

@@ -27,6 +27,7 @@ class StagingRules:
     - `has_up_to`: returns the order key up to which the lake has the changes of a table. Used when resumed tables are at an earlier
       position than the other tables.
     - `logged`: tables with a change log. All before images of these tables are staged.
+    - `again_up_to`: as in the manifest.
     """
 
     kept: KeptColumns | None = None
@@ -36,6 +37,7 @@ class StagingRules:
     cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
     has_up_to: Callable[[str], int] = lambda _table: 0
     logged: Collection[str] = ()
+    again_up_to: int = 0
 
     def policy(self, name: str) -> ValuePolicy:
         """Returns how invalid values of a table are handled."""

@@ -1,4 +1,4 @@
-"""Writes a batch as files that a run merges. `instance` calls `stage` when it hands out a batch.
+"""Writes a batch as files that a run merges. `stager` calls `stage` when the engine hands out a batch.
 
 Blocks are decoded one at a time, so a spilled transaction of gigabytes is never in memory as a whole. All files are written into a
 directory whose name ends in `.partial`, the manifest last. When all files are on disk, the directory is renamed.
@@ -87,12 +87,10 @@ def stage(
     *,
     ledger_id: str = "",
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
-    again_up_to: int = 0,
 ) -> StagingResult:
     """Decodes `batch`, and writes the files into `directory`/<batch_directory>, for delivery number `delivery` of the ledger `ledger_id`.
 
-    - `more`: called with each part of the batch after it was decoded. Returns the next part, or an empty batch at the end.
-    - `again_up_to`: as in the manifest.
+    After each part of the batch was decoded, `more` is called with the part. It returns the next part, or an empty batch at the end.
 
     The same batch gives the same files. An existing directory of that name is replaced. If a table cannot be decoded, this table stops, and
     the other tables continue. The complete segments of the stopped table stay in the batch. The result's `stopped` has the table, with the
@@ -112,7 +110,7 @@ def stage(
             staging.take_batch(batch)
             batch = more(batch)
         path = directory / batch_directory(staging.end, delivery)
-        manifest = _manifest(staging, destination, ledger_id, delivery, again_up_to)
+        manifest = _manifest(staging, destination, ledger_id, delivery)
         _publish(manifest, partial, path)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -447,7 +445,7 @@ def _file_part(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 
-def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int, again_up_to: int) -> Manifest:
+def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int) -> Manifest:
     start, end, tables = staging.start, staging.end, staging.finish()
     segments = [segment for table in tables for segment in table.segments if isinstance(segment, ChangesSegment)]
     return Manifest(
@@ -467,7 +465,7 @@ def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int
         tables=tables,
         quarantine=staging.quarantined(),
         cascades=staging.cascade_events(),
-        again_up_to=again_up_to,
+        again_up_to=staging.rules.again_up_to,
     )
 
 

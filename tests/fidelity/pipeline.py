@@ -59,11 +59,10 @@ class Pipeline:
         made._history().seed(snapshot, begin)
         return made
 
-    def staged(self, *, again_up_to: int = 0, **rules: Any) -> StagingResult:
+    def staged(self, **rules: Any) -> StagingResult:
         """Returns everything that was written since `begin` as one staged batch. `rules` are those of `StagingRules`."""
         self.deliveries += 1
-        folder, known = self.folder / "staging", StagingRules(**rules)
-        return stage(self.batch(), "fidelity", self.deliveries, folder, known, again_up_to=again_up_to)
+        return stage(self.batch(), "fidelity", self.deliveries, self.folder / "staging", StagingRules(**rules))
 
     def batch(self) -> Batch:
         return self._read().get(RING_BYTES, RING_EVENTS)

@@ -11,11 +11,12 @@ import pytest
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import NOTHING, Batch, OutstandingBatch, StoppedTable
 from sluice.cdc_engine.errors import SluiceError
-from sluice.cdc_engine.instance.engine.stager import make_stager
+from sluice.cdc_engine.instance.engine.staging_rules import make_rules
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.ports import Stager
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.staging.reader import is_whole
+from sluice.cdc_engine.staging.stager import make_stager
 from sluice.cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import KEYLESS, ORDERS, block, event
 from tests.fix_ledgers import LEDGER, MemoryLedger
@@ -27,7 +28,7 @@ SOURCE = {"host": "127.0.0.1", "user": "reader"}
 
 def staging(directory: Path, meta: MemoryLedger) -> Stager:
     config = DestinationConfig.model_validate({"name": "shop", "source": SOURCE, "include": r"shop\..*"})
-    return make_stager(config, directory, meta, policies_of(config))
+    return make_stager("shop", directory, make_rules(config, directory, meta, policies_of(config)))
 
 
 @pytest.fixture(params=[staging])

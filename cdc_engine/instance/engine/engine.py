@@ -31,7 +31,7 @@ from sluice.cdc_engine.instance.consumers.served import Serving, serving_of
 from sluice.cdc_engine.instance.consumers.subscriptions import forget_requested
 from sluice.cdc_engine.instance.discovery import claim_tables
 from sluice.cdc_engine.instance.engine.source_watch import SourceWatch, watch_of
-from sluice.cdc_engine.instance.engine.stager import keyed_tables, make_stager
+from sluice.cdc_engine.instance.engine.staging_rules import keyed_tables, make_rules
 from sluice.cdc_engine.instance.engine.wiring import make_parts
 from sluice.cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from sluice.cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
@@ -47,6 +47,7 @@ from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.parser.stream.event_parser import CONNECTING, STREAMING
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.staging.stager import make_stager
 from sluice.cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.cdc_engine.telemetry.otlp import trace_sender
@@ -228,7 +229,8 @@ class Engine:
             events_max=BATCH_EVENTS_MAX,
             appendable_bytes_max=min(APPENDABLE_BYTES_MAX, self._destination.ring.bytes_max // 2),
         )
-        stager = make_stager(self._destination, self.directory, parts.meta, parts.policies)
+        rules_for = make_rules(self._destination, self.directory, parts.meta, parts.policies)
+        stager = make_stager(self.name, self.directory, rules_for)
         self._hand_out = HandOut(
             *(self._client, self._service, parts.meta),
             stage=stager,

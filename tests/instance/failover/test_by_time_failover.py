@@ -16,7 +16,7 @@ from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import read_ledger
-from sluice.cdc_engine.instance.engine.stager import keyed_tables
+from sluice.cdc_engine.instance.engine.staging_rules import keyed_tables
 from sluice.cdc_engine.instance.failover.by_time import by_time_of, cannot_repeat, stops_of
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.parser.positions.by_time import behind, started

@@ -42,7 +42,7 @@ TIMELINE = "cdc_engine/store/timeline.py"
 TICK = "orchestration/sensor/tick.py"
 ENGINE = "cdc_engine/instance/engine/engine.py"
 HAND_OUT = "cdc_engine/instance/hand_out.py"
-STAGER = "cdc_engine/instance/engine/stager.py"
+STAGER = "cdc_engine/staging/stager.py"
 SERVICE = "cdc_engine/server/service.py"
 LEDGER = "cdc_engine/meta/ledger.py"
 STORED_LEDGER = "cdc_engine/meta/stored_ledger.py"
@@ -106,7 +106,7 @@ STAGED = (
     Step(
         STAGER,
         "make_stager.stager",
-        "adds the table's rules, and stages the batch",
+        "stages the batch by the rules of its tables",
         "HandOut._stage_next",
         f"{ENGINE}: stage=stager",
     ),
