@@ -66,39 +66,62 @@ MERGE_SQL = "spark_jobs/merging/merge_sql.py"
 SESSION = "spark_jobs/session.py"
 
 STREAM = (
-    Step(PARSER, "EventParser._read", "asks the connection for bytes", starts="the parser's thread"),
+    Step(
+        PARSER,
+        "EventParser._read",
+        "asks the connection for the next bytes of the binlog",
+        starts="the parser's thread",
+    ),
     Step(CONNECTION, "SourceConnection.receive_into", "receives bytes from the socket"),
-    Step(PARSER, "EventParser._take", "passes the bytes to the scan", "EventParser._read"),
-    Step(FRAMING, "PacketFramer.received", "finds whole packets in the bytes"),
-    Step(SCANNER, "Scanner.feed > Scanner._fed > Scanner._events > Scanner._scan", "scans the events in the packets"),
-    Step(KERNEL, "scan", "indexes the events where they are in the buffer"),
-    Step(BLOCK_MAKER, "BlockMaker.end_block > BlockMaker._block", "makes a block of buffer and index", "Scanner._fed"),
-    Step(PARSER, "EventParser._accept", "passes the block on, and moves the position", "EventParser._take"),
+    Step(PARSER, "EventParser._take", "passes the received bytes to the scan", "EventParser._read"),
+    Step(FRAMING, "PacketFramer.received", "finds the complete packets in the bytes"),
+    Step(
+        SCANNER,
+        "Scanner.feed > Scanner._fed > Scanner._events > Scanner._scan",
+        "passes the packets to the scan's kernel, which finds the events",
+    ),
+    Step(KERNEL, "scan", "makes an index of the events, which stay in the buffer"),
+    Step(
+        BLOCK_MAKER,
+        "BlockMaker.end_block > BlockMaker._block",
+        "makes a block that consists of the buffer and the index",
+        "Scanner._fed",
+    ),
+    Step(
+        PARSER,
+        "EventParser._accept",
+        "passes the block to the sink, then moves the parser's position to the block's end",
+        "EventParser._take",
+    ),
     Step(
         SINK,
         "EventSink.accept > EventSink._accept > EventSink._put",
-        "removes the row events of tables that are not captured",
+        "removes the row events of tables that are not captured from the block",
     ),
     Step(
         STORE,
         "MemoryEventStore.put > MemoryEventStore._keep > MemoryEventStore._take > MemoryEventStore._append",
-        "waits for space, and puts the block into the ring",
+        "waits until the store's ring has space, and puts the block into the ring",
     ),
-    Step(TIMELINE, "entry_in_memory", "counts the block's transactions and events in the ring"),
+    Step(TIMELINE, "entry_in_memory", "makes the block's entry in the ring, which counts its transactions and events"),
 )
 
 HANDED_OUT = (
-    Step(TICK, "Ticker._settle_and_hand_out", "requests the next batch", starts="the engine sensor"),
-    Step(ENGINE, "Engine.hand_out", "executes operators' requests, then asks for the batch"),
+    Step(TICK, "Ticker._settle_and_hand_out", "requests the next batch from the engine", starts="the engine sensor"),
+    Step(ENGINE, "Engine.hand_out", "executes the open requests of operators, then makes the next batch"),
     Step(
         HAND_OUT,
         "HandOut.next > HandOut._begin > HandOut._try_next > HandOut._stage_next",
-        "makes a batch: takes it from the store, stages it, records it",
+        "takes a batch from the store, stages it, and records it in the ledger",
     ),
-    Step(SERVICE, "CanalService.get_without_ack", "takes the next changes, and records them as in flight"),
-    Step(STORE, "MemoryEventStore.get", "takes whole transactions up to the limits of a batch"),
+    Step(
+        SERVICE,
+        "CanalService.get_without_ack",
+        "takes the next changes from the store, and records them as a batch in flight",
+    ),
+    Step(STORE, "MemoryEventStore.get", "takes complete transactions up to the limits of a batch"),
     Step(TIMELINE, "batch_end", "finds the transaction at which the batch ends"),
-    Step(STORE, "MemoryEventStore._batch", "makes slices of the blocks", "MemoryEventStore.get"),
+    Step(STORE, "MemoryEventStore._batch", "makes the batch of slices of the blocks", "MemoryEventStore.get"),
     Step(LEDGER, "Ledger.hand_out", "adds the batch to the ledger", "CanalService.get_without_ack"),
 )
 
@@ -110,19 +133,19 @@ STAGED = (
         "HandOut._stage_next",
         f"{ENGINE}: stage=stager",
     ),
-    Step(STAGING, "stage > _Staging.take_batch > _Staging.take", "stages slice after slice"),
+    Step(STAGING, "stage > _Staging.take_batch > _Staging.take", "stages the batch's slices one after the other"),
     Step(TABLE_FILES, "runs_by_table", "groups the row events of a slice by table"),
     Step(STAGING, "_Staging._rows", "decodes the row events of a table", "_Staging.take"),
     Step(
         DECODER,
         "RowDecoder.chunks > RowDecoder._locate_any > RowDecoder._locate",
-        "decodes row images to a record batch",
+        "decodes row images into an Arrow record batch",
     ),
-    Step(LOCATE, "locate", "finds the bytes of each value"),
+    Step(LOCATE, "locate", "finds the bytes of each value in the row images"),
     Step(
         DECODER,
         "RowDecoder._batch > RowDecoder._column > RowDecoder._finished",
-        "decodes column after column",
+        "decodes the columns one after the other",
         "RowDecoder.chunks",
     ),
     Step(
@@ -135,35 +158,37 @@ STAGED = (
     Step(
         SEGMENT_WRITER,
         "SegmentWriter.add > SegmentWriter.flush > SegmentWriter._write",
-        "numbers the rows, and writes Parquet",
+        "gives each row a number, and writes the rows to Parquet",
     ),
-    Step(STAGING, "_publish", "renames the folder after the manifest is written", "stage"),
-    Step(MANIFEST, "manifest_json", "formats the manifest"),
-    Step(HAND_OUT, "HandOut._keep", "publishes the staged batch", "HandOut._stage_next"),
+    Step(STAGING, "_publish", "writes the manifest, then gives the batch's folder its final name", "stage"),
+    Step(MANIFEST, "manifest_json", "formats the manifest as JSON"),
+    Step(HAND_OUT, "HandOut._keep", "returns the staged batch to the engine sensor", "HandOut._stage_next"),
     Step(LEDGER, "Ledger.staged", "adds the path of the staged batch to the ledger"),
 )
 
 MERGED = (
-    Step(TICK, "Ticker.request", "requests a run with a reference to the batch", "Ticker._settle_and_hand_out"),
+    Step(
+        TICK, "Ticker.request", "requests a run of Dagster with a reference to the batch", "Ticker._settle_and_hand_out"
+    ),
     Step(
         ASSETS,
         "merge_job > _merged",
-        "takes the batch and merges it in a run",
+        "takes the batch in the run, and merges it",
         bound=f"{LOCATION}: op_name=merge_name",
     ),
-    Step(MERGE_RUN, "merge_one", "finds the staged files, and refuses a batch that is settled"),
+    Step(MERGE_RUN, "merge_one", "finds the batch's staged files, and refuses a batch that is already settled"),
     Step(
         SPARK_MERGE,
         "spark_merge",
-        "adds the targets of the tables",
+        "adds to each table the Delta table to write",
         bound=f"{PORTS}: merge=spark_merge",
     ),
-    Step(READ_BATCH, "read_staged_batch", "reads and checks the manifest"),
+    Step(READ_BATCH, "read_staged_batch", "reads and checks the batch's manifest"),
     Step(MANIFEST, "read_manifest_json", "parses the manifest"),
     Step(
         RUN_BATCH,
         "merge_batch > _merge_tables > _BatchWork.run > _BatchWork._merge",
-        "merges the tables of the batch side by side, each in a Spark session",
+        "merges several tables of the batch at the same time, each in its own Spark session",
         "spark_merge",
     ),
     Step(
@@ -171,22 +196,31 @@ MERGED = (
         "merge_table > _TableMerge.apply > _TableMerge._change",
         "applies each segment that the table does not have",
     ),
-    Step(FOLD, "staged_view", "makes a view of the staged file"),
+    Step(FOLD, "staged_view", "generates the statement that makes a view of the staged file"),
     Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
-    Step(FOLD, "last_images", "selects the last image of each key"),
-    Step(MERGE_SQL, "whole_clauses", "generates the clauses, guarded by the order key", "apply_changes"),
-    Step(MERGE, "_TableMerge._commit > _TableMerge._execute", "makes one commit", "_TableMerge._change"),
-    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement"),
+    Step(FOLD, "last_images", "generates the query of the last image of each key"),
+    Step(
+        MERGE_SQL,
+        "whole_clauses",
+        "generates the clauses of the MERGE, with a condition on the order key",
+        "apply_changes",
+    ),
+    Step(MERGE, "_TableMerge._commit > _TableMerge._execute", "makes one Delta commit", "_TableMerge._change"),
+    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement in Spark"),
 )
 
 ACKED = (
-    Step(TICK, "Ticker._settle", "settles the batch by the states of its runs", starts="the engine sensor"),
+    Step(
+        TICK, "Ticker._settle", "acks the batch or rolls it back, by the states of its runs", starts="the engine sensor"
+    ),
     Step(ENGINE, "Engine.ack", "acks the batch"),
-    Step(HAND_OUT, "HandOut.ack", "calls handlers, and removes the staged files"),
-    Step(SERVICE, "CanalService.ack", "acks in the ledger first, then in the store"),
-    Step(LEDGER, "Ledger.ack", "moves the cursor to the end of the batch"),
-    Step(STORED_LEDGER, "StoredLedger.update > StoredLedger._write", "writes the ledger", "CanalService.ack"),
-    Step(STORE, "MemoryEventStore.ack", "frees the blocks", "CanalService.ack"),
+    Step(HAND_OUT, "HandOut.ack", "records which handler of the user is due, acks, and removes the staged files"),
+    Step(SERVICE, "CanalService.ack", "acks the batch in the ledger, then in the store"),
+    Step(LEDGER, "Ledger.ack", "moves the ledger's cursor to the end of the batch"),
+    Step(
+        STORED_LEDGER, "StoredLedger.update > StoredLedger._write", "writes the ledger to its file", "CanalService.ack"
+    ),
+    Step(STORE, "MemoryEventStore.ack", "frees the batch's blocks", "CanalService.ack"),
 )
 
 SNAPSHOT_RUN = "orchestration/run/snapshot_run.py"
@@ -208,15 +242,15 @@ NEW_TABLE = "spark_jobs/tables/new_table.py"
 PUBLISH_SQL = "spark_jobs/snapshot/publish_sql.py"
 
 CHUNK = (
-    Step(SNAPSHOT_RUN, "snapshot_job", "works on the open snapshots in a run", starts="the snapshot sensor"),
+    Step(SNAPSHOT_RUN, "snapshot_job", "works on the open snapshots in a run of Dagster", starts="the snapshot sensor"),
     Step(
         GROUPS,
         "run_all > _repeat > _advance_all > _Group.advance > _Group._read",
-        "reads small tables side by side, and the others one after the other",
+        "reads small tables at the same time, and the other tables one after the other",
     ),
-    Step(WORK, "read > _read_chunks", "reads the chunks that are missing"),
-    Step(TABLE_READER, "SourceTable.chunks", "asks for the next key range"),
-    Step(CHUNKS, "chunks", "finds the next key range"),
+    Step(WORK, "read > _read_chunks", "reads the table's chunks that are not yet in files"),
+    Step(TABLE_READER, "SourceTable.chunks", "asks for the key range of the next chunk"),
+    Step(CHUNKS, "chunks", "finds the key range of the next chunk"),
     Step(
         TABLE_READER,
         "SourceTable.read > SourceTable._read",
@@ -224,7 +258,7 @@ CHUNK = (
         "_read_chunks",
     ),
     Step(READ, "read_chunk > _read", "reads the rows of a key range into a Parquet file"),
-    Step(STATEMENTS, "rows_statement", "generates the SELECT", "read_chunk"),
+    Step(STATEMENTS, "rows_statement", "generates the SELECT of the rows", "read_chunk"),
     Step(READER, "RowReader.selecting", "executes the SELECT", "_read"),
     Step(
         RESULT_READER,
@@ -232,33 +266,47 @@ CHUNK = (
         "receives rows from the socket",
         "_read",
     ),
-    Step(RESULT_DECODER, "ResultDecoder.batch", "decodes rows to a record batch", "ResultReader.batches"),
-    Step(CHUNK_FILES, "ChunksInFolder.keep", "records that the file is complete", "_read_chunks"),
+    Step(RESULT_DECODER, "ResultDecoder.batch", "decodes the rows into an Arrow record batch", "ResultReader.batches"),
+    Step(CHUNK_FILES, "ChunksInFolder.keep", "records that the chunk's file is complete", "_read_chunks"),
     Step(GROUPS, "_Group._publish", "publishes the tables of a group under the run lock", "_Group.advance"),
-    Step(WORK, "publish", "publishes when the stream has passed the read rows"),
-    Step(SNAPSHOT_RUN, "_SnapshotListener.publish", "publishes in the run, under the run lock"),
+    Step(WORK, "publish", "publishes the table, if the stream has passed the position of the read rows"),
+    Step(SNAPSHOT_RUN, "_SnapshotListener.publish", "starts the publication and keeps its result for the run's page"),
     Step(
         SPARK_PUBLISH,
         "spark_publish",
-        "adds the target and the files of chunks",
+        "adds the Delta table to write and the files of the chunks",
         bound=f"{PORTS}: publish=spark_publish",
     ),
-    Step(PUBLISH, "publish_snapshot > publish > _made", "checks owner and files, and chooses how to publish"),
+    Step(
+        PUBLISH,
+        "publish_snapshot > publish > _made",
+        "checks the table's owner and the files, and chooses one of two ways to publish",
+    ),
     Step(
         WHOLE_FILES,
         "make_of_files > _Filling.files > _Filling._of_chunk",
-        "adds the files to the table as they are, in one commit",
+        "first way: adds the chunks' files to a new table as they are, in one commit",
     ),
     Step(
         TABLE_FILES_OF_SNAPSHOT,
         "FilesInFolder.take",
-        "links the file of a chunk into the folder of the table",
+        "first way: links the file of a chunk into the folder of the table",
         "_Filling._of_chunk",
     ),
-    Step(NEW_TABLE, "make_table", "writes the first commit, and renames the folder", "make_of_files"),
-    Step(PUBLISH, "_make_by_spark > _statement", "or generates the statement for Spark", "_made"),
-    Step(PUBLISH_SQL, "selection", "joins the rows that were read with buffered changes"),
-    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement", "_make_by_spark"),
+    Step(
+        NEW_TABLE,
+        "make_table",
+        "first way: writes the first commit, and gives the table's folder its final name",
+        "make_of_files",
+    ),
+    Step(
+        PUBLISH,
+        "_make_by_spark > _statement",
+        "second way: generates the statement with which Spark publishes",
+        "_made",
+    ),
+    Step(PUBLISH_SQL, "selection", "second way: generates the query of the read rows and the buffered changes"),
+    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement in Spark", "_make_by_spark"),
 )
 
 ROWS_JOB = "orchestration/run/rows/job.py"
@@ -272,27 +320,38 @@ ROWS_MERGE = "spark_jobs/rows/merge.py"
 ROWS_FOLD = "spark_jobs/rows/fold.py"
 
 INTERVAL = (
-    Step(ROWS_JOB, "rows_job > operated", "carries out the request in a run", starts="the launched run"),
+    Step(ROWS_JOB, "rows_job > operated", "carries out the request in a run of Dagster", starts="the launched run"),
     Step(BACKFILL, "run_backfill", "merges the changes of an interval again"),
-    Step(OPERATION, "operate", "reads, then merges under the run lock"),
-    Step(BACKFILL, "_Backfill.read", "chooses the interval", "operate"),
+    Step(OPERATION, "operate", "reads the interval, then takes the run lock and merges"),
+    Step(BACKFILL, "_Backfill.read", "passes the interval of the request to the reading", "operate"),
     Step(ROWS_WORK, "BackfillReading.read > BackfillReading._go_on", "reads and stages the interval"),
     Step(
         READING,
         "IntervalReader.staged > IntervalReader._staged_once > IntervalReader._parts",
-        "makes batches of the blocks of the interval",
+        "makes batches of the interval's blocks",
     ),
-    Step(BINLOG_FILES, "BinlogFiles.blocks", "reads the blocks from the server or its archive"),
-    Step(DUMP, "blocks_to_end", "asks the connection for bytes, and passes them to the scan"),
+    Step(
+        BINLOG_FILES, "BinlogFiles.blocks", "reads the blocks from the server or from the archive of its binlog files"
+    ),
+    Step(DUMP, "blocks_to_end", "asks the connection for the next bytes, and passes these bytes to the scan"),
     Step(CONNECTION, "SourceConnection.receive_into", "receives bytes from the socket"),
-    Step(FRAMING, "PacketFramer.received", "finds whole packets in the bytes", "blocks_to_end"),
-    Step(SCANNER, "Scanner.feed > Scanner._fed > Scanner._events > Scanner._scan", "scans the events in the packets"),
-    Step(KERNEL, "scan", "indexes the events where they are in the buffer"),
-    Step(BLOCK_MAKER, "BlockMaker.end_block > BlockMaker._block", "makes a block of buffer and index", "Scanner._fed"),
+    Step(FRAMING, "PacketFramer.received", "finds the complete packets in the bytes", "blocks_to_end"),
+    Step(
+        SCANNER,
+        "Scanner.feed > Scanner._fed > Scanner._events > Scanner._scan",
+        "passes the packets to the scan's kernel, which finds the events",
+    ),
+    Step(KERNEL, "scan", "makes an index of the events, which stay in the buffer"),
+    Step(
+        BLOCK_MAKER,
+        "BlockMaker.end_block > BlockMaker._block",
+        "makes a block that consists of the buffer and the index",
+        "Scanner._fed",
+    ),
     Step(
         STAGING,
         "stage > _Staging.take_batch > _Staging.take",
-        "stages slice after slice",
+        "stages the batch's slices one after the other",
         "IntervalReader._staged_once",
     ),
     Step(TABLE_FILES, "runs_by_table", "groups the row events of a slice by table"),
@@ -300,13 +359,13 @@ INTERVAL = (
     Step(
         DECODER,
         "RowDecoder.chunks > RowDecoder._locate_any > RowDecoder._locate",
-        "decodes row images to a record batch",
+        "decodes row images into an Arrow record batch",
     ),
-    Step(LOCATE, "locate", "finds the bytes of each value"),
+    Step(LOCATE, "locate", "finds the bytes of each value in the row images"),
     Step(
         DECODER,
         "RowDecoder._batch > RowDecoder._column > RowDecoder._finished",
-        "decodes column after column",
+        "decodes the columns one after the other",
         "RowDecoder.chunks",
     ),
     Step(
@@ -319,25 +378,35 @@ INTERVAL = (
     Step(
         SEGMENT_WRITER,
         "SegmentWriter.add > SegmentWriter.flush > SegmentWriter._write",
-        "numbers the rows, and writes Parquet",
+        "gives each row a number, and writes the rows to Parquet",
     ),
-    Step(OPERATION, "_merge", "reads what arrived meanwhile, under the run lock", "operate"),
-    Step(OPERATION, "_merge_tables", "adds the targets of the tables"),
+    Step(
+        OPERATION,
+        "_merge",
+        "under the run lock, reads the changes that the lake got since the reading ended",
+        "operate",
+    ),
+    Step(OPERATION, "_merge_tables", "adds to each table the Delta table to write"),
     Step(ROWS_MERGE, "merge_rows", "merges one table after the other"),
-    Step(READ_BATCH, "read_staged_batch", "reads and checks the manifest"),
-    Step(ROWS_FOLD, "folded > decide", "writes the last image of each chosen key to one file", "merge_rows"),
+    Step(READ_BATCH, "read_staged_batch", "reads and checks the batch's manifest"),
+    Step(
+        ROWS_FOLD,
+        "folded > decide",
+        "writes the last image of each key that changed in the interval to one file",
+        "merge_rows",
+    ),
     Step(
         ROWS_MERGE,
         "_OneTable.merge > _OneTable._write > _OneTable._merge",
-        "merges the file under the table lock",
+        "merges this file under the table's lock",
         "merge_rows",
     ),
-    Step(MERGE, "merge_table > _TableMerge.apply > _TableMerge._change", "applies the file as a segment"),
-    Step(FOLD, "staged_view", "makes a view of the file"),
+    Step(MERGE, "merge_table > _TableMerge.apply > _TableMerge._change", "applies the file like a segment of a batch"),
+    Step(FOLD, "staged_view", "generates the statement that makes a view of the file"),
     Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
-    Step(MERGE_SQL, "again_clauses", "generates the clauses, guarded by the order key"),
-    Step(MERGE, "_TableMerge._commit > _TableMerge._execute", "makes one commit", "_TableMerge._change"),
-    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement"),
+    Step(MERGE_SQL, "again_clauses", "generates the clauses of the MERGE, with a condition on the order key"),
+    Step(MERGE, "_TableMerge._commit > _TableMerge._execute", "makes one Delta commit", "_TableMerge._change"),
+    Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement in Spark"),
 )
 
 PATHS = {
