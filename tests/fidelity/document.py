@@ -110,14 +110,14 @@ SELECT on the servers.
 
 ## Foreign keys
 
-A foreign key with CASCADE or SET NULL changes rows of a *child* table when a row of its *parent* table changes. InnoDB does so without row
-events, in all versions of MariaDB and in MySQL before 9.6. With `cascades: apply`, the default, Sluice changes the child rows in the lake.
-In the following cases, tests show that the child rows in the lake equal `SELECT`:
+A foreign key with CASCADE or SET NULL changes rows of a *child* table when a row of its *parent* table changes. InnoDB changes these child
+rows without row events, in all versions of MariaDB and in MySQL before 9.6. With `cascades: apply`, the default, Sluice changes the child
+rows in the lake. In the following cases, tests show that the child rows in the lake equal `SELECT`:
 
 | case | test |
 |---|---|
 | ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on all four servers, and through Spark from MySQL 8.0 and MariaDB 11.4: `tests/fidelity/tables/test_cascade.py` |
-| the foreign keys of the first row, if row images leave columns out (MINIMAL, NOBLOB, FULL_NODUP) | the same test, for foreign keys that refer to the parent's primary key |
+| foreign keys with row images that leave columns out (MINIMAL, NOBLOB, FULL_NODUP) | `tests/fidelity/tables/test_cascade.py`, for foreign keys that refer to the parent's primary key |
 | keys of every type that a key may have, and of any string | `test_cascade.py`, with a child in the lake for each type |
 | A run is interrupted: before or after the derived rows are stored, or when only children or only parents are merged. | `test_cascade.py`. If the staged files are also lost, tables below such a child stop (CASCADE_UNSEEN) |
 | XA, savepoints, triggers and procedures, statements of several tables, temporary tables of the parent's name, CREATE TABLE … SELECT, system-versioned tables, circles, keys that are generated, may be NULL or are not unique | `tests/fidelity/tables/test_cascade_corners.py` |
@@ -131,14 +131,15 @@ ON DELETE SET DEFAULT changes no row on any server.
 In the following cases, Sluice cannot know which rows a foreign key changed. The child table stops in CASCADE_UNSEEN, and Sluice
 re-snapshots it:
 
-- two values of the key are equal only by collation;
+- two values of the foreign key are equal only by collation;
 - two foreign keys set one column at once;
 - a foreign key sets a column of a table with generated columns;
-- the table was altered in the same batch;
+- the child table was altered in the same batch;
 - the name of the foreign key is unknown, or one of its columns is not captured;
 - the foreign key consists of an enum whose labels differ in parent and child;
-- the column is a `char` in one table and a `varchar` in the other (the server copies the blanks that fill a `char`);
-- children refer to a zero date;
+- the column of the foreign key is a `char` in one table and a `varchar` in the other (the server also copies the blanks that fill a
+  `char`);
+- rows of the child refer to a zero date;
 - a date of the foreign key is a string in only one of the two lake tables, because only this table has `zero_dates: text`.
 
 With MINIMAL row images, a child table also stops in two more cases, because neither the images nor the source have the necessary values
