@@ -78,4 +78,9 @@ SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num
 # The interval at which values of an engine are reported to Dagster as observations of its asset. Dagster plots the last 100 observations,
 # that is, the last 100 minutes.
 OBSERVATION_SECONDS = 60
+# A draining run ends if it gets no batch for this long, because it occupies a slot of Dagster's queue. The next change waits some 5 s for
+# another run, which matters little after a pause that is sixty times as long.
+DRAIN_IDLE_SECONDS_MAX = 300.0
+# A draining run ends after this time in any case, because Dagster's page of a run with a thousand batches is slow.
+DRAIN_SECONDS_MAX = 1800.0
 RUN_SECONDS_MAX = 3600  # A run that reports nothing for this long is ended, and its batch is rolled back.

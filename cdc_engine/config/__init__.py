@@ -6,7 +6,7 @@ a connection is opened.
 """
 
 from sluice.cdc_engine.config.consumers import CanalServerConfig
-from sluice.cdc_engine.config.destination import BatchConfig, DestinationConfig, DrainConfig, EqualityConfig, RingConfig
+from sluice.cdc_engine.config.destination import BatchConfig, DestinationConfig, EqualityConfig, RingConfig
 from sluice.cdc_engine.config.engine import EngineConfig
 from sluice.cdc_engine.config.group import GroupConfig
 from sluice.cdc_engine.config.reading import conf_dir, load_config
@@ -17,7 +17,6 @@ __all__ = [
     "BatchConfig",
     "CanalServerConfig",
     "DestinationConfig",
-    "DrainConfig",
     "EngineConfig",
     "EqualityConfig",
     "GroupConfig",

@@ -139,16 +139,14 @@ class EqualityConfig(Strict):
 
 
 class DrainConfig(Strict):
-    """How long a run with `runs: drain` stays attached, and how often it takes a batch."""
+    """How often a run with `runs: drain` takes a batch."""
 
-    idle_seconds: float = Field(
-        300.0,
-        gt=0,
-        description="Seconds without a batch after which a draining run ends. The next change starts another run.",
-    )
-    seconds_max: float = Field(
-        1800.0, gt=0, description="Seconds after which a draining run ends and a new run replaces it."
-    )
+    removed: ClassVar[Mapping[str, str]] = {
+        "idle_seconds": f"a draining run ends after {limits.DRAIN_IDLE_SECONDS_MAX:g} seconds without a batch, and the next change "
+        "starts another run",
+        "seconds_max": f"another run replaces a draining run after {limits.DRAIN_SECONDS_MAX:g} seconds",
+    }
+
     every_seconds: float = Field(
         0.0,
         ge=0,
@@ -272,8 +270,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     runs: Literal["batch", "drain"] = Field(
         "batch",
         description=(
-            "`batch`: each batch is merged by a run of its own. `drain`: one run merges batch after batch, until a limit "
-            "in `drain` ends the run."
+            "`batch`: each batch is merged by a run of its own. `drain`: one run merges batch after batch, for at most half "
+            "an hour."
         ),
     )
     drain: DrainConfig = DrainConfig()

@@ -20,25 +20,15 @@ A run must never succeed while its tags name a batch that it did not merge.
 
 from __future__ import annotations
 
-import dataclasses
+from sluice.cdc_engine import limits
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Attached:
-    """A draining run between two batches. `seconds` is the time since the run attached to the engine. `idle_seconds` is the time since its
-    last batch was settled.
+def why_leave(seconds: float, idle_seconds: float) -> str:
+    """Returns why a draining run takes no further batch, as the end of a sentence. Returns "" if the run takes another batch. `seconds` is
+    the time since the run attached to the engine. `idle_seconds` is the time since its last batch was settled.
     """
-
-    seconds: float
-    idle_seconds: float
-    idle_seconds_max: float
-    seconds_max: float
-
-
-def why_leave(run: Attached) -> str:
-    """Returns why the run takes no further batch, as the end of a sentence. Returns "" if the run takes another batch."""
-    if run.seconds >= run.seconds_max:
-        return f"the run has merged batches for {run.seconds:.0f} s, the limit of `drain`, and another run replaces it"
-    if run.idle_seconds >= run.idle_seconds_max:
-        return f"no changes arrived for {run.idle_seconds:.0f} s"
+    if seconds >= limits.DRAIN_SECONDS_MAX:
+        return f"the run has merged batches for {seconds:.0f} s, and another run replaces it"
+    if idle_seconds >= limits.DRAIN_IDLE_SECONDS_MAX:
+        return f"no changes arrived for {idle_seconds:.0f} s"
     return ""

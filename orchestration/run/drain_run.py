@@ -209,17 +209,10 @@ def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> 
     """Waits for the next batch and makes the run's tags name it. Returns None if the run must end. Raises MergeFailedError if the run may
     not take a batch.
     """
-    limits, idle_since = work.config.destinations[destination].drain, time.monotonic()
+    idle_since = time.monotonic()
     while True:
         now = time.monotonic()
-        why = drain_rules.why_leave(
-            drain_rules.Attached(
-                seconds=now - begun,
-                idle_seconds=now - idle_since,
-                idle_seconds_max=limits.idle_seconds,
-                seconds_max=limits.seconds_max,
-            )
-        )
+        why = drain_rules.why_leave(now - begun, now - idle_since)
         try:
             why = why or work.ports.conf_changed(destination)
             offer = None if why else _answered(lambda: engine.hand_out(HAND_OUT_SECONDS))

@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from sluice.cdc_engine import limits
 from sluice.orchestration.base.ports import RunEngine
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.rpc.run_caller import caller_of_code_server
@@ -21,7 +22,8 @@ from tests.orchestration.run.test_drain_run import Shop
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr(limits, "DRAIN_IDLE_SECONDS_MAX", 0.01)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         yield Shop(tmp_path, instance)
 

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from sluice.cdc_engine.config import DrainConfig
+from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import StagingError
 from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
 from sluice.orchestration.base.ports import EngineAwayError, no_run_engine
@@ -18,7 +18,7 @@ from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.checks.observations import TABLE_CHECK
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import drain_run, merge_reports
-from sluice.orchestration.run.drain_rules import Attached, why_leave
+from sluice.orchestration.run.drain_rules import why_leave
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"
@@ -31,7 +31,7 @@ class Shop:
     def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
         config = make_config(root)
         shop = config.destinations["shop"]
-        draining = shop.model_copy(update={"runs": "drain", "drain": DrainConfig(idle_seconds=0.01, seconds_max=60)})
+        draining = shop.model_copy(update={"runs": "drain"})
         self.config = config.model_copy(update={"destinations": {"shop": draining}})
         write_tables(self.config.destination_dir("shop"))
         self.fakes: FakePorts = make_fake_ports(self.config)
@@ -71,7 +71,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr(limits, "DRAIN_IDLE_SECONDS_MAX", 0.01)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         yield Shop(tmp_path, instance)
 
@@ -351,9 +352,13 @@ def test_what_the_engine_refuses_is_for_the_ticks_to_say(shop: Shop) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "idle_seconds", "why"),
-    [(0, 0, ""), (99, 9, ""), (100, 0, "merged batches for 100 s"), (50, 10, "no changes arrived for 10 s")],
+    [
+        (0, 0, ""),
+        (1799, 299, ""),
+        (1800, 0, "merged batches for 1800 s"),
+        (900, 300, "no changes arrived for 300 s"),
+    ],
 )
 def test_a_run_leaves_by_age_and_by_idleness(seconds: float, idle_seconds: float, why: str) -> None:
-    run = Attached(seconds=seconds, idle_seconds=idle_seconds, idle_seconds_max=10, seconds_max=100)
-    assert why in why_leave(run)
-    assert bool(why_leave(run)) == bool(why)
+    assert why in why_leave(seconds, idle_seconds)
+    assert bool(why_leave(seconds, idle_seconds)) == bool(why)
