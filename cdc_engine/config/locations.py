@@ -5,9 +5,9 @@ that contains conf/.
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -86,10 +86,15 @@ def _has_case(folder: Path) -> bool:
 class CatalogConfig(Strict):
     """The catalog of Spark in which runs register the Delta tables, so that readers find them by name."""
 
-    kind: Literal["spark"] = Field(
-        description="`spark`: a catalog that is configured in the Spark session of the runs, such as a Hive metastore."
+    removed: ClassVar[Mapping[str, str]] = {
+        "kind": "every catalog is one of the Spark session of the runs; `name` selects it"
+    }
+
+    name: str = Field(
+        "spark_catalog",
+        min_length=1,
+        description="Name of a catalog that the Spark session of the runs has, such as a Hive metastore.",
     )
-    name: str = Field("spark_catalog", min_length=1, description="Name of the catalog in Spark.")
     schema_: str = Field(
         "{database}",
         alias="schema",

@@ -18,7 +18,7 @@ def register(config: SluiceConfig, destination: str) -> Registered:
     require_destination(config, destination)
     if config.catalog is None:
         raise ConfigurationError(
-            "conf/sluice.yaml has no catalog: set catalog.kind and catalog.name, then run `sluice lake register` again"
+            "conf/sluice.yaml has no catalog: set catalog.name, then run `sluice lake register` again"
         )
     try:
         return register_tables(config, destination, whole=True)

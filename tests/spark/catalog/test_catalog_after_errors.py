@@ -43,7 +43,7 @@ SHARED = ("main", "sales", "items")
 def without_spark(config: SluiceConfig, views: str | None = "{table}_v") -> SluiceConfig:
     """Returns the configuration with a catalog and a Spark that does not answer."""
     spark = config.spark.model_copy(update={"remote": "sc://127.0.0.1:1"})
-    catalog = CatalogConfig(kind="spark", name="main", schema="{database}", views=views)
+    catalog = CatalogConfig(name="main", schema="{database}", views=views)
     return config.model_copy(update={"spark": spark, "catalog": catalog})
 
 

@@ -40,7 +40,7 @@ def config_of(root: Path, **destination: Any) -> SluiceConfig:
     return SluiceConfig(
         data_dir=root / "data",
         lake=str(root / "lake"),
-        catalog=CatalogConfig(kind="spark", name="main", schema="{destination}_{database}"),
+        catalog=CatalogConfig(name="main", schema="{destination}_{database}"),
         destinations={"east": DestinationConfig.model_validate(given)},
     )
 
@@ -176,12 +176,12 @@ def test_a_table_and_its_history_have_views_and_a_change_log_has_none(tmp_path: 
         ({"views": "all"}, "must contain {table}"),
         ({"views": "{table}_{schema}"}, "placeholder"),
         ({"views": "{table}"}, "views must differ from table"),
-        ({"kind": "glue"}, "spark"),
+        ({"kind": "spark"}, "was removed: every catalog is one of the Spark session"),
     ],
 )
 def test_a_catalog_in_conf_that_has_no_meaning_is_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
-        CatalogConfig.model_validate({"kind": "spark", **given})
+        CatalogConfig.model_validate(given)
 
 
 @pytest.mark.parametrize(

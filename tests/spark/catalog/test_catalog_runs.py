@@ -33,7 +33,7 @@ def test_merges_and_snapshots_register_the_tables_that_they_made_and_keep_their_
     pipeline = Pipeline(tmp_path, mysql80, spark_server)
     captured, database = pipeline.captured, pipeline.captured.database
     file, record = captured.conf / "sluice.yaml", captured.directory / RECORD
-    settings = {"kind": "spark", "views": "{table}_v"}
+    settings = {"views": "{table}_v"}
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "catalog": settings}))
     old = (f"CREATE TABLE {database}.old (id int PRIMARY KEY)", f"INSERT INTO {database}.old VALUES (1), (2)")
     captured.run("SET sql_log_bin = 0", *old)
