@@ -37,6 +37,9 @@ HEARTBEAT_SECONDS = 15  # The server sends a heartbeat at this interval while th
 # If the server sends nothing for this long, the connection is considered lost: HEARTBEAT_SECONDS and 10 s more.
 READ_TIMEOUT_SECONDS = 25
 CONNECT_TIMEOUT_SECONDS = 10
+# A command that fetches a binlog file is ended after this time, and started again later. A file of max_binlog_size, 1 GiB at most, takes an
+# hour at 0.3 MB/s.
+ARCHIVE_FETCH_SECONDS_MAX = 3600
 # How long the server may send nothing while a snapshot reads. The server may search for a long time before it sends the first row of a
 # chunk.
 SNAPSHOT_SILENCE_SECONDS_MAX = 3600

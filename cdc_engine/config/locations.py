@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from sluice.cdc_engine import config_paths
+from sluice.cdc_engine import config_paths, limits
 from sluice.cdc_engine.source.settings import SecretText, Strict, root_of
 
 SCHEMA_PARTS, TABLE_PARTS = ("destination", "database"), ("destination", "database", "table")
@@ -32,6 +32,11 @@ DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.datab
 class ArchiveFetchConfig(Strict):
     """The command that gets a binlog file which neither the source nor the archive has."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "seconds_max": f"a command is ended after {limits.ARCHIVE_FETCH_SECONDS_MAX} seconds and started again later; a command "
+        "that should end earlier must end itself"
+    }
+
     command: tuple[str, ...] = Field(
         min_length=1,
         description=(
@@ -39,11 +44,6 @@ class ArchiveFetchConfig(Strict):
             "binlog file, and `{path}` for the path to which the program must write the uncompressed file. The program "
             "runs without a shell."
         ),
-    )
-    seconds_max: float = Field(
-        3600.0,
-        gt=0,
-        description="Seconds after which Sluice ends a program that has not ended. Sluice starts the program again later.",
     )
 
     @field_validator("command")

@@ -61,8 +61,7 @@ def bastion_of(given: SshConfig) -> Bastion:
 
 def archive_of(config: DestinationConfig) -> Archive | None:
     """Returns the binlog archive, if conf/ names one."""
-    given = config.archive_fetch
-    fetch = ArchiveFetch(command=given.command, seconds_max=given.seconds_max) if given is not None else None
+    fetch = ArchiveFetch(command=config.archive_fetch.command) if config.archive_fetch is not None else None
     return Archive(config.archive, fetch) if config.archive else None
 
 

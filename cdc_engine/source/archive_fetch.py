@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.secret_values.process_group import end_group
 
@@ -19,12 +20,9 @@ FILE, PATH = "{file}", "{path}"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArchiveFetch:
-    """The command that fetches a binlog file: a program and its arguments, and the time limit in seconds. The program runs without a
-    shell.
-    """
+    """The command that fetches a binlog file: a program and its arguments. The program runs without a shell."""
 
     command: tuple[str, ...]
-    seconds_max: float
 
     def run(self, file: str, path: Path, given_up: Callable[[], bool]) -> None:
         """Runs the command, which must write the file to `path`. Ends the command with all its children after the time limit, or when
@@ -62,7 +60,7 @@ class ArchiveFetch:
         """Waits for the command and returns its exit status. Raises InterruptedError if `given_up` returned True, and SourceConnectionError
         after the time limit. The caller then ends the command.
         """
-        until = time.monotonic() + self.seconds_max
+        until = time.monotonic() + limits.ARCHIVE_FETCH_SECONDS_MAX
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(POLL_SECONDS)
@@ -70,6 +68,5 @@ class ArchiveFetch:
                 raise InterruptedError(f"{what} is no longer needed")
             if time.monotonic() >= until:
                 raise SourceConnectionError(
-                    f"{what} did not end within {self.seconds_max:g} s and was ended: run the command by "
-                    "hand, or raise `archive_fetch.seconds_max`"
+                    f"{what} did not end within {limits.ARCHIVE_FETCH_SECONDS_MAX} s and was ended: run the command by hand to see why"
                 )

@@ -83,6 +83,11 @@ def test_identity_files_of_keys_and_of_a_database_are_relative_to_the_folder_of_
         ("destinations/shop.yaml", "batch: {events_max: 5}", "a batch ends after 1000000 events"),
         ("destinations/shop.yaml", "heartbeat: {timeout_seconds: 5}", "a check fails after 5 seconds"),
         ("destinations/shop.yaml", "equality: {settle_seconds: 5}", "the schedule waits 300 seconds"),
+        (
+            "destinations/shop.yaml",
+            "archive_fetch: {command: [get, '{file}', '{path}'], seconds_max: 5}",
+            "a command is ended after 3600 seconds",
+        ),
         ("destinations/shop.yaml", "drain: {idle_seconds: 5}", "ends after 300 seconds without a batch"),
         ("destinations/shop.yaml", "drain: {seconds_max: 5}", "replaces a draining run after 1800 seconds"),
         (

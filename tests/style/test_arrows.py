@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.parquet_files": set(),
     "cdc_engine.config_paths": set(),
     "cdc_engine.config.operation": {"cdc_engine.time_text", "cdc_engine.source.settings"},
-    "cdc_engine.config.locations": {"cdc_engine.config_paths", "cdc_engine.source.settings"},
+    "cdc_engine.config.locations": {"cdc_engine.config_paths", "cdc_engine.limits", "cdc_engine.source.settings"},
     "cdc_engine.source.settings": VALUES | {"cdc_engine.config_paths"},
     "cdc_engine.config": VALUES
     | {

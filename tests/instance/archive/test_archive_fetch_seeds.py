@@ -11,6 +11,7 @@ from typing import IO
 
 import pytest
 
+from sluice.cdc_engine import limits
 from sluice.cdc_engine.config.locations import ArchiveFetchConfig
 from sluice.cdc_engine.errors import PositionLostError, SourceConnectionError
 from sluice.cdc_engine.parser.positions import scan_ddl
@@ -37,8 +38,8 @@ def accepted(_stream: IO[bytes]) -> None:
     """Accepts every file."""
 
 
-def archive(folder: Path, *command: str, seconds_max: float = 60.0) -> Archive:
-    found = Archive(str(folder), ArchiveFetch(command=command, seconds_max=seconds_max))
+def archive(folder: Path, *command: str) -> Archive:
+    found = Archive(str(folder), ArchiveFetch(command=command))
     folder.mkdir(exist_ok=True)
     found.files()
     return found
@@ -79,11 +80,10 @@ def test_a_fetched_file_is_kept_under_its_name_and_no_shell_reads_the_arguments(
     ],
 )
 def test_a_command_that_fails_leaves_nothing_and_its_arguments_stay_hidden(
-    tmp_path: Path, program: str, sentence: str
+    tmp_path: Path, program: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = archive(
-        tmp_path, *python(program, "{file}", "{path}", "s3cret"), seconds_max=0.5 if "600" in program else 60
-    )
+    monkeypatch.setattr(limits, "ARCHIVE_FETCH_SECONDS_MAX", 0.5 if "600" in program else 60)
+    found = archive(tmp_path, *python(program, "{file}", "{path}", "s3cret"))
     with pytest.raises(SourceConnectionError, match=sentence) as error:
         found.fetch(FILE, accepted, never)
     assert FILE in str(error.value)
