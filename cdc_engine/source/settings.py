@@ -174,7 +174,10 @@ class SshConfig(Strict):
 class SourceConfig(Strict):
     """A MySQL or MariaDB server."""
 
-    removed: ClassVar[Mapping[str, str]] = moved_secret("password")
+    removed: ClassVar[Mapping[str, str]] = {
+        **moved_secret("password"),
+        "aws_region": "`host` names the region, because AWS creates tokens only for the endpoint's own name",
+    }
 
     host: str = Field("127.0.0.1", description="Host name or IP address of the server.")
     port: int = Field(3306, ge=1, le=65535, description="Port of the server.")
@@ -188,11 +191,9 @@ class SourceConfig(Strict):
         "password",
         description=(
             "How Sluice logs in. `aws-iam`: with a new token of AWS for each connection instead of a password. Needs "
-            "boto3 (`pip install 'sluice[aws]'`) and `tls.mode` `VERIFY_CA` or `VERIFY_IDENTITY`."
+            "boto3 (`pip install 'sluice[aws]'`), the endpoint's own name in `host`, and `tls.mode` `VERIFY_CA` or "
+            "`VERIFY_IDENTITY`."
         ),
-    )
-    aws_region: str = Field(
-        "", description="AWS region of the server, for `auth: aws-iam`. Default: the region that boto3 finds."
     )
     tls: TlsConfig = TlsConfig()
     ssh: SshConfig | None = Field(

@@ -77,6 +77,11 @@ def test_identity_files_of_keys_and_of_a_database_are_relative_to_the_folder_of_
     ("file", "text", "sentence"),
     [
         ("destinations/shop.yaml", "schema_history_url: sqlite:///history.db", r"set meta\.kind: sql and meta\.url"),
+        (
+            "destinations/shop.yaml",
+            "reader: {user: sluice, aws_region: eu-west-1}",
+            "`host` names the region",
+        ),
         ("destinations/shop.yaml", "runway_hours_min: 5", "write retention_left_hours_min"),
         ("destinations/shop.yaml", "tables: {shop.orders: {mirror: false}}", "use the setting current_state"),
         ("destinations/shop.yaml", "ring: {events_max: 5}", "the ring has at most 1000000 events"),

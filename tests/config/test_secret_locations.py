@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -247,6 +247,36 @@ def test_boto3_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SecretUnavailableError, match=r"AWS gave no token for sluice@127\.0\.0\.1:3306") as raised:
         iam_token(source)
     assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
+        ("shop.c0ffee.eu-west-1.rds.amazonaws.com", "eu-west-1"),
+        ("Shop.cluster-c0ffee.us-gov-west-1.RDS.amazonaws.com", "us-gov-west-1"),
+        ("shop.c0ffee.rds.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("db.example.com", None),
+    ],
+)
+def test_a_token_of_aws_is_for_the_region_in_the_name_of_the_host(
+    host: str, region: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Aws:
+        regions: ClassVar[list[str | None]] = []
+
+        def client(self, _service: str, region_name: str | None) -> Aws:
+            self.regions.append(region_name)
+            return self
+
+        def generate_db_auth_token(self, **names: object) -> str:
+            return f"{names['DBHostname']} {names['DBUsername']}"
+
+    monkeypatch.setattr(importlib, "import_module", lambda _: Aws())
+    source = SourceConfig.model_validate(
+        {"host": host, "user": "sluice", "auth": "aws-iam", "tls": {"mode": "VERIFY_CA"}}
+    )
+    assert iam_token(source) == f"{host} sluice"
+    assert Aws.regions == [region]
 
 
 @pytest.mark.found
