@@ -167,6 +167,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         "schema_history_url": "set meta.kind: sql and meta.url in conf/sluice.yaml, so that the schema history and the ledger are "
         "in the database",
         "runway_hours_min": "write retention_left_hours_min",
+        "retention_hours_min": "Sluice warns if the source keeps its binlog for less than twice retention_left_hours_min",
     }
     source: SourceConfig = Field(description="The server to read.")
     sources: tuple[ListedSourceConfig, ...] = Field(
@@ -223,15 +224,10 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     retention_left_hours_min: float = Field(
         12.0,
         ge=0,
-        description="Sluice warns if the source may purge, within so many hours, the binlog file that the destination needs next.",
-    )
-    retention_hours_min: float = Field(
-        24.0,
-        ge=0,
         description=(
-            "Sluice warns if the source keeps its binlog files for fewer hours than this, by the source's settings or as "
-            "observed. Set a lower value for a source that keeps its binlog files for a shorter time on purpose. 0: no "
-            "warning."
+            "Sluice warns if the source may purge, within so many hours, the binlog file that the destination needs next, or "
+            "if the source keeps its binlog files for less than twice as long, by its settings or as observed. Set a lower "
+            "value for a source that keeps its binlog files for a shorter time on purpose. 0: a warning only after a purge."
         ),
     )
     include: str = Field(r".*\..*", description="Comma-separated regular expressions of `database.table` to capture.")
@@ -365,6 +361,13 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
                 "in `sources`, or set `start` to a time or a GTID set"
             )
         return self.start if standby.start is None else standby.start
+
+    @property
+    def retention_hours_min(self) -> float:
+        """The hours for which the source should keep its binlog. A source that keeps it for less than twice `retention_left_hours_min`
+        leaves less than this time to an operator who is warned.
+        """
+        return 2 * self.retention_left_hours_min
 
     @property
     def installation(self) -> str:

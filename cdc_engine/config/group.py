@@ -25,7 +25,6 @@ OF_SOURCES = frozenset(
         "archive_fetch",
         "start",
         "retention_left_hours_min",
-        "retention_hours_min",
     }
 )
 

@@ -100,7 +100,8 @@ class DagsterConfig(Strict):
     """How long Dagster's storage keeps runs and events that have ended."""
 
     removed: ClassVar[Mapping[str, str]] = {
-        "prune": "old runs are removed once an hour; to keep all of them, switch off prune_dagster_schedule in Dagster, under Automation"
+        "prune": "old runs are removed once an hour; to keep all of them, switch off prune_dagster_schedule in Dagster, under Automation",
+        "keep_failures_hours": "failed runs are kept for a week, or for `keep_hours` if that is longer",
     }
 
     keep_hours: float = Field(
@@ -108,12 +109,9 @@ class DagsterConfig(Strict):
         ge=1,
         le=HOURS_MAX,
         description=(
-            "Hours for which Dagster's runs and events are kept. The newest events of each asset and the newest 50 runs "
-            "of each job are kept longer."
+            "Hours for which Dagster's runs and events are kept. Failed runs are kept for a week at least. The newest events "
+            "of each asset and the newest 50 runs of each job are kept longer."
         ),
-    )
-    keep_failures_hours: float = Field(
-        168.0, ge=1, le=HOURS_MAX, description="Hours for which failed runs and their events are kept."
     )
 
 

@@ -28,7 +28,7 @@ def prune_job(config: SluiceConfig) -> dg.JobDefinition:
 
     @dg.op(name="remove_old_runs")
     def remove_old_runs(context: dg.OpExecutionContext) -> None:
-        retention = RunRetention(keep_hours=settings.keep_hours, keep_failures_hours=settings.keep_failures_hours)
+        retention = RunRetention(keep_hours=settings.keep_hours)
         origin, begun = context.run.remote_job_origin, time.monotonic()
         label = origin.repository_origin.get_label() if origin else ""
         try:
@@ -45,9 +45,9 @@ def prune_job(config: SluiceConfig) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
         tags={TAG: "yes"},
         description=(
-            f"Removes Sluice's runs and their events from Dagster's storage {settings.keep_hours:g} hours after a run "
-            f"ended, or {settings.keep_failures_hours:g} hours if the run failed (`dagster` in conf/sluice.yaml). Keeps "
-            "the newest materialization, observation and check result of each asset, and the newest runs of each job."
+            f"Removes Sluice's runs and their events from Dagster's storage {settings.keep_hours:g} hours after a run ended "
+            "(`dagster.keep_hours` in conf/sluice.yaml), or after a week at the earliest if the run failed. Keeps the newest "
+            "materialization, observation and check result of each asset, and the newest runs of each job."
         ),
     )
     def job() -> None:

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 # This many of a job's newest runs stay, however old they are. Ticks count a job's consecutive failures among its newest runs
 # (`sensor.runs`). If a successful run between two failures were removed, the two failures would look consecutive.
 NEWEST_RUNS_KEPT = 50
+# Failed runs stay for a week at least, as failed ticks do (`retention` in conf/dagster.yaml), so that somebody can read on Monday why runs
+# failed on the days before. They are few: after failures, at most twelve runs an hour merge a destination.
+FAILURES_HOURS_MIN = 168.0
 # A run's time may be this far in the future. A later time was written while the clock was wrong. A run with a later time is removed like an
 # old run, because the run would otherwise stay for years.
 AHEAD_SECONDS_MAX = 3600.0
@@ -18,11 +21,10 @@ class RunRetention:
     """How many hours Dagster's storage keeps runs and events after they ended."""
 
     keep_hours: float
-    keep_failures_hours: float
 
     def is_old(self, moment: float, now: float, *, failed: bool = False) -> bool:
-        """Returns whether a run or event that ended at `moment` is old. Failed runs stay longer if conf/ says so."""
-        hours = max(self.keep_hours, self.keep_failures_hours) if failed else self.keep_hours
+        """Returns whether a run or event that ended at `moment` is old. Failed runs stay at least for FAILURES_HOURS_MIN."""
+        hours = max(self.keep_hours, FAILURES_HOURS_MIN) if failed else self.keep_hours
         return now - moment > 3600 * hours or moment - now > AHEAD_SECONDS_MAX
 
 

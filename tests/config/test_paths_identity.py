@@ -83,6 +83,7 @@ def test_identity_files_of_keys_and_of_a_database_are_relative_to_the_folder_of_
             "`host` names the region",
         ),
         ("destinations/shop.yaml", "runway_hours_min: 5", "write retention_left_hours_min"),
+        ("destinations/shop.yaml", "retention_hours_min: 5", "less than twice retention_left_hours_min"),
         ("destinations/shop.yaml", "tables: {shop.orders: {mirror: false}}", "use the setting current_state"),
         ("destinations/shop.yaml", "ring: {events_max: 5}", "the ring has at most 1000000 events"),
         ("destinations/shop.yaml", "batch: {events_max: 5}", "a batch ends after 1000000 events"),
@@ -101,6 +102,7 @@ def test_identity_files_of_keys_and_of_a_database_are_relative_to_the_folder_of_
             "copies the cursor once a second",
         ),
         ("sluice.yaml", "dagster: {prune: ''}", "once an hour; to keep all of them, switch off prune_dagster_schedule"),
+        ("sluice.yaml", "dagster: {keep_failures_hours: 5}", "kept for a week, or for `keep_hours` if that is longer"),
         ("sluice.yaml", "telemetry: {otlp: 'http://collector:4318'}", "OTEL_EXPORTER_OTLP_ENDPOINT for `otlp`"),
     ],
 )

@@ -61,9 +61,7 @@ OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
     **dict.fromkeys(("source", "sources", "reader", "stream", "heartbeat", "start"), ShapeEffect.NONE),
     **dict.fromkeys(("archive", "archive_fetch"), ShapeEffect.NONE),
     **dict.fromkeys(("failover", "failover_back_seconds"), ShapeEffect.NONE),
-    **dict.fromkeys(
-        ("retention_left_hours_min", "retention_hours_min", "lag_seconds_max", "owners", "group"), ShapeEffect.NONE
-    ),
+    **dict.fromkeys(("retention_left_hours_min", "lag_seconds_max", "owners", "group"), ShapeEffect.NONE),
     **dict.fromkeys(
         ("ring", "store", "batch", "merge", "runs", "drain", "maintenance", "equality", "table_assets_max"),
         ShapeEffect.NONE,

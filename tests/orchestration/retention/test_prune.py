@@ -42,7 +42,7 @@ from tests.orchestration.retention.fix_old_runs import (
 )
 
 pytestmark = pytest.mark.scale
-A_WEEK = RunRetention(keep_hours=24.0, keep_failures_hours=168.0)
+A_DAY = RunRetention(keep_hours=24.0)
 PER_DAY, FEW_KEPT = RUNS / DAYS, 3
 
 
@@ -79,7 +79,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 
 def pruned(instance: dg.DagsterInstance) -> Pruned:
-    return prune(instance, A_WEEK, label="", destinations=["shop"])
+    return prune(instance, A_DAY, label="", destinations=["shop"])
 
 
 def content(instance: dg.DagsterInstance) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def test_a_table_that_did_not_change_for_long_keeps_its_newest_events(home: Path
     with open_instance(home) as instance:
         for _ in range(FEW_KEPT):
             merge_job((ORDERS,)).execute_in_process(instance=instance)
-        prune(instance, A_WEEK, label="", destinations=["shop"], clock=lambda: later)
+        prune(instance, A_DAY, label="", destinations=["shop"], clock=lambda: later)
         assert len(instance.get_runs()) == FEW_KEPT
         asset = query(instance, ASSET_PAGE, key={"path": ITEMS.path})["assetOrError"]
         assert len(asset["assetMaterializations"]) == 1
@@ -214,7 +214,7 @@ def test_a_crash_in_any_step_is_made_up_for_by_the_next_run(
 ) -> None:
     whole, now = copy_home(home, tmp_path / "whole"), time.time()
     with open_instance(whole) as instance:
-        prune(instance, A_WEEK, label="", destinations=["shop"], clock=lambda: now)
+        prune(instance, A_DAY, label="", destinations=["shop"], clock=lambda: now)
         wanted = content(instance)
     step, calls = getattr(owner, name), itertools.count()
 
@@ -229,8 +229,8 @@ def test_a_crash_in_any_step_is_made_up_for_by_the_next_run(
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, crash)
             with pytest.raises(KeyboardInterrupt):
-                prune(instance, A_WEEK, label="", destinations=["shop"], clock=lambda: now)
-        prune(instance, A_WEEK, label="", destinations=["shop"], clock=lambda: now)
+                prune(instance, A_DAY, label="", destinations=["shop"], clock=lambda: now)
+        prune(instance, A_DAY, label="", destinations=["shop"], clock=lambda: now)
         assert content(instance) == wanted
 
 
@@ -242,7 +242,7 @@ def test_runs_and_assets_of_others_stay(home: Path) -> None:
         tag = {"run_id": theirs, "key": ".dagster/repository", "value": "__repository__@other"}
         with runs.connect() as connection:
             connection.execute(RunTagsTable.insert(), [tag])
-        prune(instance, A_WEEK, label="", destinations=["billing"])
+        prune(instance, A_DAY, label="", destinations=["billing"])
         assert instance.get_run_by_id(theirs) is not None
         assert instance.get_records_for_run(theirs) is not None
         assert len(instance.fetch_observations(ENGINE, limit=100).records) == 20
@@ -265,5 +265,5 @@ def run(number: int, hours: float, *, failed: bool = False) -> EndedRun:
     ids=["old", "of a day", "failed", "failed long ago", "of the newest", "dated in the future"],
 )
 def test_rule(ended: EndedRun, outdated: bool) -> None:
-    assert is_outdated(ended, A_WEEK, {"merge": 7}, now=0.0) is outdated
-    assert not is_outdated(ended, A_WEEK, {}, now=0.0), "its job has few runs"
+    assert is_outdated(ended, A_DAY, {"merge": 7}, now=0.0) is outdated
+    assert not is_outdated(ended, A_DAY, {}, now=0.0), "its job has few runs"

@@ -30,7 +30,7 @@ from tests.orchestration.retention.fix_old_runs import (
 )
 
 pytestmark = [pytest.mark.servers, pytest.mark.scale]
-A_WEEK = RunRetention(keep_hours=24.0, keep_failures_hours=168.0)
+A_DAY = RunRetention(keep_hours=24.0)
 RUNS, KEPT = 12, 3
 
 
@@ -67,7 +67,7 @@ def test_postgres_keeps_the_newest_of_each_asset_and_the_newest_runs(
         instance.report_runless_asset_event(dg.AssetObservation(ENGINE, metadata={"lag_seconds": 1.0}))
     age_runless_events(instance)
     before, later = counted(instance), time.time() + 2 * DAY
-    made = prune(instance, A_WEEK, label="", destinations=["shop"], clock=lambda: later)
+    made = prune(instance, A_DAY, label="", destinations=["shop"], clock=lambda: later)
     assert (made.runs, made.files, made.bytes_given_back) == (RUNS, 0, 0), "Postgres has no files of runs"
     runs, events, results = counted(instance)
     assert runs == before[0] - RUNS == KEPT
@@ -77,6 +77,6 @@ def test_postgres_keeps_the_newest_of_each_asset_and_the_newest_runs(
     assert len(instance.fetch_materializations(ITEMS, limit=RUNS).records) == 1
     assert len(instance.fetch_observations(ENGINE, limit=RUNS).records) == 1
     assert results == 1
-    assert prune(instance, A_WEEK, label="", destinations=["shop"], clock=lambda: later) == Pruned(
+    assert prune(instance, A_DAY, label="", destinations=["shop"], clock=lambda: later) == Pruned(
         runs=0, files=0, events=0, check_results=0, snapshots=0, bytes_given_back=0
     )

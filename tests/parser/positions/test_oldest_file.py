@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.parser.positions.oldest_file import OldestFile, purges_early
 from sluice.cdc_engine.parser.positions.retention_left import kept_until, short_retention
 from sluice.cdc_engine.parser.providers.facts import ProviderFacts
@@ -99,6 +100,13 @@ def test_a_source_that_keeps_little_on_purpose_is_accepted() -> None:
     )
     assert "is NULL" in short_retention_sentence(nothing, 1)
     assert short_retention_sentence(nothing, 0) == ""
+
+
+@pytest.mark.parametrize(("setting", "warns"), [({}, True), ({"retention_left_hours_min": 0.5}, False)])
+def test_a_retention_below_twice_the_retention_left_is_too_short(setting: dict[str, float], warns: bool) -> None:
+    shop = DestinationConfig.model_validate({"name": "shop", "source": {"user": "u"}, **setting})
+    hour = dataclasses.replace(facts(4, 5), variables={"binlog_expire_logs_seconds": "3600"})
+    assert bool(short_retention_sentence(hour, shop.retention_hours_min)) is warns
 
 
 @pytest.mark.managed
