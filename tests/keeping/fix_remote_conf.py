@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from sluice.cdc_engine.keeping.in_use import VARIABLE
+from sluice.cdc_engine.keeping.remote_conf import pull
 from sluice.console.toolchain.ports import LOOPBACK
 
 GOOD = "source: {host: 192.0.2.1, user: sluice, port: 3306}\n"
@@ -134,11 +135,12 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("SLUICE_CONF", str(folder))
     monkeypatch.setenv("CONF_TOKEN", SECRET)
+    monkeypatch.setattr(pull, "LOOK_AGAIN_SECONDS", 1.0)
     return folder
 
 
 def describe(conf: Path, **settings: object) -> None:
-    (conf / "remote.yaml").write_text(yaml.safe_dump({"poll_seconds": 1, **settings}))
+    (conf / "remote.yaml").write_text(yaml.safe_dump(settings))
 
 
 @pytest.fixture

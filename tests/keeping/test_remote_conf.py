@@ -300,6 +300,7 @@ def test_a_pull_does_not_wait_for_another_one_without_end(conf: Path, repository
         ),
         ({"kind": "git", "url": "https://a/b", "ref": "--upload-pack=x"}, "ref"),
         ({"kind": "git", "url": f"https://a:{SECRET}/b"}, "url is not a URL"),
+        ({"kind": "git", "url": "https://a/b", "poll_seconds": 5}, "poll_seconds was removed: .* once a minute"),
     ],
 )
 def test_a_wrong_description_is_refused_without_a_secret(conf: Path, settings: dict[str, str], why: str) -> None:

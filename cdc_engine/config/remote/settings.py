@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -23,6 +24,10 @@ class RemoteConfig(Strict):
     local conf/.
     """
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "poll_seconds": "Sluice looks for a newer revision once a minute; `sluice conf pull` looks at once"
+    }
+
     kind: Literal["git", "archive"] = Field(
         description="`git`: a git repository. `archive`: a tar file (also compressed) or a zip file."
     )
@@ -40,7 +45,6 @@ class RemoteConfig(Strict):
         "",
         description="Folder of the repository or archive that has sluice.yaml and destinations/. Empty: the top folder.",
     )
-    poll_seconds: float = Field(60.0, ge=1.0, description="Seconds between two checks for a newer revision.")
     user: str = Field(
         "",
         description=(

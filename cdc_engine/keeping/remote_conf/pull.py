@@ -32,6 +32,9 @@ LOCK_FILE = "remote-conf.lock"
 LOOK_SECONDS = 0.2
 # How long to wait until another process has pulled. A pull runs three git commands that wait for the server, each for at most a minute.
 PULL_SECONDS_MAX = 240.0
+# How often Sluice looks for a newer revision. A look is one request of each host, which costs a server nothing once a minute. Somebody who
+# does not want to wait runs `sluice conf pull`.
+LOOK_AGAIN_SECONDS = 60.0
 FIRST_SECONDS = 1.0  # How often conf/remote.yaml is checked while it is missing or invalid.
 
 log = structlog.get_logger()
@@ -94,7 +97,7 @@ def pull_at_start(directory: Path) -> None:
 
 
 def poll(directory: Path, stopping: threading.Event) -> None:
-    """Pulls at intervals until `stopping` is set. Reads the interval from conf/remote.yaml before each wait."""
+    """Pulls at intervals until `stopping` is set."""
     logged = ""
     while not stopping.wait(_interval(directory)):
         try:
@@ -111,7 +114,7 @@ def _interval(directory: Path) -> float:
         remote = read_remote(directory)
     except ConfigurationError:
         return FIRST_SECONDS
-    return remote.poll_seconds if remote is not None else FIRST_SECONDS
+    return LOOK_AGAIN_SECONDS if remote is not None else FIRST_SECONDS
 
 
 def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *, again: bool) -> RemoteRecord:
