@@ -20,8 +20,6 @@ RING_EVENTS_MAX = 1_000_000
 # The default size of the event files, if the store is in files: an hour of changes at 2 MiB/s.
 STORE_BYTES_MAX = 8 << 30
 SEGMENT_BYTES = 64 * MEBIBYTE  # The size of one event file. Each is synced and removed as a whole.
-# The size of the window in bytes of row events. Most of these events are in the ring anyway.
-WINDOW_BYTES_MAX = 64 * MEBIBYTE
 # How many bytes of a dump that several destinations share stay in memory. A destination that falls further behind opens its own connection.
 SHARED_BYTES_MAX = 64 * MEBIBYTE
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # A batch contains all changes that wait in the store, up to this size.

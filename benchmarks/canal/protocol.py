@@ -14,7 +14,7 @@ from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, prepare
 from benchmarks.canal.server import ACCOUNT, canal_server, java_command
 from benchmarks.engine import configuration, known_start
 from benchmarks.report import median, show, write_json
-from sluice.cdc_engine.config import CanalServerConfig, SluiceConfig
+from sluice.cdc_engine.config import CanalServerConfig, RingConfig, SluiceConfig
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
@@ -26,7 +26,7 @@ DESTINATION, FILTER = "bench", r"bench\..*"
 CLIENT_ID = 1001
 SECONDS_MAX = 600.0
 # A new consumer starts at the oldest change in the window. So the window must be large enough for a whole set.
-WINDOW_BYTES = 256 << 20
+RING_BYTES = 256 << 20
 
 
 def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int = BULK_ROWS, runs: int = RUNS) -> None:
@@ -75,8 +75,9 @@ def canal_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> fl
 def sluice_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
     plain = configuration(server, binlog, folder)
     port = free_port()
-    canal = CanalServerConfig(port=port, window_bytes_max=WINDOW_BYTES)
-    served = plain.destinations[DESTINATION].model_copy(update={"canal_server": canal})
+    served = plain.destinations[DESTINATION].model_copy(
+        update={"canal_server": CanalServerConfig(port=port), "ring": RingConfig(bytes_max=RING_BYTES)}
+    )
     config: SluiceConfig = plain.model_copy(update={"destinations": {DESTINATION: served}})
     known_start(config)[1].release()
     engine = Engine(config, DESTINATION)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from sluice.cdc_engine import limits
 from sluice.cdc_engine.source.settings import LocalFile, SecretReference, Strict, moved_secret
 
 EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one to connect to
@@ -57,7 +56,10 @@ class RenderingConfig(Strict):
 class CanalServerConfig(RenderingConfig):
     """The server for Canal clients of one destination. Destinations with the same host and port share it."""
 
-    removed: ClassVar[Mapping[str, str]] = moved_secret("password_hash")
+    removed: ClassVar[Mapping[str, str]] = {
+        **moved_secret("password_hash"),
+        "window_bytes_max": "the window for consumers is as large as the destination's `ring.bytes_max`",
+    }
 
     transaction_entries: bool = Field(
         True,
@@ -111,14 +113,6 @@ class CanalServerConfig(RenderingConfig):
         None, description="PEM file with the server's certificate chain. The server then accepts TLS only."
     )
     key_file: LocalFile | None = Field(None, description="PEM file with the key of the certificate.")
-    window_bytes_max: int = Field(
-        limits.WINDOW_BYTES_MAX,
-        ge=limits.READ_BUFFER_BYTES,
-        description=(
-            "Size of the window: bytes of row events that are kept in memory for consumers. A consumer whose position is "
-            "before the window reads the source over its own connection."
-        ),
-    )
     connections_max: int = Field(
         64,
         ge=1,

@@ -42,7 +42,8 @@ class RingConfig(Strict):
         ge=limits.READ_BUFFER_BYTES,
         description=(
             "Size of the ring: maximum bytes of events that wait in memory until a batch contains them. Sluice stops "
-            "reading the source while the ring is full."
+            "reading the source while the ring is full. The window for consumers has the same size. A consumer whose position "
+            "is before the window reads the source over its own connection."
         ),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.config.consumers import CanalServerConfig, RenderingConfig
+from sluice.cdc_engine.config.consumers import RenderingConfig
 from sluice.cdc_engine.config.destination import DestinationConfig
 from sluice.cdc_engine.config.stream import StreamConfig
 
@@ -79,11 +79,6 @@ class GroupConfig(StreamConfig):
         if not self.has_consumers:
             raise ValueError(
                 "the group has no consumers: set a canal_server with a port, or brokers; a group has no lake"
-            )
-        if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
-            raise ValueError(
-                "canal_server.window_bytes_max: only the members have a window; set window_bytes_max in the "
-                "files of the members"
             )
         if self.canal_server.full_batches:
             raise ValueError(

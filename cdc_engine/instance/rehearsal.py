@@ -113,7 +113,7 @@ def _staged_rows(
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
     store = MemoryEventStore(folder / "spill", events_max=events_max, start=START)
-    window = Window(START, bytes_max=limits.WINDOW_BYTES_MAX)
+    window = Window(START, bytes_max=limits.RING_BYTES_MAX)
     sink = EventSink(store, captured, window)
     form = StreamForm(rows_queries=rows_queries)
     framer = PacketFramer(Scanner(start=START, history=history, captured=captured.keeps, form=form))

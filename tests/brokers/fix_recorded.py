@@ -44,7 +44,7 @@ def _window(folder: Path) -> Window:
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
-    window = Window(START, bytes_max=limits.WINDOW_BYTES_MAX)
+    window = Window(START, bytes_max=limits.RING_BYTES_MAX)
     sink = EventSink(MemoryEventStore(folder / "spill", start=START), captured, window)
     framer = PacketFramer(Scanner(start=START, history=history, captured=captured.keeps))
     for event in recorded_events(RECORDING.read_bytes()):

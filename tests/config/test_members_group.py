@@ -58,7 +58,6 @@ def test_group_is_read_together_with_the_destinations_and_is_none_of_them(tmp_pa
         ),
         (GROUP + "tables: {}\nmerge: spark\n", "tables, merge: a group has no lake and no tables"),
         (GROUP + "wait_seconds: 0.1\n", "greater than or equal to 2"),
-        ("members: [east]\ncanal_server: {port: 1, window_bytes_max: 8388608}\n", "only the members have a window"),
         ("members: [east]\ncanal_server: {port: 1, fetch_unit: entries}\n", "the fetch size of a group counts bytes"),
         (GROUP + "membres: [x]\n", "Extra inputs are not permitted"),
     ],

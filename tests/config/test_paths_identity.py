@@ -86,6 +86,11 @@ def test_identity_files_of_keys_and_of_a_database_are_relative_to_the_folder_of_
         ("destinations/shop.yaml", "retention_hours_min: 5", "less than twice retention_left_hours_min"),
         ("destinations/shop.yaml", "tables: {shop.orders: {mirror: false}}", "use the setting current_state"),
         ("destinations/shop.yaml", "ring: {events_max: 5}", "the ring has at most 1000000 events"),
+        (
+            "destinations/shop.yaml",
+            "canal_server: {window_bytes_max: 5}",
+            "is as large as the destination's `ring.bytes_max`",
+        ),
         ("destinations/shop.yaml", "batch: {events_max: 5}", "a batch ends after 1000000 events"),
         ("destinations/shop.yaml", "heartbeat: {timeout_seconds: 5}", "a check fails after 5 seconds"),
         ("destinations/shop.yaml", "equality: {settle_seconds: 5}", "the schedule waits 300 seconds"),

@@ -35,8 +35,10 @@ from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
 
 
 def window_of(config: DestinationConfig, begin: Position) -> Window:
-    """Returns the window that the destination's consumers and groups read. The window starts at `begin`."""
-    return Window(begin, bytes_max=config.canal_server.window_bytes_max, isolated=config.batch.ddl_isolation)
+    """Returns the window that the destination's consumers and groups read. The window starts at `begin`. It is as large as the ring,
+    because most of its events are in the ring anyway, so that one setting bounds the memory for events.
+    """
+    return Window(begin, bytes_max=config.ring.bytes_max, isolated=config.batch.ddl_isolation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

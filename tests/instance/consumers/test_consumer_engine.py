@@ -30,10 +30,7 @@ def alone(service: Service) -> bool:
 @pytest.fixture
 def captured(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
     made = Captured(tmp_path, mysql80)
-    made.describe(
-        f"canal_server: {{port: {free_port()}, window_bytes_max: 4194304}}",
-        "ring: {bytes_max: 4194304}",
-    )
+    made.describe(f"canal_server: {{port: {free_port()}}}", "ring: {bytes_max: 4194304}")
     return made
 
 
