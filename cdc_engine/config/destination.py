@@ -226,9 +226,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         12.0,
         ge=0,
         description=(
-            "Sluice warns if the source may purge, within so many hours, the binlog file that the destination needs next, or "
-            "if the source keeps its binlog files for less than twice as long, by its settings or as observed. Set a lower "
-            "value for a source that keeps its binlog files for a shorter time on purpose. 0: a warning only after a purge."
+            "Sluice warns if the source may purge, within so many hours, the binlog file that the destination needs next. It "
+            "also warns if the source keeps its binlog files for less than twice as long, by its settings or as observed. Set "
+            "a lower value for a source that keeps them for a shorter time on purpose. 0: a warning only after a purge."
         ),
     )
     include: str = Field(r".*\..*", description="Comma-separated regular expressions of `database.table` to capture.")
