@@ -36,12 +36,9 @@ SCHEMA = (
     "CREATE TABLE early (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
 )
 EARLY_ROWS = 2_000  # The number of rows that exist before the stream starts.
+SETTINGS: dict[str, Any] = {"runs": "batch", "snapshots": {"chunk_rows": 300}}
 # All other tables are small, and are merged in one job before these. Each batch therefore uses both ways of merging.
-SETTINGS: dict[str, Any] = {
-    "runs": "batch",
-    "snapshots": {"chunk_rows": 300},
-    "tables": {f"{DATABASE}.early": {"snapshot": "initial", "merge": "spark"}},
-}
+TABLES: dict[str, Any] = {f"{DATABASE}.early": {"snapshot": "initial", "merge": "spark"}}
 
 
 class Workload:
@@ -95,9 +92,13 @@ class Workload:
 
 
 class KillBench:
-    """A pipeline with failpoints, and the processes that it kills. `main` are settings of sluice.yaml, for example a lake in a store."""
+    """A pipeline with failpoints, and the processes that it kills. `main` are settings of sluice.yaml, for example a lake in a store.
+    `tables` are the destination's settings of tables.
+    """
 
-    def __init__(self, folder: Path, collector: Collector, main: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, collector: Collector, main: Mapping[str, Any] | None, tables: Mapping[str, Any]
+    ) -> None:
         self.collector = collector
         self.gates = folder / "gates"
         self.gates.mkdir()
@@ -105,7 +106,7 @@ class KillBench:
             folder,
             DATABASE,
             _silent,
-            settings=SETTINGS,
+            settings={**SETTINGS, "tables": tables},
             main=main,
             options=StackOptions(
                 spark_memory="2g",
@@ -288,10 +289,12 @@ def kill_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
     yield from running_bench(tmp_path_factory.mktemp("kills"))
 
 
-def running_bench(folder: Path, main: Mapping[str, Any] | None = None) -> Iterator[KillBench]:
-    """Yields a started bench, and stops it at the end. `main` are settings of sluice.yaml."""
+def running_bench(
+    folder: Path, main: Mapping[str, Any] | None = None, tables: Mapping[str, Any] = TABLES
+) -> Iterator[KillBench]:
+    """Yields a started bench, and stops it at the end. `main` are settings of sluice.yaml, and `tables` those of tables."""
     with collecting() as collector:
-        bench = KillBench(folder, collector, main)
+        bench = KillBench(folder, collector, main, tables)
         try:
             bench.start()
             yield bench

@@ -143,25 +143,18 @@ def require_both_writers(lake: KilledLake) -> None:
     assert sorted(each["version"] for each in history) == list(range(len(history)))
 
 
-@pytest.mark.timeout(400)
-def test_store_fault_a_batch_is_merged_once_when_spark_was_killed_in_its_merge(killed_lake: KilledLake) -> None:
-    lake = killed_lake
-    rows = [(key, f"of batch {BATCHES}" if key < ROWS else name) for key, name in written(lake)]
+def require_batch_merged_once(lake: KilledLake) -> None:
+    """Kills the server during a MERGE. The batch is then merged twice."""
     staged, files, version = lake.stage({NAME: batch(BATCHES, updates=True)}), lake.data_files, lake.version
     lake.killed_when(lambda: bool(lake.data_files - files), lambda: lake.merge_batch(staged))
     assert lake.version == version + 1, "the killed statement committed nothing"
     for _ in range(2):
         lake.merge_batch(staged)
-    assert lake.rows(NAME, "id", "name") == rows
-    require_both_writers(lake)
 
 
-@pytest.mark.timeout(400)
-def test_store_fault_maintenance_is_completed_when_spark_was_killed_in_a_vacuum_and_an_optimize(
-    killed_lake: KilledLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = killed_lake
-    rows, left = written(lake), lake.leave_files()
+def require_vacuumed(lake: KilledLake) -> None:
+    """Kills the server during a VACUUM. The next one removes the remaining files."""
+    left = lake.leave_files()
 
     def vacuumed() -> Maintained | None:
         return vacuum(lake.spark, lake.table, 0.0, logged=0.0, log_days=1)
@@ -174,12 +167,26 @@ def test_store_fault_maintenance_is_completed_when_spark_was_killed_in_a_vacuum_
     assert done.removed_files >= len(remaining)
     assert lake.data_files == {file.rpartition(f"{NAME}/")[2] for file in lake.log(NAME).file_uris()}
 
+
+def require_joined(lake: KilledLake) -> None:
+    """Kills the server during an OPTIMIZE. The next one joins the files."""
     files, version = lake.data_files, lake.version
-    monkeypatch.setattr(rule, "SMALL_FILES_MAX", 1)
     lake.killed_when(lambda: bool(lake.data_files - files), lambda: optimize(lake.spark, lake.table, wanted=True))
     assert lake.version == version + 1, "the killed statement committed nothing"
     joined = optimize(lake.spark, lake.table, wanted=True)
     assert joined is not None
     assert joined.after.files == PARTS
+
+
+@pytest.mark.timeout(600)
+def test_store_fault_a_merge_a_vacuum_and_an_optimize_are_completed_when_spark_was_killed_in_them(
+    killed_lake: KilledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = killed_lake
+    rows = [(key, f"of batch {BATCHES}" if key < ROWS else name) for key, name in written(lake)]
+    require_batch_merged_once(lake)
+    require_vacuumed(lake)
+    monkeypatch.setattr(rule, "SMALL_FILES_MAX", 1)
+    require_joined(lake)
     assert lake.rows(NAME, "id", "name") == rows
     require_both_writers(lake)
