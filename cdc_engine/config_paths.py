@@ -20,8 +20,10 @@ AZURE_URI = re.compile(r"(?:abfss?|az|azure|adl)://", re.IGNORECASE)
 SPARK_AZURE_URI = re.compile(r"abfss?://[^/@]+@[^/@.]+\.[^/]+")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
-# Options of Google Cloud Storage whose value is the path of a file.
-GOOGLE_FILE = re.compile(r"(google_)?(service_account|service_account_path|application_credentials)")
+# Options of Google Cloud Storage and Azure whose value is the path of a file with credentials.
+CREDENTIALS_FILE = re.compile(
+    r"(google_)?(service_account|service_account_path|application_credentials)|(azure_(storage_)?)?federated_token_file"
+)
 UNKNOWN_TO_DELTALAKE = "google_bearer_token"  # Only deltalake does not know this option. Other clients of the store do.
 # The most bytes in the name of a folder. File systems allow 255 bytes, and Sluice appends suffixes such as `__history` to the name.
 SEGMENT_BYTES_MAX = 200
@@ -93,7 +95,7 @@ def storage_options(options: dict[str, str]) -> dict[str, str]:
     relative = [
         name
         for name, value in options.items()
-        if GOOGLE_FILE.fullmatch(name.lower()) and not value.startswith(("$", "/"))
+        if CREDENTIALS_FILE.fullmatch(name.lower()) and not value.startswith(("$", "/"))
     ]
     if relative:
         raise ValueError(

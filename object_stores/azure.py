@@ -21,6 +21,7 @@ NAMES = {
     "client_id": "client_id",
     "client_secret": "client_secret",
     **dict.fromkeys(("tenant_id", "authority_id"), "tenant_id"),
+    "federated_token_file": "federated_token_file",
     "endpoint": "endpoint",
     "allow_http": "allow_http",
     "use_emulator": "use_emulator",

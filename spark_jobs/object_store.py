@@ -90,6 +90,13 @@ def _azure_account(options: Mapping[str, str]) -> dict[str, str]:
         return {"account.auth.type": "SharedKey", "account.key": _variable("account_key")}
     client = {"account.oauth2.client.id": options["client_id"]} if "client_id" in options else {}
     oauth = {"account.auth.type": "OAuth", "account.oauth.provider.type": f"{AZURE_OAUTH}MsiTokenProvider", **client}
+    if "federated_token_file" in options:
+        return {
+            **oauth,
+            "account.oauth.provider.type": f"{AZURE_OAUTH}WorkloadIdentityTokenProvider",
+            "account.oauth2.msi.tenant": options.get("tenant_id", ""),
+            "account.oauth2.token.file": options["federated_token_file"],
+        }
     if "client_secret" in options:
         return {
             **oauth,

@@ -85,10 +85,11 @@ def test_google_a_lake_may_be_there_and_staged_batches_in_s3(tmp_path: Path) -> 
     assert settings["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"
 
 
-def test_google_s3_a_relative_path_of_an_account_is_refused(tmp_path: Path) -> None:
+def test_google_azure_a_relative_path_of_credentials_is_refused(tmp_path: Path) -> None:
     """Defect 1014: Spark and deltalake looked for the file in the working directories of their processes."""
-    options = "{google_service_account: account.json}"
-    with pytest.raises(ConfigurationError, match="google_service_account must be an absolute path"):
+    options = "{google_service_account: account.json, azure_federated_token_file: token}"
+    refused = "google_service_account, azure_federated_token_file must be an absolute path"
+    with pytest.raises(ConfigurationError, match=refused):
         load_config(write(tmp_path, f"lake: gs://b/lake\nstorage_options: {options}"))
 
 

@@ -139,6 +139,17 @@ OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2."
             {"SLUICE_AZURE_CLIENT_SECRET": "very-secret"},
         ),
         (
+            {"azure_client_id": "i", "azure_tenant_id": "t", "azure_federated_token_file": "/run/token"},
+            {
+                "account.auth.type": "OAuth",
+                "account.oauth.provider.type": f"{OAUTH}WorkloadIdentityTokenProvider",
+                "account.oauth2.client.id": "i",
+                "account.oauth2.msi.tenant": "t",
+                "account.oauth2.token.file": "/run/token",
+            },
+            {},
+        ),
+        (
             {"azure_client_id": "i", "aws_secret_access_key": "of-amazon"},
             {
                 "account.auth.type": "OAuth",
