@@ -1,6 +1,6 @@
 """Tests a lake in Azure on a real Azurite: small merges, a run that is killed, the comparison, the check and `sluice sql`.
 
-Azurite has no Data Lake endpoint, which Spark's client for Azure needs. So Spark makes the tables in a folder, which is then uploaded.
+Spark makes the tables in a folder, which is then uploaded.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NAMED = {"azure_storage_account_key": "$LAKE_KEY"}
 @pytest.fixture
 def prefix(azurite: AzuriteServer, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("LAKE_KEY", KEY)
-    return f"az://{azurite.container}/{uuid.uuid4().hex[:12]}"
+    return f"{azurite.root}/{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
