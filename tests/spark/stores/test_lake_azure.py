@@ -1,11 +1,7 @@
-"""Tests a lake in Azure on a real Azurite: small merges, a run that is killed, the comparison, the check and `sluice sql`.
-
-Spark makes the tables in a folder, which is then uploaded.
-"""
+"""Tests a lake in Azure on a real Azurite: merges, a run that is killed, the comparison, the check and `sluice sql`."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import uuid
 from multiprocessing.process import BaseProcess
@@ -44,7 +40,8 @@ from tests.spark.small.test_kill_fault import (
     run_killed_at,
     runs,
 )
-from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
+from tests.spark.staged import INSERT, Changes, Image, Schema
+from tests.spark.stores.test_lake_s3 import require_both_ways
 from tests.waiting import wait_for
 
 __all__ = ["runs"]
@@ -64,34 +61,14 @@ def azure_lake(lake: Lake, azurite: AzuriteServer, prefix: str) -> Lake:
     return lake
 
 
-def make_tables(azure_lake: Lake) -> None:
-    here = dataclasses.replace(azure_lake, root="", storage_options={}, way="spark")
-    here.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(Schema(ORDERS.columns), FIRST)]})
-    for name in BOTH:
-        StoreFolder(azure_lake.path(name), azure_lake.storage_options).put(Path(here.path(name)))
-
-
 @pytest.fixture
 def azure_config(azurite: AzuriteServer, prefix: str, tmp_path: Path) -> SluiceConfig:
     return make_config(tmp_path).model_copy(update={"lake": prefix, "storage_options": azurite.options | NAMED})
 
 
 @pytest.mark.spark
-def test_azure_batches_are_merged_once(azure_lake: Lake) -> None:
-    log = Schema(ORDERS.columns)
-    make_tables(azure_lake)
-    images = [
-        Image(UPDATE_AFTER, 21, {"id": 1, "name": "one"}),
-        Image(DELETE, 22, {"id": 4, "name": "x"}),
-        Image(INSERT, 23, {"id": 11, "name": "new"}),
-    ]
-    directory = azure_lake.stage({"shop.keyed": [Changes(ORDERS, images)], "shop.log": [Changes(log, images)]})
-    found = [report.way for report in azure_lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values()]
-    assert found == ["small", "small"]
-    assert all(each.skipped for each in azure_lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values())
-    assert (1, "one") in azure_lake.rows("shop.keyed", "id", "name")
-    assert (4, "x") not in azure_lake.rows("shop.keyed", "id", "name")
-    assert len(azure_lake.rows("shop.log", "id")) == len(FIRST) + 3
+def test_azure_both_ways_merge_one_table_alternately(azure_lake: Lake) -> None:
+    require_both_ways(azure_lake)
 
 
 @pytest.mark.spark
@@ -99,7 +76,7 @@ def test_azure_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
     azure_lake: Lake, tmp_path: Path, runs: list[BaseProcess]
 ) -> None:
     assert azure_lake.spark.sessions_file is not None
-    make_tables(azure_lake)
+    azure_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(Schema(ORDERS.columns), FIRST)]})
     gate, directory = Gate(tmp_path, BEFORE), azure_lake.stage(BOTH)
     run_killed_at(gate, azure_lake, directory, runs)
     azure_lake.spark.sessions_file.unlink()
