@@ -28,7 +28,7 @@ from rich.table import Table
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.table_list.reading import read_tables
-from sluice.console.lake.sql_store import DeltaRows, is_readable, load_extension, open_stores
+from sluice.console.lake.sql_store import DeltaRows, duckdb_url, is_readable, load_extension, open_stores
 from sluice.console.toolchain.errors import SetupError
 from sluice.object_stores.google import is_google
 from sluice.object_stores.options import without_secrets
@@ -220,7 +220,7 @@ def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable, options: 
         connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM {quoted(rows)}")
         return
     _refuse_misread(table, options)
-    path = table.path.replace("'", "''")
+    path = duckdb_url(table.path, options).replace("'", "''")
     connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM delta_scan('{path}')")
 
 

@@ -111,6 +111,14 @@ def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str
     return {"TYPE": "azure", "PROVIDER": "credential_chain", "ACCOUNT_NAME": _text(location.account)}
 
 
+def duckdb_url(path: str, storage_options: Mapping[str, str]) -> str:
+    """Returns the URL with which DuckDB reads a table, with the endpoint of `storage_options`. If a URL of Azure names the account, DuckDB
+    ignores the endpoint.
+    """
+    location = azure_location(path, storage_options) if is_azure(path) else None
+    return f"az://{location.path}" if location is not None and location.endpoint else path
+
+
 def _connection_string(location: AzureLocation) -> str:
     """Returns an Azure connection string for a location with an account key or a SAS token."""
     given = location.arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.console.lake.sql_store import azure_secret
+from sluice.console.lake.sql_store import azure_secret, duckdb_url
 from sluice.object_stores.azure import azure_location, is_azure
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.options import without_secrets
@@ -183,3 +183,15 @@ def test_azure_options_become_settings_of_spark_and_secrets_become_environment(
     found = spark_settings("azure", options)
     assert found == {f"spark.hadoop.fs.azure.{name}": value for name, value in settings.items()}
     assert spark_environment("azure", options) == environment
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ({}, LAKE),
+        ({"azure_storage_endpoint": "https://shop.blob.core.usgovcloudapi.net"}, "az://lake/a/b"),
+    ],
+)
+def test_azure_duckdb_uses_the_endpoint_of_the_options(options: dict[str, str], url: str) -> None:
+    """Defect 59: if the URL of the lake named the account, `sluice sql` looked for data files at the account's public endpoint."""
+    assert duckdb_url(LAKE, options) == url
