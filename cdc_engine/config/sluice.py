@@ -455,7 +455,7 @@ def _clash(writers: Mapping[str, TableWriter]) -> str:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         same = " and ".join(sorted(table for table, each in writers.items() if each.shard == twice[0]))
         return (
-            f"{same} have the same Delta path {path} and are not distinguished as shards, because both have "
+            f"{same} have the same Delta path {path} and are not distinguished as shards, because all of them have "
             f"the name {twice[0]!r}: set `name` in `shards` so that the names differ, for example with "
             "{destination} in the name"
         )

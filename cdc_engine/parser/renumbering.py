@@ -27,8 +27,8 @@ def renumbered(cursor: Position, facts: ServerFacts) -> str:
         return ""
     return (
         f"{cursor.file} was created at {_utc(created)}, and the file of this name that the engine read was "
-        f"created at {_utc(cursor.file_created)}: the server's binlog was reset, or the server rebuilt or "
-        "restored"
+        f"created at {_utc(cursor.file_created)}: the server's binlog was reset, or the server was "
+        "rebuilt or restored"
     )
 
 

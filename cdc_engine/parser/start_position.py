@@ -157,8 +157,8 @@ def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool
             options=(
                 "connect to the first server again",
                 (
-                    "set `failover: by_time` in conf/, which continues by commit time and stops the tables that "
-                    "cannot take a change twice"
+                    "set `failover: by_time` in conf/, which continues by commit time and stops the tables to "
+                    "which a change cannot be applied twice"
                 ),
                 RESNAPSHOT,
             ),

@@ -126,7 +126,7 @@ def test_shards_of_two_destinations_clash_in_a_group() -> None:
     assert not path_clashes(both, tables)
     (clash,) = path_clashes(config(destination(), destination("west")), tables)
     assert "shop_1.orders of east and shop_1.orders of west" in clash
-    assert "both have the name '1'" in clash
+    assert "all of them have the name '1'" in clash
     soft = {**apart, "options": {"deletes": "soft"}}
     (clash,) = path_clashes(config(destination(shards=(apart,)), destination("west", shards=(soft,))), tables)
     assert "not all of their `shards` entries have deletes: soft" in clash

@@ -221,7 +221,7 @@ def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
     """
     count = cursor.packed()
     if not 0 < count <= COLUMNS_MAX:
-        raise BinlogFormatError(f"the table map has {count} columns")
+        raise BinlogFormatError(f"the table map has {count} columns, and a table can have 1 to {COLUMNS_MAX}")
     types = cursor.take(count)
     codes, metadata = _layout(types, ByteCursor(cursor.take(cursor.packed()), "the metadata of the table map"))
     nullable = _bits(cursor.take((count + 7) // 8), count, lowest_first=True)

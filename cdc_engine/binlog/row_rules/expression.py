@@ -144,7 +144,9 @@ class _ExpressionReader:
     def _term(self) -> Expression:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise ConfigurationError(f"the condition is nested more than {DEPTH_MAX} deep: simplify it")
+            raise ConfigurationError(
+                f"the condition has more than {DEPTH_MAX} nested levels: use fewer brackets and NOT"
+            )
         try:
             if self._took("NOT"):
                 return Not(self._term())

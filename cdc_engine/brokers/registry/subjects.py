@@ -125,6 +125,6 @@ class Subjects:
         now = f"gives this schema the id {found}" if found is not None else "does not have this schema"
         return PublishError(
             f"{self._registry.where} gave the schema of subject {subject} the id {number}, and the registry "
-            f"now {now}. The registry was restored or replaced, and messages with the first id were sent. "
-            "Restore the registry's schemas. To continue with its new ids, restart the engine"
+            f"now {now}. The registry was restored or replaced, and messages with the id {number} were sent. "
+            "Restore the registry's schemas. To continue with the registry's new ids, restart the engine"
         )

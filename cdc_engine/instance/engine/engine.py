@@ -325,7 +325,7 @@ class Engine:
     # ── status ──
 
     def report_waiting(self, reason: str) -> None:
-        """Sets the reason why the next batch is not handed out yet, which the status shows. Empty when the batch is handed out."""
+        """Sets the reason why the next batch is not handed out yet, which the status shows. `reason` is "" when a batch is handed out."""
         self._waiting = reason
 
     def report_lake(self, troubles: tuple[str, ...]) -> None:

@@ -56,7 +56,7 @@ ADVICE = {
         log_bin="set the instance's backup retention period to a day or more, because RDS writes a binlog only with automated backups",
         keep_more="CALL mysql.rds_set_configuration('binlog retention hours', 168) as the master user (168 is the maximum)",
         gtids=f"set enforce_gtid_consistency = ON and gtid-mode = ON in the instance's {_RDS_GROUP}, and reboot the instance",
-        moves="a failover of a Multi-AZ cluster, a blue/green switchover, or a promoted replica that gets the name",
+        moves="a failover of a Multi-AZ cluster, a blue/green switchover, or a promoted replica that gets the host name",
         administrator="the master user of the instance",
     ),
     Provider.AURORA: Advice(
@@ -75,7 +75,7 @@ ADVICE = {
         keep_more="set the database flag binlog_expire_logs_seconds (expire_logs_days on MySQL 5.7) and the days of logs of "
         "point-in-time recovery to several days",
         gtids="no database flag sets gtid_mode, Cloud SQL sets it itself: upgrade the instance, or contact Google's support",
-        moves="a switchover or a promoted replica that gets the name or the address",
+        moves="a switchover or a promoted replica that gets the host name or the address",
         administrator="a user with the role cloudsqlsuperuser, such as root",
     ),
     Provider.AZURE: Advice(
@@ -85,7 +85,7 @@ ADVICE = {
         keep_more="set the server parameter binlog_expire_logs_seconds to 604800 (`az mysql flexible-server parameter set`)",
         gtids="set the server parameters enforce_gtid_consistency = ON, then gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE and ON one "
         "after the other",
-        moves="a promoted replica, or a restored server, that gets the name",
+        moves="a promoted replica, or a restored server, that gets the host name",
         administrator="the server's admin login",
     ),
 }

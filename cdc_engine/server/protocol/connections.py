@@ -82,7 +82,7 @@ class Connections:
                 return connection.ended_because
             if len(self._clients) >= self._clients_max:
                 return (
-                    f"{self._clients_max} clients are connected, the limit canal_server.connections_max: "
+                    f"{self._clients_max} clients are connected, and canal_server.connections_max allows no more: "
                     "close a client, or raise connections_max in the destination's file"
                 )
             self._unauthenticated.pop(connection, None)

@@ -113,7 +113,7 @@ def _named(
         if name in there or (objects is not None and unknown and context.captured(*name)):
             found[name] = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {_WAY_OUT}")
         elif objects is None:
-            why = f"{_UNKNOWN}: {'.'.join(name)} is not a known table and may be a view of this one; {_WAY_OUT}"
+            why = f"{_UNKNOWN}: {'.'.join(name)} is not a known table and may be a view of this table; {_WAY_OUT}"
             found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in there if each[0] == name[0]}
     return found
 

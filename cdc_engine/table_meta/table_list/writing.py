@@ -139,8 +139,8 @@ class TableListWriter:
             self._store.remove(record, there.version)
 
     def _head(self, found: StoredRecord | None) -> ListHead | None:
-        """Returns the stored head, or None if there is none, if it cannot be read, or if an earlier version of Sluice stored the whole list
-        in its place.
+        """Returns the stored head, or None if no head is stored, if the head cannot be read, or if an earlier version of Sluice stored the
+        whole list in place of the head.
         """
         if found is None:
             return None

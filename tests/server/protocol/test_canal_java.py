@@ -69,4 +69,4 @@ def test_canals_java_client_shows_why_it_is_not_let_in() -> None:
                 check=False,
             )
     assert done.returncode != 0
-    assert "1 clients are connected, the limit canal_server.connections_max" in done.stderr
+    assert "1 clients are connected, and canal_server.connections_max allows no more" in done.stderr
