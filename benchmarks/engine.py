@@ -20,13 +20,14 @@ from benchmarks.contenders import java_connector_rows, mysql_replication_rows, r
 from benchmarks.report import median, show, write_json
 from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
 from sluice.cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig
-from sluice.cdc_engine.contracts import Batch, ClientIdentity
+from sluice.cdc_engine.contracts import Batch
 from sluice.cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.instance.batches.stream_batches import StreamBatches
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.engine.wiring import make_parts
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
-from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
 from sluice.cdc_engine.staging.table_files import runs_by_table
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -157,22 +158,25 @@ def acked_seconds(
     staged.
     """
     parts, lease = known_start(config)
-    client, service = ClientIdentity(destination="bench"), CanalService({"bench": (parts.store, parts.meta)})
-    service.subscribe(client)
+    stream = StreamBatches("bench", parts.store, parts.meta, never_rewound)
     limits = config.destinations["bench"].batch
     begun = time.perf_counter()
     parts.parser.start(parts.meta.ledger.cursor)
     try:
         while time.perf_counter() - begun < DEADLINE_SECONDS:
-            batch = service.get_without_ack(client, limits.bytes_max, BATCH_EVENTS_MAX, timeout_seconds=1.0)
+            batch = stream.get(limits.bytes_max, BATCH_EVENTS_MAX, timeout_seconds=1.0)
             take(batch)
-            service.ack(client, batch.batch_id)
+            stream.ack(batch.batch_id)
             if batch.end is not None and batch.end.offset >= binlog.end:
                 return time.perf_counter() - begun
         raise TimeoutError(f"the set {binlog.name} was not read within {DEADLINE_SECONDS} s: {parts.parser.reason}")
     finally:
         parts.parser.stop()
         lease.release()
+
+
+def never_rewound(_: Position | None) -> None:
+    raise AssertionError("a benchmark rolls no batch back")
 
 
 def decoded_seconds(config: SluiceConfig, binlog: BinlogSet) -> float:

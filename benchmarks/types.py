@@ -1,8 +1,8 @@
 """Measures how fast rows of each column type are staged, for `./sluice bench types`. For each type there is a table with an int key and a
 column of the type.
 
-Every row has a different value, if the type has enough values. Sluice reads from a live server as in production (parser, sink, ring,
-service), and stages each batch to Parquet. The start of the engine is not measured.
+Every row has a different value, if the type has enough values. Sluice reads from a live server as in production (parser, sink,
+ring), and stages each batch to Parquet. The start of the engine is not measured.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.binlog_sets import BinlogSet, position
-from benchmarks.engine import configuration, known_start
+from benchmarks.engine import configuration, known_start, never_rewound
 from benchmarks.report import median, show, write_json
-from sluice.cdc_engine.contracts import ClientIdentity
+from sluice.cdc_engine.instance.batches.stream_batches import StreamBatches
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
-from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.staging.staging import stage
 from sluice.console.toolchain.database.server import DatabaseServer
 
@@ -125,18 +124,17 @@ def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> f
     """Returns the seconds from the start of the dump until the last batch of the set is staged and acked."""
     config = configuration(server, binlog, folder)
     parts, lease = known_start(config)
-    client, service = ClientIdentity(destination="bench"), CanalService({"bench": (parts.store, parts.meta)})
-    service.subscribe(client)
+    stream = StreamBatches("bench", parts.store, parts.meta, never_rewound)
     limits, directory = config.destinations["bench"].batch, config.destination_dir("bench") / "staging"
     begun = time.perf_counter()
     parts.parser.start(parts.meta.ledger.cursor)
     try:
         while time.perf_counter() - begun < DEADLINE_SECONDS:
-            batch = service.get_without_ack(client, limits.bytes_max, BATCH_EVENTS_MAX, timeout_seconds=1.0)
+            batch = stream.get(limits.bytes_max, BATCH_EVENTS_MAX, timeout_seconds=1.0)
             if not batch.empty:
                 staged = stage(batch, "bench", 1, directory)
                 assert not staged.stopped, staged.stopped[0].reason
-            service.ack(client, batch.batch_id)
+            stream.ack(batch.batch_id)
             if batch.end is not None and batch.end.offset >= binlog.end:
                 return time.perf_counter() - begun
         raise TimeoutError(f"the rows of {binlog.name} were not staged in {DEADLINE_SECONDS} s: {parts.parser.reason}")

@@ -36,7 +36,6 @@
     └── CanalServiceError           a call of get, ack or rollback that is not allowed
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
         ├── ConsumerStoppedError    a consumer requires a table that is stopped
-        ├── OutstandingBatchError   a get that acks by itself, while batches wait for their ack
         ├── BatchNotFoundError      ack or rollback of a batch id that is not outstanding
         └── BatchNotFirstError      ack or rollback out of order
 
@@ -270,10 +269,6 @@ class UnknownDestinationError(CanalServiceError):
 
 class ConsumerStoppedError(CanalServiceError):
     code = "CONSUMER_STOPPED"
-
-
-class OutstandingBatchError(CanalServiceError):
-    code = "OUTSTANDING_BATCH"
 
 
 class BatchNotFoundError(CanalServiceError):

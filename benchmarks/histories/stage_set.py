@@ -34,7 +34,7 @@ from benchmarks.histories.lake import PlayedDeltalake, PlayedDeltaTable
 from benchmarks.histories.statements import PlayedSession, read_images
 from sluice.cdc_engine.destination_files.lake_tables import FOLDER as LAKE_TABLES
 from sluice.cdc_engine.durable_files import replace_file
-from sluice.cdc_engine.instance import hand_out
+from sluice.cdc_engine.instance.batches import hand_out
 from sluice.cdc_engine.instance.engine import begin, engine, wiring
 from sluice.cdc_engine.meta import ledger_record, stored_ledger
 from sluice.cdc_engine.meta.stored_ledger import LEDGER

@@ -1,8 +1,7 @@
 """Defines the ledger of a destination (cursor, batches in flight, stopped tables, epoch) and its transitions. Pure: each transition returns
 a new ledger.
 
-`server` applies transitions through a `MetaManager`. `instance` sets the cursor, epoch and stopped tables. `destination_files` reads the
-ledger.
+`instance` applies the transitions through a `MetaManager`. `destination_files` reads the ledger.
 
     subscribe ─▶ hand_out ─▶ staged ─▶ taken ─▶ ack        the cursor moves to the batch's end
                      ▲                   ├────▶ redeliver  the same staged files again, under a new delivery
@@ -28,7 +27,13 @@ import uuid
 from collections.abc import Callable, Collection
 
 from sluice.cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
-from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, NotContinuousError
+from sluice.cdc_engine.errors import (
+    BatchNotFirstError,
+    BatchNotFoundError,
+    CanalServiceError,
+    MetaError,
+    NotContinuousError,
+)
 from sluice.cdc_engine.position import EPOCH_BITS, GroupPosition, Position
 from sluice.cdc_engine.states import UNTIL_RESUMED, TableState, table_follows
 
@@ -98,12 +103,17 @@ class Ledger:
         return self.outstanding[-1].end if self.outstanding else self.cursor
 
     def subscribe(self, client: ClientIdentity) -> Ledger:
-        """Adds a client, or replaces the filter of a known client."""
-        others = tuple(each for each in self.clients if each != client)
-        return dataclasses.replace(self, clients=(*others, client))
-
-    def unsubscribe(self, client: ClientIdentity) -> Ledger:
-        return dataclasses.replace(self, clients=tuple(each for each in self.clients if each != client))
+        """Makes a client the destination's reader, or replaces its filter. Raises CanalServiceError if another client is the reader,
+        because the two clients would share one cursor, and each would miss the changes that the other client gets.
+        """
+        for other in self.clients:
+            if other != client:
+                raise CanalServiceError(
+                    f"client {client.client_id} cannot read {client.destination}, because client "
+                    f"{other.client_id} reads it; unsubscribe client {other.client_id} first, or read another "
+                    "destination on the same source"
+                )
+        return dataclasses.replace(self, clients=(client,))
 
     def consumer(self, client_id: int) -> Consumer | None:
         """Returns the consumer with this number, or None. The lake is not a consumer."""

@@ -1,3 +1,1 @@
-"""Implements Canal's subscribe, get, ack and rollback: `service` hands out batches to the lake, and `consumer` hands out deliveries to
-consumers. `protocol` serves consumers over sockets.
-"""
+"""Serves consumers: `consumer` implements get, ack and rollback of deliveries, and `protocol` serves consumers over sockets."""

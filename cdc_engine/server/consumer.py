@@ -1,5 +1,5 @@
-"""Tracks for one consumer which changes the consumer got, which it has acked, and which it gets next. The lake is not a consumer: `service`
-serves the lake.
+"""Tracks for one consumer which changes the consumer got, which it has acked, and which it gets next. The lake is not a consumer:
+`instance.batches` serves the lake.
 
     get ─▶ Delivery waits ─▶ ack the cursor moves to the end of the delivery's last whole transaction
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids

@@ -92,8 +92,7 @@ class OtherReaders(Protocol):
 class EventSink:
     """Filters blocks and puts them into a store. Blocks in the store are not filtered again.
 
-    - `server_filter`: the destination's table filter. A client's filter (`narrow`) applies in addition, so it can only remove more tables.
-      (In Canal, a client's filter replaces the server's filter.)
+    - `table_filter`: the destination's table filter.
     - `others`: gets every filtered block, including the rows of tables that are stopped for the lake.
     - `keeps_stopped`: the store gets the rows of stopped tables too, because consumers read the store.
     """
@@ -101,25 +100,20 @@ class EventSink:
     def __init__(
         self,
         store: EventStore,
-        server_filter: TableFilter,
+        table_filter: TableFilter,
         others: OtherReaders | None = None,
         *,
         keeps_stopped: bool = False,
     ) -> None:
         self._store, self._others, self._keeps_stopped = store, others, keeps_stopped
         self._followed = FollowedTables()
-        self._server_filter = server_filter
-        self._captured = CapturedTables([server_filter])
+        self._captured = CapturedTables([table_filter])
         self._thinning = Thinning()
         self._open = False  # Whether the store has a part of a transaction whose end has not arrived yet.
         # When the current call of `accept` began (monotonic seconds), or 0 if there is no call.
         self.accepting_since = 0.0
         # The last empty transaction, if it was skipped and no block went to the store after it.
         self._left_out: Block | None = None
-
-    def narrow(self, client_filter: str) -> None:
-        """From the next block on, also removes the tables that do not match a client's patterns. An empty text removes no table."""
-        self._captured = CapturedTables([self._server_filter, TableFilter(client_filter)])
 
     def accept(self, block: Block) -> None:
         """Filters the next block of the stream, and puts it into the store. Waits while the store is full. Raises InterruptedError if

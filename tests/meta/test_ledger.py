@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sluice.cdc_engine.contracts import ClientIdentity, OutstandingBatch
-from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, SluiceError
+from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, CanalServiceError, MetaError, SluiceError
 from sluice.cdc_engine.meta.ledger import EPOCH_MAX, Ledger
 from sluice.cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from sluice.cdc_engine.states import TableState
@@ -174,7 +174,12 @@ def test_identity_the_epoch_follows_the_batches_that_are_handed_out(ledger: Ledg
 def test_subscribing_again_replaces_the_filter(ledger: Ledger) -> None:
     ledger = ledger.subscribe(CLIENT).subscribe(ClientIdentity(destination="shop", filter="a"))
     assert [each.filter for each in ledger.clients] == ["a"]
-    assert ledger.unsubscribe(CLIENT).clients == ()
+
+
+def test_a_destination_has_one_reader(ledger: Ledger) -> None:
+    ledger = ledger.subscribe(CLIENT)
+    with pytest.raises(CanalServiceError, match=f"client {CLIENT.client_id} reads it"):
+        ledger.subscribe(ClientIdentity(destination="shop", client_id=7))
 
 
 def longer_than(ledger: Ledger, end: int, **changes: object) -> OutstandingBatch:

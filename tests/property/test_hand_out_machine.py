@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sluice.cdc_engine.binlog.block import end_position
 from sluice.cdc_engine.contracts import Batch, OutstandingBatch
+from sluice.cdc_engine.instance.batches.stream_batches import StreamBatches
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.store.memory_store import MemoryEventStore
 from sluice.cdc_engine.store.opening import GoingOn, StorePlan, open_store
 from tests.fix_blocks import SERVER, Source, numbers_in
@@ -70,7 +70,7 @@ class Model:
 
 
 class HandOut(RuleBasedStateMachine):
-    """One destination. `restart` builds store, ledger and service again from the files, as after SIGKILL."""
+    """One destination. `restart` builds store, ledger and batches again from the files, as after SIGKILL."""
 
     @initialize()
     def begin(self) -> None:
@@ -91,8 +91,7 @@ class HandOut(RuleBasedStateMachine):
         position = self.meta.ledger.resume_position
         assert position is not None
         self.store = self._made(position)
-        self.service = CanalService()
-        self.service.start("shop", self.store, self.meta, rewind=self._rewind)
+        self.stream = StreamBatches("shop", self.store, self.meta, self._rewind)
         self._read_from(self.store.put_position)
         self.end = position.order_key
 
@@ -153,7 +152,7 @@ class HandOut(RuleBasedStateMachine):
     @rule(events=LIMITS, stage=st.booleans())
     def get(self, events: int, *, stage: bool) -> None:
         """Gets a batch. If it is not staged, a restart forgets it and the batches after it."""
-        batch = self.service.get_without_ack(CLIENT, 1 << 40, events)
+        batch = self.stream.get(1 << 40, events)
         if batch.empty:
             return
         record = self.meta.ledger.outstanding[-1]
@@ -176,7 +175,7 @@ class HandOut(RuleBasedStateMachine):
     @rule(events=LIMITS, kept=st.booleans())
     def get_more(self, events: int, *, kept: bool) -> None:
         """Appends to the last batch while it is being staged. The parts that were taken before are freed, or kept."""
-        part = self.service.get_more(CLIENT, self.taken, 1 << 40, events, kept=kept)
+        part = self.stream.get_more(self.taken, 1 << 40, events, kept=kept)
         self.parts = [*self.parts, part] if kept and self.parts else []
         if part.empty:
             return
@@ -215,14 +214,14 @@ class HandOut(RuleBasedStateMachine):
             self.model.append_to(numbers_in(part))
             return True
 
-        self.service.append_to(CLIENT, self.taken, 1 << 40, events, keep)
+        self.stream.append_to(self.taken, 1 << 40, events, keep)
         if self.meta.ledger.outstanding[0].appendable:
             self.meta.update(lambda ledger: ledger.taken(head))
 
     @precondition(lambda self: self.model.handed_out)
     @rule()
     def ack(self) -> None:
-        self.service.ack(CLIENT, self.meta.ledger.outstanding[0].batch_id)
+        self.stream.ack(self.meta.ledger.outstanding[0].batch_id)
         self.model.ack()
 
     @rule()
@@ -238,7 +237,7 @@ class HandOut(RuleBasedStateMachine):
         cursor = self.meta.ledger.cursor
         assert cursor is not None
         self.end = cursor.order_key
-        self.service.rollback(CLIENT, head.batch_id if one and head else None)
+        self.stream.rollback(head.batch_id if one and head else None)
         self.model.rollback()
 
     @precondition(lambda self: self.model.handed_out)
@@ -261,7 +260,7 @@ class HandOut(RuleBasedStateMachine):
         """Requires that, at the end, every complete transaction arrives."""
         if hasattr(self, "store"):
             self.rollback(one=False)
-            while not (batch := self.service.get_without_ack(CLIENT, 1 << 40, 5)).empty:
+            while not (batch := self.stream.get(1 << 40, 5)).empty:
                 self.model.get(numbers_in(batch), staged=False)
             shutil.rmtree(self.directory.parent)
 

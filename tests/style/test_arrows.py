@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.meta": VALUES | {"cdc_engine.records"},
     "cdc_engine.ha": VALUES | {"cdc_engine.records"},
     "cdc_engine.staging": VALUES | {"cdc_engine.binlog", "object_stores"},
-    "cdc_engine.server": VALUES | {"cdc_engine.meta"},
+    "cdc_engine.server": VALUES,
     "cdc_engine.brokers": VALUES | {"cdc_engine.binlog", "cdc_engine.config.brokers", "cdc_engine.source.settings"},
     "cdc_engine.server.protocol": VALUES | {"cdc_engine.binlog.protobuf_fields"},
     "cdc_engine.handlers": VALUES | {"cdc_engine.records"},

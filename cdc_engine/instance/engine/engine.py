@@ -24,6 +24,8 @@ from sluice.cdc_engine.errors import LeaseLostError, NotStartedError, SluiceErro
 from sluice.cdc_engine.ha.leases import open_lease
 from sluice.cdc_engine.handlers.calls import Calls
 from sluice.cdc_engine.handlers.installed import handlers_of
+from sluice.cdc_engine.instance.batches.hand_out import APPENDABLE_BYTES_MAX, BatchLimits, HandOut
+from sluice.cdc_engine.instance.batches.stream_batches import StreamBatches
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
 from sluice.cdc_engine.instance.consumers.sending import Sending, sending_of
@@ -35,7 +37,6 @@ from sluice.cdc_engine.instance.engine.staging_rules import keyed_tables, make_r
 from sluice.cdc_engine.instance.engine.wiring import make_parts
 from sluice.cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from sluice.cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
-from sluice.cdc_engine.instance.hand_out import APPENDABLE_BYTES_MAX, BatchLimits, HandOut
 from sluice.cdc_engine.instance.health import Vitals, revive_seconds, troubles
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.instance.pulse import Pulse
@@ -46,7 +47,6 @@ from sluice.cdc_engine.meta.manager import begins
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.parser.stream.event_parser import CONNECTING, STREAMING
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.staging.stager import make_stager
 from sluice.cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE
@@ -74,10 +74,9 @@ class Engine:
         self.name, self.config, self._on_status = name, config, on_status
         self.directory: Path = config.destination_dir(name)
         self._destination: DestinationConfig = reading_now(config.destinations[name], self.directory)
-        self._client = ClientIdentity(destination=name)
         self._lease = open_lease(self.directory)
-        self._service = CanalService(known=[name])
         self._parts: EngineParts | None = None
+        self._stream: StreamBatches | None = None
         self._hand_out: HandOut | None = None
         self._state: EngineState = EngineState.STOPPED
         self._reason = ""
@@ -136,13 +135,14 @@ class Engine:
         if self._parts is not None:
             with self._steering:
                 self._parts.parser.stop()
-        self._service.stop(self.name)
+        if self._stream is not None:
+            self._stream.stop()
         if self._reporter is not None:
             self._reporter.join()
         self._close_consumers()
         if self._parts is not None:
             self._parts.meta.close()
-        self._reporter = self._parts = self._hand_out = None
+        self._reporter = self._parts = self._stream = self._hand_out = None
         self._lease.release()
         self._traces.flush()
 
@@ -222,8 +222,8 @@ class Engine:
             claim=functools.partial(claim_tables, self.config, self.name),
         )
         self._parts = parts
-        self._service.start(self.name, parts.store, parts.meta, rewind=self._rewind, filter_changed=parts.sink.narrow)
-        self._service.subscribe(self._client)
+        self._stream = StreamBatches(self.name, parts.store, parts.meta, self._rewind)
+        parts.meta.update(lambda ledger: ledger.subscribe(ClientIdentity(destination=self.name)))
         limits = BatchLimits(
             bytes_max=self._destination.batch.bytes_max,
             events_max=BATCH_EVENTS_MAX,
@@ -232,7 +232,7 @@ class Engine:
         rules_for = make_rules(self._destination, self.directory, parts.meta, parts.policies)
         stager = make_stager(self.name, self.directory, rules_for)
         self._hand_out = HandOut(
-            *(self._client, self._service, parts.meta),
+            *(self.name, self._stream, parts.meta),
             stage=stager,
             limits=limits,
             directory=self.directory,
@@ -262,9 +262,6 @@ class Engine:
                     parts.window.begin_at(position)
             parts.parser.start(position)
 
-    def _read_again(self) -> None:
-        self._service.read_again(self._client)
-
     def _watch_source(self) -> None:
         """Starts the source watch and the failover in threads. `stop` does not wait for them, because a request to a source may hang."""
         self._unwatched = threading.Event()
@@ -293,7 +290,7 @@ class Engine:
     def _carry_out(self) -> None:
         """Executes operators' requests about tables, or about a lost position, before the next batch is handed out."""
         parts, hand_out = self._opened(), self._handing_out()
-        steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
+        steering = Steering(parts=parts, hand_out=hand_out, still=self._steering)
         self._acts.carry_out(self._state, steering)
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
@@ -452,7 +449,8 @@ class Engine:
         """Stops reading, staging and writing for the destination, because another process may hold the lease by now."""
         self._set_state(EngineState.LEASE_LOST, reason)
         self._stop_serving()  # Consumers come first, because another engine may already send them the same changes.
-        self._service.stop(self.name)
+        if self._stream is not None:
+            self._stream.stop()
         with self._steering:
             if self._parts is not None:
                 self._parts.parser.stop()

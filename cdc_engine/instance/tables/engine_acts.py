@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.errors import MetaError, SourceConnectionError
 from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lock
 from sluice.cdc_engine.instance.answers import is_no_table_now, schema_at
-from sluice.cdc_engine.instance.hand_out import HandOut
+from sluice.cdc_engine.instance.batches.hand_out import HandOut
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.instance.stored import only_copy
 from sluice.cdc_engine.instance.tables import filter_change, new_start, resnapshot, resume, snapshot_requests
@@ -42,14 +41,11 @@ FORGET_SECONDS = 3600.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steering:
-    """The parts and callbacks of a started engine that this module uses. `still` is the lock to hold while the parser is stopped or
-    started. `read_again` makes the engine read the stream again from the cursor.
-    """
+    """The parts of a started engine that this module uses. `still` is the lock to hold while the parser is stopped or started."""
 
     parts: EngineParts
     hand_out: HandOut
     still: AbstractContextManager[object]
-    read_again: Callable[[], None]
 
 
 class EngineActs:
@@ -169,14 +165,14 @@ class EngineActs:
         finally:
             if taken:
                 filter_change.take_rules(self._config, self._directory, parts.policies, set(taken))
-                steering.read_again()
+                steering.hand_out.read_again()
         requested = [each for each in wanted if each.kind is ResumeKind.RESUME]
         if not requested:
             return
         resumed = filter_change.may_resume(self._config, self._directory, parts.policies, requested, parts.meta)
         if resumed:
             query_facts = functools.partial(resume.facts_of, parts.source)
-            resume.take_up(resumed, parts.meta, query_facts, steering.read_again, self._directory)
+            resume.take_up(resumed, parts.meta, query_facts, steering.hand_out.read_again, self._directory)
 
     def _must_wait(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], parts: EngineParts) -> bool:
         reads_again = bool(due) or any(each.kind is not ResumeKind.CANCEL for each in wanted)

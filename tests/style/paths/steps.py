@@ -41,9 +41,9 @@ STORE = "cdc_engine/store/memory_store.py"
 TIMELINE = "cdc_engine/store/timeline.py"
 TICK = "orchestration/sensor/tick.py"
 ENGINE = "cdc_engine/instance/engine/engine.py"
-HAND_OUT = "cdc_engine/instance/hand_out.py"
+HAND_OUT = "cdc_engine/instance/batches/hand_out.py"
 STAGER = "cdc_engine/staging/stager.py"
-SERVICE = "cdc_engine/server/service.py"
+STREAM_BATCHES = "cdc_engine/instance/batches/stream_batches.py"
 LEDGER = "cdc_engine/meta/ledger.py"
 STORED_LEDGER = "cdc_engine/meta/stored_ledger.py"
 STAGING = "cdc_engine/staging/staging.py"
@@ -115,14 +115,14 @@ HANDED_OUT = (
         "takes a batch from the store, stages it, and records it in the ledger",
     ),
     Step(
-        SERVICE,
-        "CanalService.get_without_ack",
+        STREAM_BATCHES,
+        "StreamBatches.get",
         "takes the next changes from the store, and records them as a batch in flight",
     ),
     Step(STORE, "MemoryEventStore.get", "takes complete transactions up to the limits of a batch"),
     Step(TIMELINE, "batch_end", "finds the transaction at which the batch ends"),
     Step(STORE, "MemoryEventStore._batch", "makes the batch of slices of the blocks", "MemoryEventStore.get"),
-    Step(LEDGER, "Ledger.hand_out", "adds the batch to the ledger", "CanalService.get_without_ack"),
+    Step(LEDGER, "Ledger.hand_out", "adds the batch to the ledger", "StreamBatches.get"),
 )
 
 STAGED = (
@@ -215,12 +215,12 @@ ACKED = (
     ),
     Step(ENGINE, "Engine.ack", "acks the batch"),
     Step(HAND_OUT, "HandOut.ack", "records which handler of the user is due, acks, and removes the staged files"),
-    Step(SERVICE, "CanalService.ack", "acks the batch in the ledger, then in the store"),
+    Step(STREAM_BATCHES, "StreamBatches.ack", "acks the batch in the ledger, then in the store"),
     Step(LEDGER, "Ledger.ack", "moves the ledger's cursor to the end of the batch"),
     Step(
-        STORED_LEDGER, "StoredLedger.update > StoredLedger._write", "writes the ledger to its file", "CanalService.ack"
+        STORED_LEDGER, "StoredLedger.update > StoredLedger._write", "writes the ledger to its file", "StreamBatches.ack"
     ),
-    Step(STORE, "MemoryEventStore.ack", "frees the batch's blocks", "CanalService.ack"),
+    Step(STORE, "MemoryEventStore.ack", "frees the batch's blocks", "StreamBatches.ack"),
 )
 
 SNAPSHOT_RUN = "orchestration/run/snapshot_run.py"

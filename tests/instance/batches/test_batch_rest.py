@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.cdc_engine.contracts import NOTHING, Batch, ClientIdentity
-from sluice.cdc_engine.instance import hand_out
+from sluice.cdc_engine.contracts import NOTHING, Batch
+from sluice.cdc_engine.instance.batches import hand_out
 from sluice.cdc_engine.position import Position
 
 NOW = 1_700_000_000.0
@@ -16,12 +16,12 @@ MANY = 1 << 40
 
 
 class Following:
-    """A service that always has another part. `asked`: how often it was read."""
+    """A stream that always has another part. `asked`: how often it was read."""
 
     def __init__(self) -> None:
         self.requested = 0
 
-    def get_more(self, _client: ClientIdentity, taken: Batch, *_: Any, **__: Any) -> Batch:
+    def get_more(self, taken: Batch, *_: Any, **__: Any) -> Batch:
         self.requested += 1
         return taken
 
@@ -39,36 +39,40 @@ def part(age_seconds: float, size: int) -> Batch:
     return Batch(batch_id=1, start=end, end=end, event_count=1, byte_count=size)
 
 
-def rest(service: Following) -> hand_out._Rest:
-    return hand_out._Rest(
-        cast("Any", service), ClientIdentity(destination="shop"), hand_out.BatchLimits(bytes_max=MANY, events_max=MANY)
-    )
+def rest(stream: Following) -> hand_out._Rest:
+    return hand_out._Rest(cast("Any", stream), hand_out.BatchLimits(bytes_max=MANY, events_max=MANY))
 
 
 def test_a_batch_of_recent_changes_ends_after_its_first_small_part(clock: list[float]) -> None:
-    service = Following()
-    assert rest(service)(part(0.0, 10)) is NOTHING
-    assert service.requested == 0
+    stream = Following()
+    assert rest(stream)(part(0.0, 10)) is NOTHING
+    assert stream.requested == 0
 
 
 def test_a_batch_of_old_changes_continues_until_little_arrives(clock: list[float]) -> None:
-    service = Following()
-    read, little = rest(service), part(hand_out.LIVE_SECONDS_MAX + 1, 10)
+    stream = Following()
+    read, little = rest(stream), part(hand_out.LIVE_SECONDS_MAX + 1, 10)
     assert read(little) is little
     clock[0] += hand_out.GET_SECONDS
     assert read(little) is NOTHING, "only 20 bytes arrived within the interval"
 
 
 def test_a_batch_continues_while_much_arrives(clock: list[float]) -> None:
-    service = Following()
+    stream = Following()
     much = part(0.0, hand_out.MORE_BYTES_MIN)
-    read = rest(service)
+    read = rest(stream)
     for _ in range(3):
         assert read(much) is much
         clock[0] += hand_out.GET_SECONDS
-    assert service.requested == 3
+    assert stream.requested == 3
 
 
 def test_the_limit_between_live_and_old_is_two_seconds_after_a_commit(clock: list[float]) -> None:
     assert not hand_out._old(part(1.9, 1))
     assert hand_out._old(part(2.1, 1))
+
+
+def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:
+    assert hand_out.more_seconds(0.0) == hand_out.MORE_SECONDS_MIN
+    assert hand_out.MORE_SECONDS_MIN < hand_out.more_seconds(1.0) < hand_out.GET_SECONDS
+    assert hand_out.more_seconds(60.0) == hand_out.GET_SECONDS

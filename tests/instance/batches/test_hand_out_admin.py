@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from sluice.cdc_engine.contracts import ClientIdentity
 from sluice.cdc_engine.errors import NotStartedError
-from sluice.cdc_engine.instance.hand_out import BatchLimits, HandOut
+from sluice.cdc_engine.instance.batches.hand_out import BatchLimits, HandOut
 
 
 def test_admin_a_request_to_an_engine_that_ends_gets_the_reason(
@@ -20,7 +19,7 @@ def test_admin_a_request_to_an_engine_that_ends_gets_the_reason(
     stage: Any = None
     meta: Any = SimpleNamespace(ledger=SimpleNamespace(head=None))
     limits = BatchLimits(bytes_max=1, events_max=1)
-    requested = HandOut(ClientIdentity(destination="shop"), stage, meta, stage=stage, limits=limits, directory=tmp_path)
+    requested = HandOut("shop", stage, meta, stage=stage, limits=limits, directory=tmp_path)
     gate, heard = threading.Event(), list[Exception]()
     monkeypatch.setattr(requested, "_try_next", lambda **_: gate.wait(30) and None)
     assert requested.next(0.01) is None

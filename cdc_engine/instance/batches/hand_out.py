@@ -18,7 +18,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
-from sluice.cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
+from sluice.cdc_engine.contracts import NOTHING, Batch, OutstandingBatch, Staged, StoppedTable
 from sluice.cdc_engine.errors import (
     BatchNotFoundError,
     CanalServiceError,
@@ -29,11 +29,11 @@ from sluice.cdc_engine.errors import (
     SluiceError,
 )
 from sluice.cdc_engine.handlers.calls import Calls, LedgerExtract
+from sluice.cdc_engine.instance.batches.stream_batches import StreamBatches
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager, stops
 from sluice.cdc_engine.ports import Stager
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.staging.batches import StagedBatches
 from sluice.cdc_engine.states import TableState, way_out
 from sluice.cdc_engine.telemetry.spans import ACK, ROLLBACK
@@ -72,8 +72,8 @@ class HandOut:
 
     def __init__(
         self,
-        client: ClientIdentity,
-        service: CanalService,
+        destination: str,
+        stream: StreamBatches,
         meta: MetaManager,
         *,
         stage: Stager,
@@ -82,11 +82,12 @@ class HandOut:
         handlers: Calls | None = None,
         traces: Traces | None = None,
     ) -> None:
-        self._client, self._service, self._meta, self._stage, self._limits = client, service, meta, stage, limits
+        self._destination, self._stream, self._meta = destination, stream, meta
+        self._stage, self._limits = stage, limits
         self._directory, self._batches = directory, StagedBatches(directory)
-        self._handlers = handlers or Calls(client.destination, directory)
-        self._traces = traces or Traces(client.destination, directory)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
+        self._handlers = handlers or Calls(destination, directory)
+        self._traces = traces or Traces(destination, directory)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
         # The delivery number of the appendable batch, and the parts from which the batch was staged.
@@ -123,7 +124,7 @@ class HandOut:
         except FutureTimeoutError:
             return None
         except CancelledError:
-            raise NotStartedError(ENDS.format(self._client.destination)) from None
+            raise NotStartedError(ENDS.format(self._destination)) from None
         finally:
             with self._lock:
                 if running.done() and self._running is running:
@@ -134,7 +135,7 @@ class HandOut:
         try:
             return self._pool.submit(functools.partial(self._try_next, appendable=appendable))
         except RuntimeError:  # The pool was shut down.
-            raise NotStartedError(ENDS.format(self._client.destination)) from None
+            raise NotStartedError(ENDS.format(self._destination)) from None
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
         """Fixes the end of a batch and returns the batch. The run of the batch calls `take` before it merges. A repeated call returns the
@@ -156,12 +157,12 @@ class HandOut:
                 try:
                     taking = self._pool.submit(self._take, head, parts)
                 except RuntimeError:  # The pool was shut down.
-                    raise NotStartedError(ENDS.format(self._client.destination)) from None
+                    raise NotStartedError(ENDS.format(self._destination)) from None
                 self._taking = head.delivery, taking
         try:
             return taking.result()
         except CancelledError:
-            raise NotStartedError(ENDS.format(self._client.destination)) from None
+            raise NotStartedError(ENDS.format(self._destination)) from None
 
     def _take(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
         try:
@@ -174,7 +175,7 @@ class HandOut:
             logger.warning(
                 "nothing was appended to delivery %d of %s; the waiting changes will be in the next batch: %s",
                 head.delivery,
-                self._client.destination,
+                self._destination,
                 error,
             )
         return _of(self._meta.update(lambda ledger: ledger.taken(head)), head)
@@ -219,7 +220,7 @@ class HandOut:
         events_left = self._limits.events_max - sum(part.event_count for part in parts)
         if min(bytes_left, events_left) > 0:
             bytes_max = min(bytes_left, self._limits.appendable_bytes_max)
-            self._service.append_to(self._client, parts[-1], bytes_max, events_left, keep)
+            self._stream.append_to(parts[-1], bytes_max, events_left, keep)
         if found is not None:
             self._traces.appended(found, begun_ns)
             self._remove(head)  # No run has taken the batch, so no run reads its files.
@@ -228,7 +229,7 @@ class HandOut:
     def ack(self, batch: OutstandingBatch) -> None:
         begun_ns, self._appendable, batch = time.time_ns(), None, self._now(batch)
         self._handlers.will_be("after", batch, self._ledger_extract())
-        self._service.ack(self._client, batch.batch_id, batch.delivery)
+        self._stream.ack(batch.batch_id, batch.delivery)
         self.first_commit_time_us = 0
         self._traces.settled(batch, ACK, begun_ns)
         self._remove(batch)
@@ -253,7 +254,7 @@ class HandOut:
             self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, batch.delivery))
             self._traces.settled(batch, ROLLBACK, begun_ns, why)
             return
-        self._service.rollback(self._client, batch.batch_id, batch.delivery)
+        self._stream.rollback(batch.batch_id, batch.delivery)
         self.first_commit_time_us = 0
         self._traces.settled(batch, ROLLBACK, begun_ns, why)
         self._remove(batch)
@@ -289,6 +290,10 @@ class HandOut:
             act()
             return True
 
+    def read_again(self) -> None:
+        """Restarts the reading of the stream at the ledger's position. No batch may be in flight or being staged (`while_idle`)."""
+        self._stream.read_again()
+
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -315,17 +320,15 @@ class HandOut:
             return head
         if any(not each.path for each in self._meta.ledger.outstanding):
             # An earlier attempt to stage a batch failed and could not save its rollback in the ledger, for example because a disk was full.
-            self._service.rollback(self._client)
-        batch = self._service.get_without_ack(
-            self._client, self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS
-        )
+            self._stream.rollback()
+        batch = self._stream.get(self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS)
         if batch.empty:
             return None
         taken_ns = time.time_ns()
         record = next(each for each in self._meta.ledger.outstanding if each.batch_id == batch.batch_id)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._service.rollback, self._client)
-            rest = _Rest(self._service, self._client, self._limits)
+            undo.callback(self._stream.rollback)
+            rest = _Rest(self._stream, self._limits)
             staged = self._stage(batch, record, rest)
             undo.callback(self._batches.remove, staged.path, record.ledger_id)
             fixed = not appendable or not self._runs_take or staged.stopped or self._handlers.any
@@ -343,18 +346,18 @@ class HandOut:
         """
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"
-            how = way_out(stopped.state, self._client.destination, name)
+            how = way_out(stopped.state, self._destination, name)
             logger.error(
                 "the table %s of %s stopped in the state %s: %s%s",
                 name,
-                self._client.destination,
+                self._destination,
                 stopped.state,
                 stopped.reason,
                 f" ({how})" if how else "",
             )
             self._meta.update(stops(stopped))
         if not staged.tables:
-            self._service.ack(self._client, batch.batch_id)
+            self._stream.ack(batch.batch_id)
             self._batches.remove(staged.path, record.ledger_id)
             return None
         path = str(staged.path.relative_to(self._directory))
@@ -400,8 +403,8 @@ class _Rest:
     changes.
     """
 
-    def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
-        self._service, self._client, self._limits = service, client, limits
+    def __init__(self, stream: StreamBatches, limits: BatchLimits) -> None:
+        self._stream, self._limits = stream, limits
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
         self._begun, self._window_begun, self._window_bytes = time.monotonic(), 0.0, 0
         # The parts that were read, if they are small enough to stay in memory; otherwise None.
@@ -418,8 +421,7 @@ class _Rest:
         if self._nearly_at_the_end() or min(self._bytes_left, self._events_left) <= 0:
             return NOTHING
         wait_seconds = more_seconds(time.monotonic() - self._begun)
-        return self._service.get_more(
-            self._client,
+        return self._stream.get_more(
             taken,
             self._bytes_left,
             self._events_left,

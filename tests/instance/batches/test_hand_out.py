@@ -23,10 +23,10 @@ from sluice.cdc_engine.errors import (
     StagingError,
 )
 from sluice.cdc_engine.handlers.calls import Calls
-from sluice.cdc_engine.instance.hand_out import GET_SECONDS, MORE_SECONDS_MIN, BatchLimits, HandOut, more_seconds
+from sluice.cdc_engine.instance.batches.hand_out import BatchLimits, HandOut
+from sluice.cdc_engine.instance.batches.stream_batches import StreamBatches
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.staging.batches import StagedBatches
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.store.memory_store import MemoryEventStore
@@ -49,8 +49,7 @@ class Late:
             MemoryEventStore(folder / "spill", start=START),
             Source(time_us=int(time.time() * 1e6)),
         )
-        service = CanalService()
-        service.start("shop", self.store, self.meta)
+        stream = StreamBatches("shop", self.store, self.meta, lambda _: pytest.fail("the store has everything"))
         limits = BatchLimits(bytes_max=1 << 20, events_max=1000)
         self.audit = Remembering()
         self.staged: list[list[int]] = []
@@ -58,7 +57,7 @@ class Late:
         self.stops: tuple[StoppedTable, ...] = ()  # The stops of a batch that is staged in several parts.
         self.stops_at_once = False  # Whether they also occur in a batch of one part.
         self.made = functools.partial(
-            HandOut, CLIENT, service, self.meta, stage=self.stage, limits=limits, directory=folder
+            HandOut, "shop", stream, self.meta, stage=self.stage, limits=limits, directory=folder
         )
         self.hand_out = self.made(handlers=self.calls())
 
@@ -187,12 +186,6 @@ def test_a_batch_that_comes_again_waits_for_a_handler_that_fails_of_that(quick: 
     assert again is not None
     assert again.delivery == 2
     assert quick.audit.calls[1:] == [("retry", 1, "the batch continues without the tables shop.orders")] * 2
-
-
-def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:
-    assert more_seconds(0.0) == MORE_SECONDS_MIN
-    assert MORE_SECONDS_MIN < more_seconds(1.0) < GET_SECONDS
-    assert more_seconds(60.0) == GET_SECONDS
 
 
 class Open(Late):

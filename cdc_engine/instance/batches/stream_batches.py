@@ -1,0 +1,182 @@
+"""Takes the batches of a destination from the store, and records in the ledger which batches are handed out, acked or rolled back.
+
+`hand_out` calls this module. Each method writes the ledger before it changes the store. After a crash between these two steps, the next
+start begins at the ledger's position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable
+
+from sluice.cdc_engine.contracts import NOTHING, Batch
+from sluice.cdc_engine.errors import CanalServiceError, NotContinuousError, NotStartedError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.ports import EventStore
+from sluice.cdc_engine.position import Position
+
+
+class StreamBatches:
+    """The batches of one destination, as whole transactions. Thread-safe. `get` and `rollback` hold the lock `_taking`; `ack` and
+    `rollback` hold the lock `_settling`. So an ack never waits for a get.
+
+    `rewind` empties the store, and restarts the parser and the store at a position. `rewind` is called if a rollback needs changes that the
+    store no longer has, or if the store is not at the ledger's position.
+    """
+
+    def __init__(
+        self, destination: str, store: EventStore, meta: MetaManager, rewind: Callable[[Position | None], None]
+    ) -> None:
+        self._destination, self._store, self._meta, self._rewind = destination, store, meta, rewind
+        self._stopped = False
+        self._owed = False  # Whether a call of `rewind` failed and must be repeated.
+        self._was_elsewhere = False  # Whether the store was not at the ledger's position at the last get.
+        self._taking, self._settling = threading.RLock(), threading.RLock()
+
+    def stop(self) -> None:
+        """Makes later calls raise NotStartedError. Does not change the ledger."""
+        self._stopped = True
+
+    def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
+        """Returns the next batch, which then waits for its ack. Several batches may wait. If no change arrives within `timeout_seconds`,
+        the result's batch_id is -1.
+
+        A batch without slices has no captured changes, but its ack moves the cursor. If the store is not at the ledger's position, which
+        happens after a failed rewind, hands out nothing and restarts the reading at the ledger's position. Raises NotContinuousError if the
+        next get finds the store at another position again.
+        """
+        self._require_started()
+        with self._taking:
+            if self._owed:
+                self._start_again()
+            batch = self._store.get(byte_count_max, event_count_max, timeout_seconds)
+            try:
+                entered = self._entered(batch, lambda ledger, end: ledger.hand_out(end, batch.start))
+            except NotContinuousError as error:
+                self._went_elsewhere(error)
+                return NOTHING
+            self._was_elsewhere = self._was_elsewhere and entered.empty
+            return entered
+
+    def get_more(
+        self,
+        taken: Batch,
+        byte_count_max: int,
+        event_count_max: int,
+        timeout_seconds: float = 0.0,
+        *,
+        kept: bool = False,
+    ) -> Batch:
+        """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If there are
+        no further changes, the result's batch_id is -1.
+
+        The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, the store removes
+        these changes, so that a batch can be larger than the ring. If such a batch is rolled back, the source is read again.
+        """
+        self._require_started()
+        if taken.end is None:
+            raise CanalServiceError("changes cannot be appended to an empty batch: get a batch first")
+        if taken.stands_alone:
+            return NOTHING
+        with self._taking:
+            if not kept:
+                self._store.ack(taken.end)
+            part = self._store.get(byte_count_max, event_count_max, timeout_seconds)
+            if part.end is not None and (part.end.epoch != taken.end.epoch or part.stands_alone):
+                self._store.take_back()
+                return NOTHING
+            part = self._entered(part, lambda ledger, end: ledger.extended(taken.batch_id, end))
+            return part if part.empty else dataclasses.replace(part, batch_id=taken.batch_id)
+
+    def append_to(self, taken: Batch, byte_count_max: int, event_count_max: int, keep: Callable[[Batch], bool]) -> None:
+        """Calls `keep` with the changes that follow the last batch `taken`, so that `keep` can record these changes and `taken` in the
+        ledger as one batch. Does not wait for changes, and does not call `keep` if there are none. If `keep` returns False or raises an
+        error, the changes are handed out later.
+        """
+        self._require_started()
+        with self._taking, contextlib.ExitStack() as undo:
+            part = self._store.get(byte_count_max, event_count_max, 0.0)
+            if part.end is None or taken.end is None:
+                return
+            undo.callback(self._store.take_back)
+            if part.end.epoch == taken.end.epoch and not part.stands_alone and keep(part):
+                undo.pop_all()
+
+    def ack(self, batch_id: int, delivery: int | None = None) -> None:
+        """Acks a batch: moves the cursor in the ledger to the end of the batch, and then frees the batch's changes in the store. Does
+        nothing for batch -1. If `delivery` is given, the batch must have this delivery number.
+
+        Raises BatchNotFoundError if the batch does not wait for an ack, and BatchNotFirstError if an earlier batch waits. Raises MetaError
+        if the ledger cannot be written. The batch then still waits for its ack.
+        """
+        self._require_started()
+        if batch_id == -1:
+            return
+        with self._settling:
+            ledger = self._meta.update(lambda ledger: ledger.ack(batch_id, delivery))
+            if ledger.cursor is not None:
+                self._store.ack(ledger.cursor)
+
+    def rollback(self, batch_id: int | None = None, delivery: int | None = None) -> None:
+        """Rolls back all batches in flight. The changes of these batches are handed out again under new ids, perhaps in batches of other
+        sizes. Waits for a get that is in progress.
+
+        If `batch_id` (and `delivery`) is given, it must be the first batch in flight. Otherwise raises BatchNotFoundError or
+        BatchNotFirstError. If the store does not have the changes, for example after a restart, restarts the reading at the cursor.
+        """
+        self._require_started()
+        with self._taking, self._settling:
+            ledger = self._meta.update(lambda ledger: _rolled_back(ledger, batch_id, delivery))
+            if ledger.cursor is None or self._store.go_back(ledger.cursor):
+                self._store.rollback()
+            else:
+                self._start_again()
+
+    def read_again(self) -> None:
+        """Restarts the reading of the stream at the ledger's position. The caller must make sure that no batch is in flight. Raises the
+        errors of `rewind`. After an error, the next get first calls `rewind` again.
+        """
+        self._require_started()
+        with self._taking, self._settling:
+            self._start_again()
+
+    def _start_again(self) -> None:
+        """Restarts the reading of the stream at the end of the ledger's last batch in flight. If the restart fails, `_owed` stays set, so
+        that the next get repeats it first.
+        """
+        self._owed = True
+        self._rewind(self._meta.ledger.resume_position)
+        self._owed = False
+
+    def _went_elsewhere(self, error: NotContinuousError) -> None:
+        """Restarts the reading of the stream at the end of the ledger's last batch in flight, because the store is at another position.
+        Then raises `error` if the previous get failed in the same way.
+        """
+        self._start_again()
+        if self._was_elsewhere:
+            raise error
+        self._was_elsewhere = True
+
+    def _entered(self, batch: Batch, transition: Callable[[Ledger, Position], Ledger]) -> Batch:
+        """Records the batch in the ledger by `transition`, and returns the batch with its id. If the ledger cannot be written, the store
+        takes the batch back, so that the next get hands it out.
+        """
+        end = batch.end
+        if batch.empty or end is None:
+            return batch
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._store.take_back)
+            ledger = self._meta.update(lambda ledger: transition(ledger, end))
+            undo.pop_all()
+        return dataclasses.replace(batch, batch_id=ledger.next_batch_id - 1)
+
+    def _require_started(self) -> None:
+        if self._stopped:
+            raise NotStartedError(f"the destination {self._destination} is not started: start the destination first")
+
+
+def _rolled_back(ledger: Ledger, batch_id: int | None, delivery: int | None) -> Ledger:
+    return ledger.rollback() if batch_id is None else ledger.rollback_one(batch_id, delivery)
