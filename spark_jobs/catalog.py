@@ -1,10 +1,10 @@
 """Registers Delta tables, and views of them, in a Spark catalog, so that readers find them by name. A Dagster run calls this module.
 
-A registration is an external table of the catalog: `CREATE TABLE … USING DELTA LOCATION …`. It commits nothing to the Delta table. The
-columns are in the Delta log, so a change of columns needs no new registration. DROP TABLE removes a registration and leaves the files. If
-the catalog manages a table, DROP TABLE would also remove the files, so Sluice never executes DROP TABLE for such a table.
+A registration is an external table of the catalog: `CREATE TABLE … USING DELTA LOCATION …`. A registration commits nothing to the Delta
+table. The columns are in the Delta log, so a change of columns needs no new registration. DROP TABLE removes a registration and leaves the
+files. If the catalog manages a table, DROP TABLE would also remove the files, so Sluice never executes DROP TABLE for such a table.
 
-A view lists the columns of its table. Its property MARK has a digest of the Delta table's path. A view without this property was not
+A view lists the columns of its table. The view's property MARK has a digest of the Delta table's path. A view without this property was not
 created by Sluice, and is not replaced.
 """
 
@@ -31,7 +31,7 @@ NOT_DELTA = "no Delta table"  # The `location` of a catalog entry that is not a 
 COMMENT_MAX = 256  # A Hive metastore refuses longer comments of columns.
 OURS = "_sluice_"  # The columns that Sluice adds to a table have this prefix.
 IS_CURRENT = "is_current"  # The column of a history that marks the current rows.
-MARK = "sluice.of"  # The property of Sluice's views. Its value identifies the Delta table of the view (`mark_of`).
+MARK = "sluice.of"  # The property of Sluice's views whose value identifies the Delta table of the view (`mark_of`).
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class CatalogTable:
     """A name to register in the catalog, for a Delta table or for a view of a Delta table.
 
     - `of` is the "database.table" in the source.
-    - `before` is the path that Sluice last registered under this name. It is empty if Sluice registered none.
+    - `before` is the path that Sluice last registered under this name, or is empty if Sluice registered none.
 
-    These fields are for views only:
+    The following fields are for views only:
 
     - `over` is the name of the table that the view reads.
     - `comments` has a comment per column. The empty name has the comment of the table.
@@ -60,7 +60,7 @@ class CatalogTable:
 
     @property
     def comments_digest(self) -> str:
-        """A digest of the comments of the view and its columns. It is empty if there are no comments."""
+        """A digest of the comments of the view and its columns, or "" if there are no comments."""
         return _digest(sorted(self.comments.items())) if self.comments else ""
 
     @property

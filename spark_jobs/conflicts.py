@@ -22,7 +22,7 @@ class CommitConflicts:
         """Adds conflicts of "database.table", of its change log or of its history."""
         if count:
             logger.warning(
-                "%s: another writer committed first or replaced a commit (%s times); the table is merged again",
+                "%s: another writer committed first, or replaced the commit of this run (%s times); Sluice merges the table again",
                 name,
                 count,
             )

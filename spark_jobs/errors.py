@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 MERGE_FAILED = "MERGE_FAILED"
-# Matches error messages of a disk or an object store. Such an error does not stop a table.
+# Matches error messages of a disk or an object store. An error of the disk or the store does not stop a table.
 LAKE_TROUBLE = re.compile(
     r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
 )

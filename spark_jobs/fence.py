@@ -22,7 +22,7 @@ Refusal = Callable[[], str]
 
 @dataclasses.dataclass(frozen=True)
 class Fence:
-    """Checks whether a run may write. `refusal` returns why the run may no longer write, or "". It may be called in any thread."""
+    """Checks whether a run may write. `refusal` returns why the run may no longer write, or "", and may be called in any thread."""
 
     refusal: Refusal
     _at: dict[str, Refusal] = dataclasses.field(default_factory=dict, compare=False)

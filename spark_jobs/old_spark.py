@@ -1,7 +1,7 @@
 """Makes Spark Connect servers before 4.0 accept the SQL statements of pyspark 4, and adds advice to one of their errors.
 
-These servers read a statement from the field `SqlCommand.sql` (Spark's commands.proto). The field is deprecated, and pyspark 4 does not
-set it, so the server reports a syntax error in an empty text. Newer servers ignore the field if `input` is set.
+Servers before 4.0 read a statement from the field `SqlCommand.sql` (Spark's commands.proto). The field is deprecated, and pyspark 4 does
+not set it, so the server reports a syntax error in an empty text. Newer servers ignore the field if `input` is set.
 """
 
 from __future__ import annotations

@@ -172,7 +172,9 @@ class LakeSession:
         )
 
     def commit_without_version(self, user_metadata: str) -> None:
-        """Removes the txn version from this session's next write, so that Delta never skips the write. Its commit gets `user_metadata`."""
+        """Removes the txn version from this session's next write, so that Delta never skips the write. The commit of this write gets
+        `user_metadata`.
+        """
         for name in (TXN_APP_ID, TXN_VERSION):
             self.spark.conf.unset(name)
         self.configure({USER_METADATA: user_metadata})

@@ -13,7 +13,9 @@ from sluice.spark_jobs.table_owner import Owner
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"
 COMMIT_TIME = "_sluice_commit_time"
-ROW = "_sluice_row"  # The column with the number that orders the images of a table. It is not written to Delta.
+ROW = (
+    "_sluice_row"  # The column with the number that orders the images of a table. This column is not written to Delta.
+)
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
@@ -24,8 +26,8 @@ GROUP_COLUMNS = 63  # One int64 has the presence bits of this many columns.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """A requested backfill of the changes from `from_us` up to, but not including, `to_us`. Both are microseconds since 1970. If `to_us`
-    is 0, the backfill reads up to the end of the stream.
+    """A requested backfill of the changes from `from_us` up to, but not including, `to_us`, in microseconds since 1970. If `to_us` is 0,
+    the backfill reads up to the end of the stream.
 
     `backfill_id` identifies the request. `kind` is "backfill", or "repair" for rows that were read from the source at `from_us`.
     """
@@ -41,8 +43,8 @@ class StagedBatch(Manifest):
     """A manifest with the full paths of its files, as a run uses it. Runs also create batches themselves, for example for a backfill.
 
     - `directory` is the directory of the batch's files.
-    - `backfill` is set for a backfill or a repair. Such a batch does not change the tables' positions in the stream.
-    - `stored` is the URL of the batch in an object store, of which `directory` is a copy. It is empty if the batch is only local.
+    - `backfill` is set for a backfill or a repair, which does not change the tables' positions in the stream.
+    - `stored` is the URL of the batch in an object store, of which `directory` is a copy. `stored` is empty if the batch is only local.
     """
 
     directory: Path

@@ -19,7 +19,7 @@ from sluice.spark_jobs.errors import TableError
 OWNER_PROPERTY = "sluice.owner"
 TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TABLE_MISSING"
 TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = "TABLE_REPLACED", "TABLE_RESTORED", "TABLE_AHEAD"
-# These Delta operations replace the content of a table.
+# Delta operations that replace the content of a table.
 REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")
 
 
@@ -100,10 +100,10 @@ class FoundTable:
     """The present state of a Delta table.
 
     - `commits` has Delta's history since the version in the record.
-    - `applied_epoch` is the epoch of the last merged change. It is -1 if there is none.
+    - `applied_epoch` is the epoch of the last merged change. `applied_epoch` is -1 if no change was merged.
     - `written_before` tells that the table has columns that only Sluice creates.
     - `confined` tells that the other fields describe only the rows of one shard, whose owner is `owner`.
-    - `mismatch` says why the rows of shards cannot be distinguished. It is empty if they can.
+    - `mismatch` says why the rows of shards cannot be distinguished, and is empty if they can be distinguished.
     """
 
     exists: bool
@@ -170,8 +170,8 @@ def _missing(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[st
             TABLE_MISSING,
             (
                 f"the Delta table {found.path} had version {record.version} and is missing: a new table would "
-                "lack all earlier rows. Restore the Delta table (is a disk not mounted, was the path "
-                "changed?)"
+                "lack all earlier rows. Mount the table's disk or correct its path if one of them is the cause, "
+                "otherwise restore the Delta table"
             ),
         )
 
@@ -335,9 +335,9 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _is_ahead(theirs: Mapping[str, Any], writer: LakeWriter) -> bool:
-    """Returns whether the table is ahead of the writer's batch. It is ahead if it has a later delivery, or another batch with the same
-    delivery number. It is also ahead if it has changes of an earlier epoch that the batch contains again, under order keys of a later
-    epoch.
+    """Returns whether the table is ahead of the writer's batch. The table is ahead if it has a later delivery, or another batch with the
+    same delivery number. The table is also ahead if it has changes of an earlier epoch that the batch contains again, under order keys of a
+    later epoch.
     """
     delivery, end = int(theirs.get("delivery", 0)), theirs.get("end") or {}
     if delivery != writer.delivery:

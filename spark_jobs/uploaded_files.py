@@ -31,7 +31,7 @@ LEFT_SECONDS = 24 * 3600.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UploadSettings:
-    """Where files are uploaded. `url` is a prefix in an object store. It is empty if files are not uploaded. `storage_options` are
+    """Where files are uploaded. `url` is a prefix in an object store, or is empty if files are not uploaded. `storage_options` are
     deltalake's options, with secrets resolved.
     """
 

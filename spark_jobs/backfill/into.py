@@ -40,7 +40,7 @@ class PastState:
     """A past state of a table, before it is built.
 
     - `base` is the live table, opened with deltalake at the version before the interval.
-    - `images` has the last image of each key in the interval. It is None if the interval has no changes.
+    - `images` has the last image of each key in the interval, or is None if the interval has no changes.
     - `path` and `description` are those of the new table.
     - `folder` is for temporary files.
     - `record` is stored in the new table's commit.
@@ -90,7 +90,7 @@ def build(given: PastState, fence: Fence) -> int:
         raise TableError(
             given.name,
             (
-                f"its past state could not be written to {given.path}: {error}; correct the cause and start "
+                f"the past state of the table could not be written to {given.path}: {error}; correct the cause and start "
                 "the backfill again"
             ),
         ) from error

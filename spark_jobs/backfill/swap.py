@@ -34,7 +34,7 @@ SWAP_KIND = "swap"
 class PastTable:
     """A Delta table with a past state, as its Delta log describes it.
 
-    - `of` is the "database.table" whose past state the table has. It is empty if the table is not a past state.
+    - `of` is the "database.table" whose past state the table has, or is empty if the table is not a past state.
     - `ledger` is the id of the ledger under which the past state was built.
     - `base` is the version of the live table from which the past state was built.
     - `up_to` is the position up to which the past state has the changes.
@@ -174,8 +174,8 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
 
 
 def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
-    """Returns the text that Delta's commit history stores for a swap. It names no interval of the stream, because a swap merges no part of
-    the stream.
+    """Returns the text that Delta's commit history stores for a swap. The text names no interval of the stream, because a swap merges no
+    part of the stream.
     """
     record = {
         "sluice": 1,

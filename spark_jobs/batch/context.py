@@ -12,7 +12,7 @@ from sluice.spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBu
 class BatchContext(MergeContext):
     """What a run passes to the merge of a batch, in addition to what it passes to the merge of a table.
 
-    - `buffers` has the tables with a running snapshot. Their changes are buffered instead of merged.
+    - `buffers` has the tables with a running snapshot, whose changes are buffered instead of merged.
     - `quarantine_path` is the Delta table for values that could not be decoded.
     """
 

@@ -190,8 +190,8 @@ class _BatchWork:
         self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def run_small(self) -> None:
-        """Merges the small tables of the batch. The first job merges all tables whose table lock no other run holds. Then further jobs
-        merge the other tables, one Delta table after the other.
+        """Merges the small tables of the batch. The first job merges all tables whose table lock no other run holds. Further jobs merge the
+        tables whose lock another run held, one Delta table after the other.
 
         The run waits for a table lock only while it holds no other table lock, so two runs cannot block each other. Raises
         SparkUnavailableError.
@@ -416,7 +416,7 @@ def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> No
 def _batch_error(
     batch: StagedBatch, reports: Mapping[str, TableReport], errors: Mapping[str, Exception]
 ) -> SparkJobError:
-    """Returns one error for the whole batch. Its message is that of the first failed table in the manifest's order, and it names the
+    """Returns one error for the whole batch. The error has the message of the first failed table in the manifest's order, and names the
     tables that were merged and those that failed. If Spark was lost, returns a SparkUnavailableError.
     """
     failed = tuple(table.name for table in batch.tables if table.name in errors)

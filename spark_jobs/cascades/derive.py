@@ -70,8 +70,8 @@ def carried_out(  # noqa: PLR0917  two callers
 
     - `session` may be None if all tables of the batch are buffered.
     - `buffered` has the tables with a running snapshot, and the order key up to which their changes are buffered.
-    - `buffer` is called with the derived changes of buffered tables, and writes them to disk. It is called before the manifest of the
-      derived changes is written. If that manifest already exists, `buffer` gets no changes.
+    - `buffer` is called with the derived changes of buffered tables, and writes them to disk. `buffer` is called before the manifest of the
+    derived changes is written. If that manifest already exists, `buffer` gets no changes.
 
     If an unexpected error occurs, all tables that foreign keys may change in this batch are refused, because the changes of a child cannot
     be derived once its parent is merged. Only the table that caused the error gets this error; the other tables get one that names it.

@@ -46,7 +46,7 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
 
 
 def positions_of(table: StagedTable) -> list[int]:
-    """Returns the sequence number of each staged row of a table. These numbers order the rows of all tables of the batch."""
+    """Returns the sequence number of each staged row of a table. The sequence numbers order the rows of all tables of the batch."""
     if table.positions is None:
         return [0] * table.rows
     content = table.positions.read_bytes()
@@ -245,14 +245,14 @@ def _select(
 
 
 def _coarse_sql(column: str, type_name: str) -> str:
-    """Returns SQL that computes `play.coarse`. It is exact only for values of printable ASCII characters."""
+    """Returns SQL that computes `play.coarse`. The SQL is exact only for values of printable ASCII characters."""
     if type_name == "string":
         return f"lower(rtrim({column}))"
     return f"CAST(regexp_replace(hex({column}), '(00)+$', '') AS string)" if type_name == "binary" else column
 
 
 def _remaining(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
-    """Applies the records of a change log and returns the rows that remain. It is called for a table without a key, whose Delta table has a
+    """Applies the records of a change log and returns the rows that remain. Call this for a table without a key, whose Delta table has a
     record per change.
     """
     counts: dict[Any, int] = defaultdict(int)

@@ -51,10 +51,10 @@ class FileFacts:
 
     - `deleted` is the number of rows that are marked as deleted.
     - `compact_bytes` is what COMPACT would rewrite: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
-    - `depth` is the average number of large files whose key ranges overlap the key range of one large file, counting this file itself. It
-      is 0 if key ranges are unknown.
+    - `depth` is the average number of large files whose key ranges overlap the key range of one large file, counting this file itself. The
+    depth is 0 if key ranges are unknown.
     - `fresh_files` are the large files written since the last CLUSTER. Depth alone is not enough for the decision: if the key's first
-      column has few values, CLUSTER does not reduce the depth and would be requested again and again.
+    column has few values, CLUSTER does not reduce the depth and would be requested again and again.
     - `rounded_files` are the files in whose statistics deltalake rounded the minimum and maximum.
     """
 

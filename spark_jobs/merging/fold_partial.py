@@ -47,7 +47,7 @@ def source(view: str, segment: ChangesSegment, applied_order_key: int, target: s
 
 
 def present(segment: ChangesSegment, name: str, prefix: str) -> str:
-    """Returns an expression over an image's presence bits. It is true if the image has a value for this column."""
+    """Returns an expression over an image's presence bits. The expression is true if the image has a value for this column."""
     index = [column.name for column in segment.columns].index(name)
     return f"getbit({prefix}{PRESENT}{index // GROUP_COLUMNS}, {index % GROUP_COLUMNS}) = 1"
 
@@ -92,8 +92,8 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
     """Returns the SELECT of `_last_states`, with two more facts: the key under which the lake has the row, and whether that key differs
     from the image's key.
 
-    The segment may begin with images that the lake already has, if an earlier delivery of the batch had another end and was merged. These
-    images are used only to find the key under which the lake has the row.
+    The segment may begin with images that the lake already has, if an earlier delivery of the batch had another end and was merged. The
+    images that the lake has are used only to find the key under which the lake has the row.
     """
     indices = range(len(segment.key))
     names = [sql_text.identifier(name) for name in segment.key]

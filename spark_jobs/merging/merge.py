@@ -219,8 +219,8 @@ class _TableMerge:
         return self._commit(merge_sql.nothing(self.target), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
-        """Applies a schema change to the table. Then sets, in one commit, the values that the DDL statement gave to existing rows without
-        row events.
+        """Applies a schema change to the table. Afterwards sets, in one commit, the values that the DDL statement gave to existing rows
+        without row events.
         """
         if self.target.shard is not None:
             return self._evolve_shard(segment, self.target.shard)
@@ -254,7 +254,7 @@ class _TableMerge:
         return counts + self._commit(last, segment.order_key)
 
     def _retype(self, segment: SchemaSegment, plan: AlterationPlan) -> CommitCounts:
-        """Converts columns, and adds the new columns of the same DDL statement. Both are one commit, which rewrites all rows."""
+        """Converts columns, and adds the new columns of the same DDL statement, in one commit that rewrites all rows."""
         fills = merge_sql.fill_values(segment)
         counts = self._commit(
             retype(self.table, segment, self.target, plan, {**fills, **dict(plan.retyped)}), segment.order_key
@@ -331,8 +331,8 @@ class _TableMerge:
                 break
             except TableError:  # The fence raised this error before the commit was attempted.
                 raise
-            # UNKNOWN_ROW reports a row that the MERGE does not know. It is in a later line of Spark's error; the first line says only that
-            # a task failed.
+            # UNKNOWN_ROW reports a row that the MERGE does not know. UNKNOWN_ROW is in a later line of Spark's error; the first line says
+            # only that a task failed.
             except Exception as error:
                 if reason := merge_sql.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error

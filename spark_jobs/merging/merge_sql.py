@@ -51,7 +51,7 @@ def apply_changes(
 def append_new(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
-    """Returns an INSERT that does not read the table. It has the same result as the MERGE if the table has none of the segment's keys."""
+    """Returns an INSERT that does not read the table, and has the same result as the MERGE if the table has none of the segment's keys."""
     values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
     values |= dict.fromkeys(left, "NULL")
     soft = target.deletes == "soft"
@@ -113,9 +113,7 @@ def nothing(target: TableTarget) -> str:
 
 
 def _reach(segment: ChangesSegment, target: TableTarget) -> str:
-    """Returns a condition on the table's rows `t`. It is true for each row whose key may be in the segment and that is not marked as
-    deleted.
-    """
+    """Returns a condition that is true for each row `t` of the table whose key may be in the segment and that is not marked as deleted."""
     nullable = {column.name for column in segment.columns if column.nullable}
     alive = [f"NOT coalesce(t.{DELETED}, false)"] if target.deletes == "soft" else []
     return " AND ".join([*alive, *_bounds(segment, nullable)]) or "true"

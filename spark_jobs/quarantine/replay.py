@@ -43,9 +43,9 @@ HISTORY_BEHIND = (
 class RowValues:
     """Values of one column, in a Parquet file, with what is needed to find their rows.
 
-    The file has the columns `number` (of the value), `order_key` and `value`. Its column `named_<k>` has the row's value in the column
-    names[k] as text, where bytes are hexadecimal digits. NULL in it matches any value. `keyed` tells whether `names` are the key.
-    `type_name` is the value's type in Spark SQL.
+    The file has the columns `number` (of the value), `order_key` and `value`. The column `named_<k>` has the row's value in the column
+    names[k] as text, where bytes are hexadecimal digits. A NULL in `named_<k>` matches any value. `keyed` tells whether `names` are the
+    key. `type_name` is the value's type in Spark SQL.
     """
 
     file: Path

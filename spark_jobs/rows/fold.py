@@ -4,13 +4,13 @@ A backfill chooses the keys that changed in an interval. A repair chooses keys b
 positions, low and high, which are both before `up_to`.
 
 - If a chosen key changed in the part of the stream that was read, its last change up to `up_to` gives the row. The row from the source is
-  older than this change, or includes it.
+older than this change, or includes it.
 - If the key did not change, the row from the source is correct.
 - A key without a row in the source and without changes has no row. So a row that was deleted meanwhile stays deleted, although the lake has
-  no record of the deletion.
+no record of the deletion.
 
-A repair or a backfill never merges a change before the merges of the stream do. It removes a row only if neither the source nor the stream
-has the row.
+A repair or a backfill never merges a change before the merges of the stream do. A repair or a backfill removes a row only if neither the
+source nor the stream has the row.
 
 Only keys are loaded into memory. Rows are copied from file to file in batches.
 """
@@ -66,8 +66,8 @@ class Decided:
     source, and `images` marks images of the stream.
 
     `lost` marks requested keys whose row is unknown: the source had a row during the comparison, but neither a row nor a change was read.
-    Either the row was deleted between the comparison and the low position, and the lake learns this from the stream. Or the source does not
-    find the row by the text of its key.
+    There are two possible causes. The row was deleted between the comparison and the low position, and the stream deletes the row in the
+    lake. Or the source does not find the row by the text of the row's key.
     """
 
     none: Mask

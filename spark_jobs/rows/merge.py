@@ -37,10 +37,10 @@ class StagedInterval:
     - `ledger_id` is the destination's present ledger.
     - `folders` are consecutive staged batches.
     - `changed_in` are the intervals whose changes were requested, in ascending order. Each interval begins above its first order key and
-      ends at its second one.
-    - `lake_at` is the order key up to which every table is merged. Some tables may be further.
+    ends at its second one.
+    - `lake_at` is the order key up to which every table is merged. Some tables may be merged further.
     - `read_to` is the order key up to which the stream was read.
-    - `start` is the position at which the interval begins, and `end` is the lake's position. Both have the form of a manifest.
+    - `start` is the position at which the interval begins, and `end` is the lake's position, in the form in which a manifest has positions.
     """
 
     backfill: Backfill

@@ -1,5 +1,5 @@
-"""Handles tables that have a change log or history in the lake, but no current-state table. Their change log or history gets the checks
-that the current-state table would get.
+"""Handles tables that have a change log or history in the lake, but no current-state table. The change log or history of such a table gets
+the checks that the current-state table would get.
 
 `write` calls the checks before it writes such a table. `run_batch` reports the result.
 """
@@ -64,8 +64,8 @@ def refuse_other_name(name: str, segment: SchemaSegment) -> None:
 
 
 def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
-    """Returns the report of a table without a current-state table. Its version before the batch was `before`. `began` is a value of
-    `time.monotonic`.
+    """Returns the report of a table without a current-state table. `before` is the version of the change log or history before the batch.
+    `began` is a value of `time.monotonic`.
     """
     buffered = report_of_buffered(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
     return dataclasses.replace(

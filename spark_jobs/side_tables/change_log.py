@@ -71,8 +71,8 @@ def append_read(
     details: Mapping[str, Any],
     user_metadata: str,
 ) -> bool:
-    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit. It is for a table without a current-state
-    table. Returns False and changes nothing if the app id of `table` already has a commit.
+    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit. Only for a table without a current-state table.
+    Returns False and changes nothing if the app id of `table` already has a commit.
 
     The rows include all changes up to the order key `since`. `position` is the order key and the commit time (µs) of the row about the
     snapshot.
@@ -142,7 +142,9 @@ def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.R
 
 
 def _without_images() -> pa.Schema:
-    """Returns the schema of rows about the whole table. It has no columns for row images: they are added with the first change."""
+    """Returns the schema of rows about the whole table. The schema has no columns for row images, because these columns are added with the
+    first change.
+    """
     return pa.schema([field for field in log_schema([]) if field.name not in {"before", "after"}])
 
 

@@ -1,7 +1,7 @@
 """Applies changes to a history: each commit opens new versions of rows and closes earlier ones. `write` and `publish` call this module.
 
-deltalake makes small merges in this process. Spark makes larger ones with a MERGE, from a file or a view with the same rows. Both use the
-same SQL for conditions and values.
+deltalake makes small merges in this process. Spark makes larger merges with a MERGE, from a file or a view with the same rows. deltalake
+and Spark use the same SQL for conditions and values.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ VIEW = "sluice_history"
 KEY_PROPERTY = "sluice.key"  # A table property that stores the source's key columns. Merges close versions by this key.
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 OUT = "or remove `history` of the table from conf/"
-KEYLESS = (
-    f"the table has no key, so rows cannot be identified for a history; name columns in `key`, {OUT} (change_log "
-    "needs none)"
-)
+KEYLESS = f"the table has no key, so rows cannot be identified for a history; name columns in `key`, {OUT} (a change log needs no key)"
 PARTIAL = (
     "row images of the table lack columns, and each version in a history needs all columns: set "
     f"binlog_row_image=FULL on the source, {OUT}"

@@ -29,7 +29,7 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
     same key, and is older.
 
     If `reads`, the source is a comparison with the current-state table. A row that was opened at the comparison's own position is then
-    closed too. Such a version was never valid.
+    closed too, because this version was never valid.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
@@ -52,10 +52,10 @@ class HistoryDifference:
     - `names` has the history's column for each column of the current-state table.
     - `key` has columns of the current-state table.
     - `order_key` and `time_us` are the position of the current-state table.
-    - `deleted` is the condition of rows that are marked as deleted. It is empty if there are none.
+    - `deleted` is the condition of rows that are marked as deleted, or is empty if there are none.
     - `at_position` says that all differences begin at this position, for example because another table got the name.
     - `left` are columns of the history that the current-state table does not have, because the source dropped them or changed their type.
-      They get NULL.
+    These columns get NULL.
     """
 
     names: Mapping[str, str]
@@ -67,8 +67,8 @@ class HistoryDifference:
     left: tuple[str, ...] = ()
 
     def query(self, current_state: str, history: str, quote: Quote, micros: str) -> str:
-        """Returns the source of a MERGE. It closes open versions that differ from the current-state table. It opens versions for rows that
-        have none, at the position of their last change.
+        """Returns the source of a MERGE that closes open versions that differ from the current-state table. For rows without an open
+        version, the MERGE opens a version at the position of the row's last change.
 
         `current_state` and `history` are relations. `micros` is the SQL function that converts microseconds to a timestamp.
         """
@@ -80,8 +80,8 @@ class HistoryDifference:
         # c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._current(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # A row may have disappeared, or differ without a newer order key. Its change then gets the position of the current-state table,
-        # because the change is not later than this position.
+        # A row may have disappeared, or differ without a newer order key. The row's change then gets the position of the current-state
+        # table, because the change is not later than this position.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"

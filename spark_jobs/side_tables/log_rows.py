@@ -43,7 +43,7 @@ class LogRows:
     """Converts row images in stream order to rows of a change log.
 
     `names` has the field of the log's images for each column of the source. Images up to the order key `after` are left out, because the
-    log has them. `origin` says what caused images that have no row event. It is empty for images from row events.
+    log has them. `origin` says what caused images that have no row event, and is empty for images from row events.
     """
 
     names: Mapping[str, str]
@@ -79,8 +79,8 @@ class LogRows:
                 yield self._batch(images, changes[fresh], numbers[fresh])
 
     def read(self, batch: pa.RecordBatch, operation: str, order_key: int, commit_time_us: int) -> pa.RecordBatch:
-        """Returns log rows for rows that a snapshot read. They are not changes, so they have only an `after` image and no row number. The
-        rows include all changes up to `order_key`.
+        """Returns log rows for rows that a snapshot read. These rows are not changes, so they have only an `after` image and no row number.
+        The rows include all changes up to `order_key`.
         """
         rows = pa.Table.from_batches([batch])
         count = rows.num_rows

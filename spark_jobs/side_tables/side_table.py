@@ -57,7 +57,7 @@ class SideTable:
     """A change log or history.
 
     - `name` is the "database.table" of the source.
-    - `log` is the table, opened with deltalake. It is None if the table does not exist.
+    - `log` is the table, opened with deltalake, or None if the table does not exist.
     - `app_id` identifies the owner. `txn_id` is the app id of the next commits, if it is another one.
     - `fence` is that of the run that writes. Without a fence, the table is read-only.
     """
@@ -72,8 +72,8 @@ class SideTable:
     conflicts: CommitConflicts = dataclasses.field(default_factory=CommitConflicts)
 
     def aside(self, kind: str) -> SideTable:
-        """Returns the same table for another kind of commits, which `kind` names. These commits have their own app id, so their order
-        keys are stored separately.
+        """Returns the same table for another kind of commits, which `kind` names. Commits of this kind have their own app id, so their
+        order keys are stored separately.
         """
         return dataclasses.replace(self, txn_id=f"{self.app_id}#{kind}")
 
@@ -228,8 +228,8 @@ class SideTable:
         )
 
     def keep_on_disk(self, since_seconds: float) -> None:
-        """Syncs all commits since `since_seconds` (by the file system's clock) to disk, also those of earlier attempts. They must be on
-        disk before the batch is acked. Raises TableError if the sync fails.
+        """Syncs all commits since `since_seconds` (by the file system's clock) to disk, also those of earlier attempts. All these commits
+        must be on disk before the batch is acked. Raises TableError if the sync fails.
         """
         try:
             sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)

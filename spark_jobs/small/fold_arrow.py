@@ -1,5 +1,5 @@
 """Folds row images in Arrow tables, with the same rules as `fold` and `fold_partial` in SQL, for merges without Spark. `small.merge` calls
-this module. Its functions read files and write nothing.
+this module. The functions in this module read files and write nothing.
 
 In the result, every row has all columns. If a column is missing in an image, its value comes from the lake's row with the same key
 (`Lake`). The lake is read at the version into which the result is merged.

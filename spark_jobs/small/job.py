@@ -175,7 +175,7 @@ def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, 
 
 
 def _task_count(session: LakeSession, tables: int) -> int:
-    """Returns in how many tasks this many tables are merged. There is at least one task."""
+    """Returns in how many tasks, at least one, this many tables are merged."""
     count = max(1, -(-tables // TABLES_A_TASK))
     return count if count <= TASKS_MANY else min(count, max(TASKS_MANY, TASKS_A_SLOT * task_slots(session.spark)))
 
@@ -233,7 +233,7 @@ def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict
     """Merges one table and returns its result as JSON. Objects would be of classes that were sent to the executor, which are not the
     classes of the run.
 
-    If `others` names a package with another version than in the run, nothing is merged. `fence` is checked before the merge. It is None in
+    If `others` names a package with another version than in the run, nothing is merged. `fence` is checked before the merge, and is None in
     a task, because only the run's process can check the locks.
     """
     if others:

@@ -390,7 +390,7 @@ class _SmallMerge:
         return counts
 
     def _checkpoint(self, before: int, after: int) -> None:
-        """Makes a checkpoint as often as Spark would. Then removes log files that are no longer needed, which Spark does too."""
+        """Makes a checkpoint as often as Spark would. After a checkpoint, removes log files that are no longer needed, as Spark does."""
         interval = int(self.table.snapshot.properties.get(CHECKPOINT_PROPERTY, CHECKPOINT_COMMITS))
         if before // interval < after // interval:
             before_checkpoint(self.table.path)

@@ -40,8 +40,8 @@ from sluice.spark_jobs.snapshot.buffering import DERIVED_SUFFIX, KEY_DIGITS
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication, is_partial
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-# The first row number of derived images. It is higher than every row number of the stream, so in a transaction the derived images follow
-# the stream's images.
+# The first row number of derived images. This number is higher than every row number of the stream, so in a transaction the derived images
+# follow the stream's images.
 ROW_BASE = 1 << 40
 OURS_TYPES = {
     OPERATION: pa.int8(),

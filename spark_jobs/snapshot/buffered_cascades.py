@@ -5,9 +5,9 @@ The current rows of such a table are not known during the snapshot. So a run sto
 For each change it stores the value that was deleted or changed, and how many images of the table precede the change in its transaction.
 This number does not depend on how the stream is split into batches.
 
-A batch writes in this order: the changes of referenced values, the buffered images of the table, and a mark that both are complete. Then it
-writes the manifest of derived changes, and only then merges other tables. After a crash before the manifest, the changes of the repeated
-batch are derived again from the unchanged lake, even if the batch has another range.
+A batch writes in this order: the changes of referenced values, the buffered images of the table, and a mark that both are complete. After
+these three, the batch writes the manifest of derived changes, and last merges other tables. After a crash before the manifest, the changes
+of the repeated batch are derived again from the unchanged lake, even if the batch has another range.
 
 The files of the earlier attempt stay, because its images may be buffered and a publication may include them. So the repeated batch writes
 only changes of transactions that are in no file. Once the manifest exists, a publication always includes the whole batch.

@@ -124,8 +124,7 @@ def _read_again(
     why = (
         "images lack columns (binlog_row_image is not FULL) of rows that changed "
         f"{'their keys ' if segment.key else ''}{tries}: set binlog_row_image=FULL on the source until the "
-        "table is published, or make no such changes until the table is published; then start the snapshot "
-        "again"
+        "table is published, or avoid these changes until the table is published; then start the snapshot again"
     )
     holds.fail(name, why)
     raise TableError(name, f"the snapshot of the table failed: {why}", state=IMAGE_NOT_FULL, for_good=True)

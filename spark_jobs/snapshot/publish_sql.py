@@ -1,7 +1,7 @@
 """Generates the SQL statement that creates a table from the rows that were read and the buffered changes. `publish` executes it.
 
 The last buffered change of a key determines its row. A key without buffered changes gets the row that was read. A table without a key
-becomes a change log. It has the rows that were read, as inserts, and all images after the position at which they were read.
+becomes a change log. The change log has the rows that were read, as inserts, and all images after the position at which the rows were read.
 
 If images lack columns, each column gets the last value among the images of the same row, or else the value that was read. The value that
 was read is correct. The row existed before its first buffered image and still exists, so it was read. No image has the column, so the
@@ -124,7 +124,7 @@ def _states(rows: Rows) -> str:
     """Returns the SELECT of the last image of each key. For each column it has the newest value since the row began, and whether any image
     has the column.
 
-    `SINCE` is the number of the image with which the row began or ended. It is 0 if the row existed before all images.
+    `SINCE` is the number of the image with which the row began or ended. `SINCE` is 0 if the row existed before all images.
     """
     # Case is ignored, because conf/ may spell the key columns differently from the table.
     keys = {name.lower() for name in rows.key}

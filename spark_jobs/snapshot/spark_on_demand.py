@@ -11,8 +11,8 @@ from sluice.spark_jobs.session import LakeSession, SparkSettings, has_left_over_
 class SparkOnDemand:
     """One Spark session that is opened at its first use and released by `release`. A later use opens another session.
 
-    A run uses this object for all of its publications. It calls `release` before it releases the run lock, because a run that holds the run
-    lock ends all sessions that it finds. `fence` is the fence of the current publication.
+    A run uses this object for all of its publications. The run calls `release` before the run releases the run lock, because a run that
+    holds the run lock ends all sessions that it finds. `fence` is the fence of the current publication.
     """
 
     def __init__(self, settings: SparkSettings) -> None:
@@ -22,8 +22,8 @@ class SparkOnDemand:
         self._defaults: tuple[str, ...] | None = None
 
     def begin(self, fence: Fence) -> None:
-        """Begins a publication. If a killed run may have left statements in Spark, opens the session, which ends these statements. Such a
-        statement could replace a table that is published without Spark. Raises SparkUnavailableError.
+        """Begins a publication. If a killed run may have left statements in Spark, opens the session, which ends these statements. A
+        statement of a killed run could replace a table that is published without Spark. Raises SparkUnavailableError.
         """
         self.fence = fence
         if self._session is not None:

@@ -82,7 +82,7 @@ class FilesInFolder:
         return self._table_file(file)
 
     def _named(self) -> Path:
-        """Returns the path of the next file. Its name has the form that Spark uses."""
+        """Returns the path of the next file. The file's name has the form that Spark uses."""
         return self._folder / f"part-{next(self._numbers):05d}-{uuid.uuid4()}-c000.zstd.parquet"
 
     @staticmethod
@@ -99,7 +99,8 @@ class FilesInFolder:
 class FilesInStore:
     """Implements `NewTableFiles` in the table's own folder of an object store. A chunk is uploaded, or copied within the store.
 
-    `scratch` is a local folder for files before their upload. Their names begin with a dot, so that they do not count as chunks.
+    `scratch` is a local folder for files before their upload. The names of these files begin with a dot, so that the files do not count as
+    chunks.
     """
 
     parallel = 8

@@ -24,7 +24,7 @@ FETCHED = ".fetched"
 @contextlib.contextmanager
 def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str]) -> Iterator[Path]:
     """Yields a local folder with the files of the batch: `batch_dir` if its manifest is that of the store, otherwise a temporary folder
-    next to it. `stored` is the URL of the batch's files. It is empty if the files are only local.
+    next to it. `stored` is the URL of the batch's files, or is empty if the files are only local.
 
     Raises StagedBatchError if the store does not have the batch, and SparkJobError if the store does not answer.
     """
@@ -55,8 +55,8 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
 
 
 def _download(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
-    """Downloads the files that the local folder lacks. Subfolders have files that runs derived from the batch. These files are deleted and
-    downloaded again, because the last run may have been on another host.
+    """Downloads the files that the local folder lacks. Subfolders have files that runs derived from the batch. The derived files are
+    deleted and downloaded again, because the last run may have been on another host.
     """
     for path in here.iterdir() if here.is_dir() else ():
         if path.is_dir():

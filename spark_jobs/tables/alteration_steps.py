@@ -1,10 +1,11 @@
 """Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls this
 module.
 
-Delta alters a table in commits without a transaction. Some plans cannot be derived again from a partly altered table. Such a plan is first
-stored in a table property, with the name of its DDL statement and the last completed stage. The next attempt reads it there:
+Delta alters a table in commits without a transaction. Some plans cannot be derived again from a partly altered table. A plan that cannot be
+derived again is first stored in a table property, with the name of its DDL statement and the last completed stage. The next attempt reads
+it there:
 
-    BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped
+BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.shards import Shard
 
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
-# A table property with this prefix adds a feature to the table's protocol. It is not stored among the table's properties.
+# A table property with this prefix adds a feature to the table's protocol. Delta does not store such a property among the table's
+# properties.
 FEATURE = "delta.feature."
 
 

@@ -1,8 +1,8 @@
 """Plans how a Delta table follows a DDL statement that altered its source table, and generates the plan's SQL statements. Pure functions.
 `alteration_steps` executes the statements.
 
-The plan is made once, from the table before the first step. Its steps first free names (`drops`, `moves`) and then assign names. So two
-columns that swap names, or a column that gets the name of a dropped one, need no special case.
+The plan is made once, from the table before the first step. The plan's steps first free names (`drops`, `moves`) and then assign names. So
+two columns that swap names, or a column that gets the name of a dropped one, need no special case.
 
 A table property lists the columns that the source dropped and the table still has. Every row that is written later gets NULL in them,
 however the stream is split into batches. Other rows keep their last values.
@@ -37,8 +37,8 @@ class AlterationPlan:
     - `moves` and `renames` are pairs (name, new name). `widened` are pairs (name, type).
     - `copies` are pairs (column, SQL expression over existing columns).
     - `leftovers` are columns that are dropped after they were copied.
-    - `retyped` are pairs (column, SQL expression over the columns before the first step). They are set if the plan only converts columns:
-      one commit can then replace all steps.
+    - `retyped` are pairs (column, SQL expression over the columns before the first step). The pairs are set if the plan only converts
+    columns: one commit can then replace all steps.
     """
 
     kept: tuple[str, ...]
@@ -71,7 +71,7 @@ def _tuples(value: Any) -> Any:
 
 @dataclasses.dataclass
 class _Origin:
-    """The existing column that becomes a column of the altered table. `plan` says how the column's type changes. It is empty if the type
+    """The existing column that becomes a column of the altered table. `plan` says how the column's type changes, and is empty if the type
     stays.
     """
 
@@ -229,7 +229,9 @@ def removing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tup
 
 
 def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the statements of the plan's second half, which rename and widen columns. They do not add columns and do not copy values."""
+    """Returns the statements of the plan's second half, which rename and widen columns. These statements do not add columns and do not copy
+    values.
+    """
     renames = [_rename(path, old, new) for old, new in plan.renames if old.lower() in there]
     table = sql_text.delta_path(path)
     alters = [

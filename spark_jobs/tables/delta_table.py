@@ -95,7 +95,7 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSize:
-    """The size of a table according to its log. `rows` does not include rows that deletion vectors delete. It is None if the log does not
+    """The size of a table according to its log. `rows` does not include rows that deletion vectors delete, and is None if the log does not
     have the number.
     """
 
@@ -213,7 +213,7 @@ class DeltaTable:
 
     @property
     def row_count(self) -> int:
-        """The number of rows according to the files' statistics. It includes rows that deletion vectors delete."""
+        """The number of rows according to the files' statistics. The number includes rows that deletion vectors delete."""
         if not self.snapshot.exists:
             return 0
         return int(pc.sum(self._files()["num_records"]).as_py() or 0)
@@ -285,7 +285,7 @@ class DeltaTable:
         return files
 
     def _in_files(self, column: str) -> str:
-        """Returns the name of a column in statistics. It is the physical name, which stays the same when the column is renamed."""
+        """Returns the name of a column in statistics: the physical name, which stays the same when the column is renamed."""
         return self.snapshot.physical.get(column.lower(), column)
 
     @staticmethod
@@ -470,8 +470,8 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[LakeCol
 
 
 def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...]) -> list[str]:
-    """Returns the statements that change the clustering. They must be executed after columns have been added, because a new column may be
-    a clustering column.
+    """Returns the statements that change the clustering. Execute these statements after columns have been added, because a new column may
+    be a clustering column.
     """
     layout.clause(table.name, target.layout, wanted)  # Raises TableError for a column that does not exist.
     change = layout.cluster_change(target.layout, table.snapshot.properties)

@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 
 DIGITS_MAX = 15  # The number of decimal digits that a float represents exactly.
 COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # the default of deltalake
-# A property of tables with column mapping. It says that all files of the table were checked for rounded bounds. Files that are written
-# later have correct bounds.
+# A property of tables with column mapping. The property says that all files of the table were checked for rounded bounds. Files that are
+# written later have correct bounds.
 EXACT_PROPERTY = "sluice.exactBounds"
 # Spark and pyarrow do not round bounds. The field `created_by` of their Parquet files begins with one of these words, in contrast to files
 # of deltalake.
@@ -76,7 +76,7 @@ def without_mapping(schema: pa.Schema) -> pa.Schema:
 
 
 def may_be_rounded(table: DeltaTable) -> bool:
-    """Returns whether the table may have files with rounded bounds that have not been checked yet. It reads neither the files nor their
+    """Returns whether the table may have files with rounded bounds that have not been checked yet. Reads neither the files nor their
     list.
     """
     properties = table.snapshot.properties

@@ -28,7 +28,7 @@ Stamp = tuple[int, int, int]  # Inode, modification time in ns, and size in byte
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """The state of a table at its last check. `stamp` describes the file of the table's newest commit. It is None if this file is not
+    """The state of a table at its last check. `stamp` describes the file of the table's newest commit. `stamp` is None if this file is not
     local. `sentence` is the result of the check.
     """
 

@@ -1,7 +1,7 @@
 """Finds the commits of runs that a Delta table no longer has, because another program restored or overwrote the table. Pure functions.
 
-`sluice lake accept` shows these commits. They are found in Delta's log: a RESTORE names the version that it restored, and each commit of a
-run has metadata about its part of the stream (`commit_record`).
+`sluice lake accept` shows these commits. This module finds lost commits in Delta's log: a RESTORE names the version that it restored, and
+each commit of a run has metadata about its part of the stream (`commit_record`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedIn
 class LostCommits:
     """The commits of runs that were lost, oldest first.
 
-    `by` is the newest commit of another program that removed one of them. It is None if no commit was removed. If `all_doubtful`, the log
+    `by` is the newest commit of another program that removed one of them. `by` is None if no commit was removed. If `all_doubtful`, the log
     does not tell which rows `by` kept, so any row that runs have merged may be missing.
     """
 

@@ -5,7 +5,7 @@ not create it.
 A folder without a commit is not a table, so readers see no table or the whole table. If a run is killed before the commit, its files stay,
 and whoever creates the table next removes them, because Spark would take a folder with files for an existing table.
 
-Spark also takes an empty directory for an existing table. Its clients of stores make objects with the names of the log's directories
+Spark also takes an empty directory for an existing table. Spark's clients of stores make objects with the names of the log's directories
 before the first commit, and an attempt that is killed in between leaves these objects. pyarrow and obstore cannot remove them.
 """
 
@@ -143,6 +143,6 @@ class TableInStore:
         if lost := sorted(name for name, size in uploaded.items() if there.get(name) != size):
             why = (
                 f"another program removed or replaced {lost[0]}, which this run had put into {self.folder.url} for the new table; "
-                "Sluice tries again. Do two destinations write this path?"
+                "Sluice tries again. Check whether two destinations write this path"
             )
             raise TableError(self.name, why, own=False)

@@ -39,8 +39,8 @@ def widens(old: str, new: str) -> bool:
 
 
 def converted(expression: str, old: str, new: str) -> str:
-    """Returns the SQL expression that converts a value from type `old` to type `new`. It gives NULL for values that cannot be converted.
-    Fractions are rounded half away from zero, as in MySQL.
+    """Returns the SQL expression that converts a value from type `old` to type `new`. The expression gives NULL for values that cannot be
+    converted. Fractions are rounded half away from zero, as in MySQL.
     """
     if new in INTEGERS and (old in FRACTIONS or _decimal(old)):
         expression = f"round({expression})"

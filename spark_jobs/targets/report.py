@@ -20,10 +20,10 @@ class TableTarget:
 
     - `path` is an absolute path, or a URL that both Spark and deltalake accept.
     - `merge` says whether conf/ selects Spark or small merges.
-    - `change_log` and `history` are the paths of these tables. They are empty if conf/ does not configure them.
+    - `change_log` and `history` are the paths of these tables, or are empty if conf/ does not configure the tables.
     - `current_state` says whether there is a current-state table at `path`.
     - `shard` identifies the rows of the source table, if several source tables share the Delta table.
-    - `clash` says why no table may be created at the paths. It is empty if tables may be created.
+    - `clash` says why no table may be created at the paths, and is empty if tables may be created.
     """
 
     path: str

@@ -38,8 +38,8 @@ FOLLOWED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A shard of a Delta table. In each row, the column `column` has the shard's `name`. `locks` is where writers take the table's lock.
-    It is empty for readers.
+    """A shard of a Delta table. In each row, the column `column` has the shard's `name`. `locks` is where writers take the table's lock,
+    and is empty for readers.
     """
 
     column: str
@@ -107,7 +107,7 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
         theirs = Owner.from_text(there[elsewhere[0]]).destination
         yield (
             f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}), whose "
-            f"runs use the locks at {kept}; those of {claimant.destination} use the locks at {shard.locks}, so "
+            f"runs use the locks at {kept}; the runs of {claimant.destination} use the locks at {shard.locks}, so "
             "runs of both destinations could write at the same time. Keep both destinations in one conf/, or "
             "let them share `meta` and the folder of the engines; or give this destination another `into` in "
             "conf/"
@@ -136,8 +136,8 @@ def new_properties(shard: Shard | None, owner: str) -> dict[str, str]:
 
 
 def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
-    """Raises TableError if changes were staged without the name of their shard. Their rows could not be distinguished from those of other
-    shards.
+    """Raises TableError if changes were staged without the name of their shard. The rows of such changes could not be distinguished from
+    rows of other shards.
     """
     if shard is None:
         return
