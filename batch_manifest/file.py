@@ -51,8 +51,8 @@ def to_record(value: Any) -> dict[str, Any]:
 
 
 def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
-    """Converts a record of `to_record` to a value of the class `kind`. Its files are in `directory`. Raises ManifestError if the record
-    does not fit.
+    """Converts a record of `to_record` to a value of the class `kind`. The files that the record names are in `directory`. Raises
+    ManifestError if the record does not fit.
     """
     try:
         found: T = _value(kind, record, directory)

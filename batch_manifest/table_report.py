@@ -1,4 +1,4 @@
-"""Defines the report of a merge into one table. The merge makes it, and the run shows it in Dagster."""
+"""Defines the report of a merge into one table. The merge makes the report, and the run shows the report in Dagster."""
 
 from __future__ import annotations
 

@@ -32,20 +32,20 @@ class ChangesSegment:
     """Row images of one table and one schema version in one Parquet file, in stream order. All images of a transaction are in one segment,
     so the order keys of adjacent segments differ.
 
-    - `version` is a digest of the schema. It is empty if a run made the segment.
+    - `version` is a digest of the schema, or is empty if a run made the segment.
     - `rows` is the number of images. `key_changes` is the number of before images among them, if the table has a key.
     - `key_min` and `key_max` are the lowest and the highest value of each key column: an integer, or a string, ordered by its UTF-8 bytes.
-      They are None if the type has no bounds or all values are NULL.
-    - `unique_keys` says that each image has a different key. It is exact if the key is one integer column. For other keys it is always
-      False.
+    A bound is None if the type has no bounds or all values are NULL.
+    - `unique_keys` says that each image has a different key. `unique_keys` is exact if the key is one integer column, and always False for
+    other keys.
     - `first_commit_time_us` and `last_commit_time_us` are the earliest and the latest commit time of the images.
     - `partial` says that some images lack columns. The file then has the additional columns of `binlog.rows.partial.partial_schema` and
-      `staging.moves`.
+    `staging.moves`.
     - `moves` is the number of updates that changed the key and lack columns.
     - `log` is the name of the file with all before images, if the table has a change log. `log_rows` is the number of images in it.
     - `derived` says that some images are effects of foreign keys. Only runs make such a segment.
-    - `again` says that the images are not changes, but the rows of their keys at `last_order_key`. They also replace rows with exactly this
-      order key. Only runs make such a segment.
+    - `again` says that the images are not changes, but the rows of their keys at `last_order_key`. Such images also replace rows with
+    exactly this order key. Only runs make such a segment.
     - `stored` is the URL of the file if Spark reads it in an object store. Only runs set it.
     """
 
@@ -82,7 +82,7 @@ class ChangesSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruncateSegment:
-    """A TRUNCATE. It removes all rows of the table at `order_key`."""
+    """A TRUNCATE, which removes all rows of the table at `order_key`."""
 
     kind: Literal["truncate"] = "truncate"
     order_key: int
@@ -174,11 +174,11 @@ class StagedTable:
 class Cascade:
     """A foreign key that changes rows of `child` without row events when rows of `parent` are changed or deleted.
 
-    - `columns` are columns of the child. They reference the columns `referenced` of the parent.
+    - `columns` are columns of the child, which reference the columns `referenced` of the parent.
     - `on_delete` and `on_update` are CASCADE, SET NULL, or empty.
     - `doubt` says why it is uncertain that the foreign key has this effect, or is empty.
     - `captured` says whether the child is captured. `key` is the child's primary key. `generated` says that the child has generated
-      columns.
+    columns.
     - `dated` says that one of `columns` is a date, which may have another form in the lake because of conf/.
     - `unlike` says that values of parent and child cannot be compared. `doubt` then says why.
     """
@@ -250,7 +250,7 @@ class Manifest:
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
     - `quarantine` is None if all values could be decoded.
     - `again_up_to` is the order key up to which the changes were staged before and may be merged in part. The earlier files no longer
-      exist, nor do the images that were derived from them. It is 0 if nothing was staged before.
+    exist, nor do the images that were derived from them. `again_up_to` is 0 if nothing was staged before.
     """
 
     destination: str

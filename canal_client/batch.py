@@ -37,8 +37,8 @@ class EntryPosition:
 class RowChange:
     """One row change: an insert, update or delete (`kind`).
 
-    - `before` and `after` have the values by column. They are None if the change has no such image. Columns that the source left out of
-      the row image are missing.
+    - `before` and `after` have the values by column, or are None if the change has no such image. Columns that the source left out of the
+    row image are missing.
     - `key` has the columns of the primary key.
     - `updated` has the columns whose value changed, or all columns for an insert.
     """
@@ -118,7 +118,8 @@ class Batch:
             return tuple(messages.Entry.FromString(each) for each in self.raw)
         except DecodeError as error:
             raise CanalProtocolError(
-                "the server sent a message that is not an Entry of Canal's protocol: check which server listens there"
+                "the server sent a message that is not an Entry of Canal's protocol: check which server listens at the "
+                "client's host and port"
             ) from error
 
     def everything(self) -> Iterator[Change]:

@@ -60,9 +60,9 @@ def _sha1(data: bytes) -> bytes:
 
 
 class Channel:
-    """A connection to a server. The constructor connects and authenticates. It raises CanalConnectionError if no server accepts the
-    connection, CanalAuthenticationError if the server refuses the login, and CanalProtocolError if the server does not speak Canal's
-    protocol.
+    """A connection to a server. The constructor connects and authenticates. The constructor raises CanalConnectionError if no server
+    accepts the connection, CanalAuthenticationError if the server refuses the login, and CanalProtocolError if the server does not speak
+    Canal's protocol.
     """
 
     def __init__(self, host: str, port: int, login: Login) -> None:
@@ -110,7 +110,8 @@ class Channel:
             return found
         if packet.type != expected:
             raise CanalProtocolError(
-                f"{self.address} answered with a packet of type {packet.type} instead of {expected.name}: check which server listens there"
+                f"{self.address} answered with a packet of type {packet.type} instead of {expected.name}: check which "
+                "server listens at this address"
             )
         return _parsed(answer, packet.body, self.address)
 
@@ -145,7 +146,7 @@ class Channel:
         answer = _parsed(messages.Ack, packet.body, self.address)
         if packet.type != PacketType.ACK:
             raise CanalProtocolError(
-                f"{self.address} answered the login with a packet of type {packet.type}: check which server listens there"
+                f"{self.address} answered the login with a packet of type {packet.type}: check which server listens at this address"
             )
         if answer.error_code == FULL:
             raise self._refusal(answer)

@@ -29,7 +29,8 @@ PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
 MILLISECONDS = 2  # Canal's code for milliseconds as the unit of a get's time-out.
 NO_WAIT = -1
 ANSWER_SECONDS = 60.0
-# The time-out of a get in a loop. It is short, so that the loop soon notices that nothing has arrived for `idle_seconds`.
+# The time-out of a get in a loop, in seconds. The time-out is short, so that the loop soon notices that nothing has arrived for
+# `idle_seconds`.
 WAIT_SECONDS = 1.0
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
 # A standby server's error message has one of these texts.
@@ -83,7 +84,7 @@ class CanalClient:
         self._channel: Channel | None = None
         # True after an ack. If the server refuses the ack, the next get receives the refusal as its answer.
         self._unanswered = False
-        # The time at which the server began to refuse the acks of a loop. It is 0 while the server accepts them.
+        # The time at which the server began to refuse the acks of a loop. The time is 0 while the server accepts acks.
         self._refused_since = 0.0
 
     @classmethod
@@ -115,8 +116,8 @@ class CanalClient:
         if self._channel is not None and self._servers.allowed:
             return
         self.disconnect()
-        # `enter` may wait while another client with this id reads. It is called before the client connects, because the server closes a
-        # connection on which nothing is sent.
+        # `enter` may wait while another client with this id reads. `enter` is called before the client connects, because the server closes
+        # a connection on which nothing is sent.
         self._servers.enter(socket.gethostname())
         try:
             self._connect_to_one()

@@ -29,7 +29,7 @@ class CanalServerError(CanalError):
     code = "REFUSED"
 
     def __init__(self, number: int, said: str) -> None:
-        super().__init__(f"the server refused ({number}): {said}")
+        super().__init__(f"the server refused the request ({number}): {said}")
         self.number, self.said = number, said
 
 

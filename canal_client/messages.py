@@ -1,7 +1,7 @@
 """Defines the messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes.
 
-The classes are created at import from the table SHAPES. They are in a descriptor pool of their own, so that they do not clash with other
-Canal clients in the same process. Enumerations are plain integers, which have the same encoding.
+The classes are created at import from the table SHAPES. The classes are in a descriptor pool of their own, so that they do not clash with
+other Canal clients in the same process. Enumerations are plain integers, which have the same encoding.
 """
 
 from __future__ import annotations
@@ -116,5 +116,5 @@ def row_change(entry: Any) -> Any:
         return RowChange.FromString(entry.storeValue)
     except DecodeError as error:
         raise CanalProtocolError(
-            "the server sent an Entry without a RowChange of Canal's protocol: check which server listens there"
+            "the server sent an Entry without a RowChange of Canal's protocol: check which server listens at the client's host and port"
         ) from error

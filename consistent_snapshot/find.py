@@ -1,5 +1,5 @@
-"""Finds a consistent snapshot of the tables in `_sluice_consistent_snapshots`, a Delta table. Each of its rows has the version of each
-table of a destination at one position of the source.
+"""Finds a consistent snapshot of the tables in `_sluice_consistent_snapshots`, a Delta table. Each row of this table has the version of
+each table of a destination at one position of the source.
 
 A run writes a row as its last commit, after all tables of the batch (`spark_jobs.consistent_snapshots`).
 """

@@ -59,8 +59,8 @@ def spark_views(
 ) -> list[str]:
     """Creates temporary views `database_table` in a Spark session with Delta, and returns their names.
 
-    Spark ignores letter case in names, and `a_b.c` and `a.b_c` give the same name. Such views get `__1`, `__2`, … at the end. Raises
-    ConsistentSnapshotError as `duckdb_views` does.
+    Spark ignores letter case in names, and `a_b.c` and `a.b_c` give the same name. If several views would have the same name, the names get
+    `__1`, `__2`, … at the end. Raises ConsistentSnapshotError as `duckdb_views` does.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
@@ -86,7 +86,9 @@ def _refuse(failed: Mapping[str, Exception]) -> None:
     """Raises ConsistentSnapshotError if any table failed. `failed` has the error of each."""
     if failed:
         why = "; ".join(
-            str(error) if isinstance(error, ConsistentSnapshotError) else f"the view of {name} cannot be made: {error}"
+            str(error)
+            if isinstance(error, ConsistentSnapshotError)
+            else f"the view of {name} cannot be created: {error}"
             for name, error in failed.items()
         )
         raise ConsistentSnapshotError(why) from next(iter(failed.values()))

@@ -1,5 +1,5 @@
-"""Compares one table. Sums per chunk show which chunks differ. Then the rows of these chunks are compared. Rows that differ are read again
-until each of them is decided.
+"""Compares one table. Sums per chunk show which chunks differ. The rows of differing chunks are then compared. Rows that differ are read
+again until each of them is decided.
 
 The source changes during the comparison, so a row may differ only because its change is not merged yet. Each further look reads the
 differing rows of the source, waits until the lake has merged everything up to that position, and reads the lake. Rows that are then equal
@@ -71,7 +71,7 @@ class Compared:
 
     - `compared` are the numbers of the compared chunks.
     - `equal_sums` has the lake's sums of the chunks that are equal.
-    - `keys` are the keys that differ. It is empty for a table without a key.
+    - `keys` are the keys that differ, or is empty for a table without a key.
     """
 
     result: TableResult
@@ -168,7 +168,7 @@ class Comparison:
         return source, lake, found
 
     def _add_keys(self, left: list[int], found: FoundDifferences) -> None:
-        """Adds the keys of differing chunks to `found.keys` after a single look. Their changes may not be merged yet."""
+        """Adds the keys of differing chunks to `found.keys` after a single look. The changes of these keys may not be merged yet."""
         while left and len(found.keys) < KEYS_MAX:
             looked, keys = self._candidates(left, KEYS_MAX - len(found.keys))
             found.keys.update({key: each for key, each in keys.items() if key not in found.keys})
@@ -396,8 +396,8 @@ class Comparison:
             )
         if found.open:
             return (
-                f"{found.open} row(s) changed between any two reads, so whether they are equal is unknown: compare "
-                "again when the table changes less"
+                f"{found.open} row(s) changed between any two reads, so Sluice does not know whether these rows are "
+                "equal: compare again when the table changes less"
             )
         return (
             f"{found.moving} row(s) changed between any two reads, and the lake followed each change"

@@ -71,8 +71,8 @@ class ComparedDestination:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differing:
-    """The comparison's result for a table. `scope` has the keys that differ. It is None if no differing keys were found, or if the
-    table has no key.
+    """The comparison's result for a table. `scope` has the keys that differ, or is None if no differing keys were found, or if the table
+    has no key.
     """
 
     result: TableResult
@@ -209,7 +209,7 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
-    """Returns the result for a table without a Delta table. It is equal if the source's table is empty, otherwise different."""
+    """Returns the result for a table without a Delta table. The verdict is EQUAL if the source's table is empty, otherwise DIFFERENT."""
     rows = side.row_count(schema.database, schema.table)
     end = side.end()
     return TableResult(

@@ -69,7 +69,7 @@ class LakeSide:
         return {name: kind for name, kind in found.items() if self._shard is None or name != self._shard[0]}
 
     def row_count(self) -> int:
-        """Returns the approximate number of rows from the files' statistics. It includes rows that deletion vectors delete."""
+        """Returns the approximate number of rows from the files' statistics. The number includes rows that deletion vectors delete."""
         if self._log is None:
             return 0
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)

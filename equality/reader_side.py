@@ -36,9 +36,9 @@ class ReaderSide(SourceSide):
             raise
 
     def end(self) -> BinlogEnd:
-        """Returns the end of the source's binlog. It is after every commit that the replica shows, because the source logs a commit
-        before the replica has the commit. The replica's own GTIDs cannot be used, because the replica may show a commit before its
-        GTIDs include the commit.
+        """Returns the end of the source's binlog. This end is after every commit that the replica shows, because the source logs a commit
+        before the replica has the commit. The replica's own GTIDs cannot be used, because the replica may show a commit before its GTIDs
+        include the commit.
         """
         return self._of_source.end()
 

@@ -1,8 +1,8 @@
 """Describes the keys of a table that differ, for a repair: conditions that select their rows on the server, and the keys' values in Delta.
 Pure functions.
 
-The server selects rows by the column's collation, so it may also return rows whose keys have other bytes. It never returns too few rows:
-`Scope.refusal` refuses keys by which the server could miss rows.
+The server selects rows by the column's collation, so it may also return rows whose keys have other bytes. The server never returns too few
+rows: `Scope.refusal` refuses keys by which the server could miss rows.
 """
 
 from __future__ import annotations

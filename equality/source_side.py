@@ -1,5 +1,5 @@
-"""Reads the source for a comparison: sends queries to the server, and returns the results as Arrow. It uses one connection for one
-statement at a time, and only reads.
+"""Reads the source for a comparison: sends queries to the server, and returns the results as Arrow. Uses one connection for one statement
+at a time, and writes nothing.
 
 Each statement is a consistent read of its own without locks. If the server can select chunks by an index on the key, a statement reads only
 one chunk, so that it is short.
@@ -29,7 +29,7 @@ SESSION = (
     "SET NAMES utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
-# These statements remove the time limit of queries: the first one on MySQL, the second one on MariaDB.
+# Statements that remove the time limit of queries: the first one on MySQL, the second one on MariaDB.
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
 NULL = "NULL"  # the literal of NULL in SQL
 # The source may execute a transaction while a read view is opened, and then the read view is opened again. This happens at most this many

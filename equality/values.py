@@ -1,7 +1,7 @@
 """Defines the request and the result of a comparison, and the rule that proves that a row differs. Pure functions.
 
-A table has one of four verdicts. It is EQUAL if no row differs. It is DIFFERENT if differences are proven. It is UNDECIDED if rows differ,
-but their changes may not be merged yet. It is REFUSED if it cannot be compared.
+A table has one of four verdicts. EQUAL means that no row differs, and DIFFERENT that differences are proven. UNDECIDED means that rows
+differ, but their changes may not be merged yet. REFUSED means that the table cannot be compared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Difference:
 
     - `key` has the key's values by column, as text.
     - `columns` has the name, the value in the source and the value in the lake of each column that differs, if both sides have the key.
-    - `count` tells how often the row is missing, surplus or doubled. It is more than 1 only for doubled rows and rows without a key.
+    - `count` tells how often the row is missing, surplus or doubled. `count` is more than 1 only for doubled rows and rows without a key.
     """
 
     kind: Literal["missing", "surplus", "doubled", "value"]
@@ -85,7 +85,7 @@ class TableResult:
     - `rows` and `lake_rows` are the numbers of rows of each side in the compared chunks.
     - `version` is the Delta version that was read last.
     - `position` ("file:offset"), `gtid_set` and `server_uuid` are the source's position after its last rows were read.
-    - `difference_count` is the least number of rows that differ, and `differences` are the first of them.
+    - `difference_count` is the least number of rows that differ, and `differences` are the first of these rows.
     - `moving` is the number of rows that changed at each look and that the lake followed.
     - `left_out` are columns of either side that were not compared.
     """
@@ -122,7 +122,8 @@ class TableResult:
 class Seen:
     """What one look found for one key. The lake was read after it had merged everything up to the position of the source's read.
 
-    - `source` and `lake` are hashes of the rows, or their numbers for a table without a key. They are None if source or lake has no row.
+    - `source` and `lake` are hashes of the rows, or their numbers for a table without a key. `source` or `lake` is None if that side has no
+    row.
     - `order_key` is the order key of the lake's row, or -1 if the lake has none.
     - `doubled` tells that the lake has several rows of the key.
     """
@@ -171,7 +172,7 @@ def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
     """Returns the columns of a row that have one value in the source and another value in the lake, and that had the same two values at all
-    earlier looks. `before` has these columns of the earlier looks. It is None if this is the first look.
+    earlier looks. `before` has these columns of the earlier looks, or is None if this is the first look.
     """
     pairs = zip(names, source, lake, strict=True)
     return {

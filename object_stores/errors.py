@@ -1,5 +1,5 @@
-"""Defines the error of an object store. Its message is one sentence without secrets. Callers convert it to an error of
-their own package.
+"""Defines the error of an object store. The error's message is one sentence without secrets. Callers convert it to an error of their own
+package.
 """
 
 import re

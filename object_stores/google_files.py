@@ -179,7 +179,7 @@ class StoredInput(io.RawIOBase):
 
 
 class StoredOutput(io.RawIOBase):
-    """A file that is written to the store. It exists in the store after it was closed."""
+    """A file that is written to the store. The file exists in the store only after it was closed."""
 
     def __init__(self, writer: Any, path: str) -> None:
         self._writer, self._path = writer, path

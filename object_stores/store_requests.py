@@ -96,7 +96,7 @@ def remove_folder(url: str, names: Iterable[str], options: Mapping[str, str]) ->
             parent for name in names for parent in PurePosixPath(path, name).parents if parent.is_relative_to(path)
         }
         for parent in sorted(parents, key=lambda each: len(each.parts), reverse=True):
-            # This fails if the account has no directories, or if another host has put a file into this directory. Both are harmless.
+            # This fails if the account has no directories, or if another host has put a file into this directory. Neither case does harm.
             with contextlib.suppress(BaseError, FileNotFoundError):
                 obstore.delete(store, str(parent))
 

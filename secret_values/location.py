@@ -1,4 +1,6 @@
-"""Defines where a secret is. Settings, records and URLs contain this location as a text. They never contain the secret."""
+"""Defines where a secret is. Settings, records and URLs contain this location as a text. A setting, record or URL never contains the secret
+itself.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class SecretLocation:
 
     def __post_init__(self) -> None:
         if [bool(self.env), self.file is not None, bool(self.command)].count(True) > 1:
-            raise ValueError("set one of variable, file and command")
+            raise ValueError("set only one of variable, file and command")
         if self.env and not VARIABLE.fullmatch(self.env):
             raise ValueError(
                 "the name of an environment variable may have only letters, digits, _, . and -, and must not "

@@ -1,4 +1,4 @@
-"""Ends a command with its child processes. This is used for the commands in conf/: those that print secrets, `archive_fetch`, and git."""
+"""Ends a command with its child processes, for the commands in conf/: those that print secrets, `archive_fetch`, and git."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import subprocess
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a command that leads a process group, and its child processes. Then closes its pipes. A child process that stays could wait
-    forever.
+    """Kills a command that leads a process group, and its child processes. Afterwards closes the command's pipes. A child process that is
+    not killed could wait forever.
     """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -29,8 +29,8 @@ class PluginGroup:
         found = self._named(name)
         if not found:
             return (
-                f"there is no {self.what} {name!r}: installed are {', '.join(self.names()) or 'none'} (entry points of the group "
-                f"{self.name}, in the environment that Sluice runs in)"
+                f"there is no {self.what} {name!r}; installed: {', '.join(self.names()) or 'none'} (entry points of the "
+                f"group {self.name} in Sluice's Python environment)"
             )
         if len({each.value for each in found}) > 1:
             packages = ", ".join(sorted(described(each) for each in found))

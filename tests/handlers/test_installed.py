@@ -44,7 +44,7 @@ def test_an_installed_handler_gets_its_options_with_variables_filled(monkeypatch
 @pytest.mark.parametrize(
     ("name", "options", "wanted"),
     [
-        ("tyde", {}, r"there is no handler 'tyde': installed are angry, empty, gone, tide "),
+        ("tyde", {}, r"there is no handler 'tyde'; installed: angry, empty, gone, tide "),
         (
             "tide",
             {"key": "$NOT_THERE_AT_ALL"},
@@ -73,4 +73,4 @@ def test_check_says_a_handler_that_is_not_installed_with_those_that_are(tmp_path
     text = "source: {user: root}\nhandlers: [{name: tide}, {name: tyde}]\n"
     (conf / "destinations" / "shop.yaml").write_text(text)
     (problem,) = conf_problems(conf)
-    assert problem.startswith("destinations/shop.yaml: handlers: there is no handler 'tyde': installed are angry, ")
+    assert problem.startswith("destinations/shop.yaml: handlers: there is no handler 'tyde'; installed: angry, ")

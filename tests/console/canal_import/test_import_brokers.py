@@ -218,7 +218,7 @@ def test_broker_in_conf_that_is_wrong_is_reported_without_its_secret(tmp_path: P
         ("kind: rabbitmq, servers: rabbit, partitions_num: 3", "partitions_num"),
         ("kind: rocketmq, servers: names, access_key: alice", "set both access_key and secret_key"),
         ("kind: rocketmq, servers: ''", "servers"),
-        ("kind: nats, servers: nats", "no kind of broker 'nats': installed are kafka, .*rabbitmq, rocketmq"),
+        ("kind: nats, servers: nats", "no kind of broker 'nats'; installed: kafka, .*rabbitmq, rocketmq"),
     ],
 )
 def test_broker_of_another_kind_that_is_wrong_is_reported(tmp_path: Path, lines: str, said: str) -> None:
