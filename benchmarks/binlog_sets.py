@@ -99,7 +99,7 @@ def position(cursor: Any) -> tuple[str, int]:
 
 
 def prepare(cursor: Any) -> None:
-    """Creates the tables and procedures. These statements are outside the measured ranges."""
+    """Creates the tables and procedures. The statements of this function are outside the measured ranges."""
     cursor.execute("CREATE DATABASE IF NOT EXISTS bench")
     cursor.execute("USE bench")
     for name in ("oltp_1", "oltp_2", "bulk_1"):

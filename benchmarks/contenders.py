@@ -49,8 +49,8 @@ def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
 
 
 def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_max: float) -> tuple[int, float]:
-    """Reads with `for event in stream: event.rows`. Returns (rows, seconds). It stops after `seconds_max`, because the library's rate is
-    constant and a longer time would not change it.
+    """Reads with `for event in stream: event.rows`. Returns (rows, seconds). The measurement stops after `seconds_max`, because the
+    library's rate is constant and a longer time would not change it.
     """
     stream = BinLogStreamReader(
         connection_settings=settings,

@@ -1,6 +1,6 @@
 """Measures the time from a commit in MySQL to a readable row in Delta, with all processes of Sluice, for `./sluice bench e2e`.
 
-The benchmark measures `runs: drain` and `runs: batch`. First a restarted engine processes backlogs. Then two steady loads run, with a
+The benchmark measures `runs: drain` and `runs: batch`. First a restarted engine processes backlogs. Afterwards two steady loads run, with a
 marker row every two seconds. Freshness is the time from a marker's commit in MySQL until the Delta log contains the version with the
 marker, because every reader sees the marker from then on. The module `waits` splits this time, and the time until the ack, into parts.
 """
@@ -88,7 +88,7 @@ def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: floa
 
 
 def _mode(pipeline: Pipeline, backlog: int, seconds: float) -> dict[str, Any]:
-    """Returns the figures of one mode. Its freshness is that of the first load."""
+    """Returns the figures of one mode. The mode's freshness is that of the first load."""
     measured = _median_of([_backlog(pipeline, backlog) for _ in range(BACKLOGS)])
     loads = [_load(pipeline, rate, seconds) for rate in LOADS]
     return {

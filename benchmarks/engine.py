@@ -1,7 +1,7 @@
 """Reads one binlog of a live server with a bare socket, with similar tools and with Sluice, for `./sluice bench engine`.
 
-Sluice runs as in production, with parser, sink, ring, service and a ledger on disk. It is measured in three ways: batches are acked without
-decoding, or decoded but not written, or staged to Parquet.
+Sluice runs as in production, with parser, sink, ring, service and a ledger on disk. This benchmark measures Sluice in three ways: batches
+are acked without decoding, or decoded but not written, or staged to Parquet.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SETS: dict[str, Callable[[Any], BinlogSet]] = {
     "varied": lambda cursor: make_varied(cursor, VARIED_ROWS, VARIED_STATEMENTS),
     "wide": lambda cursor: make_wide(cursor, VARIED_ROWS, VARIED_STATEMENTS),
 }
-# mysql-replication reads for at most this long. Its rate is constant, and reading the whole binlog would take minutes.
+# mysql-replication reads for at most this long. The rate of mysql-replication is constant, and reading the whole binlog would take minutes.
 PEER_SECONDS_MAX = 10.0
 DEADLINE_SECONDS = 300.0
 MEBIBYTE = 1 << 20

@@ -1,8 +1,8 @@
 """Measures merges into larger and larger tables, after hundreds of merges, and in a new Spark, for `./sluice bench growth`.
 
 The same batch, with adjacent keys, is merged into three tables: with a hundredth, a tenth and all of the greatest number of rows. The
-tables have files of the same size. Then hundreds of small batches are merged into one table, which is maintained once at the end, as the
-schedule does. The first merge is measured in a Spark that was started and warmed up as `sluice up` does.
+tables have files of the same size. Afterwards, hundreds of small batches are merged into one table, which is maintained once at the end, as
+the schedule does. The first merge is measured in a Spark that was started and warmed up as `sluice up` does.
 """
 
 from __future__ import annotations

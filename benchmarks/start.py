@@ -1,8 +1,8 @@
 """Measures what a user waits for at the start, for `./sluice bench start`.
 
-First `sluice up` starts an installation with many new tables, which all get an initial snapshot. Then it starts an installation with a few
-tables, for which changes wait. The caches are warm: Spark's classes are archived, and the kernels are compiled. The time begins with the
-command, in a process of its own, and ends when readers see the rows.
+First `sluice up` starts an installation with many new tables, which all get an initial snapshot. Afterwards `sluice up` starts an
+installation with a few tables, for which changes wait. The caches are warm: Spark's classes are archived, and the kernels are compiled. The
+time begins with the command, in a process of its own, and ends when readers see the rows.
 """
 
 from __future__ import annotations

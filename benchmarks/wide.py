@@ -167,7 +167,7 @@ def by_sluice(setting: SmallSetting, spark: SparkSettings) -> Callable[[Path, Pa
 
 
 def by_loop(batch: Path, lake: Path) -> None:
-    """Merges with a bare loop of deltalake in this process. It makes no checks, uses no transactions, and does not sync to disk."""
+    """Merges with a bare loop of deltalake in this process. The loop makes no checks, uses no transactions, and does not sync to disk."""
     for file in sorted(batch.glob("*.parquet")):
         rows = pq.read_table(file)
         path = lake / file.name.split(".")[1]

@@ -13,7 +13,7 @@ Event = bytes
 MAGIC = b"\xfebin"
 CHECKSUM_BYTES = 4
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
-# A greater payload is a decompression bomb that an earlier damage made. It is not damaged again.
+# A greater payload is a decompression bomb that an earlier damage made. Such a payload is not damaged again.
 PLAIN_BYTES_MAX = 1 << 24
 EVENTS_MAX = 40  # The greatest number of events in a round.
 

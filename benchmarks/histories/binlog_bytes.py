@@ -1,6 +1,6 @@
 """Builds the binlog events of a history, as a server writes and sends them, without checksums.
 
-There are two tables: `shop.orders` with a key, and `shop.audit` without one. Both have the columns (id INT, number BIGINT).
+There are two tables: `shop.orders` with a key, and `shop.audit` without one. Both tables have the columns (id INT, number BIGINT).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def rotate_in_file(file: str, at: int) -> bytes:
 
 
 def format_description(created: int, *, server_id: int, first: bool = True) -> bytes:
-    """Returns a format description event. `created` is the time at which the file was created, in seconds since 1970. `first` is True
-    if the event is at the beginning of the file. It is False if a dump starts inside the file.
+    """Returns a format description event. `created` is the time at which the file was created, in seconds since 1970. `first` is True if
+    the event is at the beginning of the file, and False if a dump starts inside the file.
     """
     body = struct.pack("<H50sIB", 4, b"8.0.31", 0, types.HEADER_BYTES) + HEADER_SIZES + bytes(1) + bytes(4)
     flags = 0 if first else types.FLAG_ARTIFICIAL

@@ -134,7 +134,7 @@ class PlayedConnection(SourceConnection):
         self._unread = [binlog.rotate(file.name, max(offset, binlog.MAGIC_BYTES)), *head]
 
     def receive_into(self, space: memoryview, seconds: float) -> int:  # noqa: ARG002
-        """Suspends the parser until the history resumes it. Then delivers the next bytes of the server."""
+        """Suspends the parser until the history resumes the parser. Afterwards delivers the next bytes of the server."""
         actor = getattr(Actor.current, "actor", None)
         if actor is not None and not self._looks:
             actor.suspend()

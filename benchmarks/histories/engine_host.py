@@ -1,4 +1,4 @@
-"""Runs the engine of one destination as a process that can die. It is production's `Engine` with its ledger file, its lease and its parser.
+"""Runs the engine of one destination, production's `Engine` with its ledger file, lease and parser, as a process that can die.
 
 Three things are replaced: the parser's wait for bytes, staging (`staging`), and the schema history, which is not tested here. A crash is a
 `Crash` that propagates through the production code. Everything that this code would still write while the `Crash` propagates is suppressed.
@@ -38,8 +38,8 @@ TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # Table → 
 
 
 class PlayedHistory:
-    """A schema history with two tables that never change. It replaces `TableHistory` and `PublishedHistory`. It has a file, because
-    production checks whether the file of a schema history exists.
+    """A schema history with two tables that never change. This class replaces `TableHistory` and `PublishedHistory`. The history has a
+    file, because production checks whether the file of a schema history exists.
     """
 
     def __init__(self, repository: Repository, *_: Any) -> None:
@@ -166,7 +166,7 @@ class PlayedParser(EventParser):
 
 
 class InlinePool:
-    """Replaces `ThreadPoolExecutor`. It executes work at once, in the caller's thread."""
+    """Replaces `ThreadPoolExecutor`, and executes work at once, in the caller's thread."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """Starts no threads."""
@@ -245,7 +245,7 @@ class EngineHost:
         self.engine = None
 
     def die(self) -> None:
-        """Kills the engine's process as SIGKILL does. Its files stay as they are, and its lease is released."""
+        """Kills the engine's process as SIGKILL does. The process's files stay as they are, and its lease is released."""
         engine, self.engine = self.engine, None
         if engine is None:
             return

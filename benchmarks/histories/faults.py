@@ -22,8 +22,8 @@ PARTS: dict[Part, str] = {
     "lake": "statement for the lake",
     "source": "call to the source",
     "storage": "call to Dagster's storage",
-    "end": "end of a run that has merged all",
-    "record": "note of how a table was left",
+    "end": "end of a run that has merged all tables",
+    "record": "record of a table's version after a run",
     "rewind": "stop of the parser's thread",
 }
 START_SECONDS = 1_700_000_000.0
@@ -46,8 +46,8 @@ class Fault:
             "crash before": "the process dies before it",
             "crash after": "the process dies right after it",
             "error before": "it fails",
-            "error after": "it is done, but the answer is an error",
-            "stall": "the process stands still there",
+            "error after": "the call is executed, but returns an error",
+            "stall": "the process hangs",
         }[self.kind]
         return f"at the {ordinal(self.nth)} {PARTS[self.part]} {what}"
 
@@ -142,7 +142,7 @@ class Actor:
 
     def __init__(self, body: Callable[[], None]) -> None:
         self._body = body
-        # The history and the actor pass control to each other by these locks. One of the two always waits for the other.
+        # The history and the actor pass control to each other by these locks. Either the history or the actor always waits.
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._back.acquire()

@@ -156,7 +156,7 @@ class _Named:
 
 
 class PlayedDeltaTable:
-    """Replaces `deltalake.DeltaTable`. It shows a table's log as of the last time that the log was read."""
+    """Replaces `deltalake.DeltaTable`, and shows a table's log as of the last time that the log was read."""
 
     lake: Lake
 

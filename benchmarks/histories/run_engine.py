@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PlayedRunEngine:
-    """Implements `ports.RunEngine` for runs of one batch. It calls production's engine, and the engine's process may die during the
+    """Implements `ports.RunEngine` for runs of one batch, by calls to production's engine, and the engine's process may die during the
     call.
     """
 

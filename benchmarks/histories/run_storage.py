@@ -1,7 +1,7 @@
 """Simulates the parts of Dagster that Sluice uses: the run storage that `RunStore` queries, and the daemon that creates runs from requests.
 
-The daemon starts only one run per run key. It searches all existing runs for the key, including failed ones. So a key can be used again
-only after the storage was wiped.
+The daemon starts only one run per run key. The daemon searches all existing runs for the key, including failed runs. So a key can be used
+again only after the storage was wiped.
 """
 
 from __future__ import annotations

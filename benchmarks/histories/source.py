@@ -195,7 +195,7 @@ class Server:
         self.backup = Backup(self.rows.copy(), self.executed)
 
     def restore(self, backup: Backup, *, new_uuid: bool) -> None:
-        """Replaces the server's data by a backup. Its binlog starts again."""
+        """Replaces the server's data by a backup. The server's binlog starts again."""
         self.incarnation += 1
         if new_uuid:
             self.uuid = server_uuid(self.name, self.incarnation)

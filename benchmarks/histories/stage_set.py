@@ -47,7 +47,7 @@ from sluice.spark_jobs.session import LakeSession
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
-# Modules that read a clock to make decisions. They get the simulated clock.
+# Modules that read a clock to make decisions, and therefore get the simulated clock.
 TIMED = ("sluice.cdc_engine.instance.", "sluice.cdc_engine.parser.stream.event_parser", "sluice.orchestration.")
 OURS = ("sluice.cdc_engine", "sluice.orchestration", "sluice.spark_jobs", "sluice.console")
 MOMENT_SECONDS = 1e-9  # Production waits only this long where it would wait in real time.
@@ -72,7 +72,7 @@ class _PlayedParquet:
 
 
 class _PlainJson:
-    """Replaces `json` where production writes the ledger. It writes without indentation, which is ten times as fast."""
+    """Replaces `json` where production writes the ledger, and writes without indentation, which is ten times as fast."""
 
     loads = staticmethod(json.loads)
 

@@ -1,5 +1,5 @@
-"""Interprets the Spark SQL of merges on the simulated lake. It accepts only statements of the forms that spark_jobs writes. A statement of
-any other form is a defect of the simulation.
+"""Interprets the Spark SQL of merges on the simulated lake. The interpreter accepts only statements of the forms that spark_jobs writes. A
+statement of any other form is a defect of the simulation.
 
 A statement has the effect that Delta and Spark give it. Production decides the filter by order key, the order of the fold, the position
 guard and the txn versions, so all of these are read from the statement.
@@ -58,7 +58,7 @@ def read_images(path: Path) -> list[Image]:
 
 
 class PlayedSession:
-    """Replaces a Spark session. It keeps settings, and executes statements at once."""
+    """Replaces a Spark session, keeps its settings, and executes statements at once."""
 
     def __init__(self, lake: Lake, trouble: Trouble) -> None:
         self._lake, self._trouble = lake, trouble

@@ -20,7 +20,7 @@ Verb = Literal[
     "wipe runs", "lose ledger", "restore ledger", "restore table", "drop table", "replace table", "take over",
 ]  # fmt: skip
 Second = Literal["", "shard", "copy"]
-KEYS = 4  # The number of keys. It is small, so that each row changes often.
+KEYS = 4  # The number of keys, which is small so that each row changes often.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Scenario:
 
     - With `gtids`, there are two servers with GTIDs, otherwise one server without GTIDs.
     - With `from_beginning`, a destination without a cursor starts at the beginning of the binlog.
-    - `second` is "shard" for another destination with its own source that writes the same tables. It is "copy" for a second installation of
-      the same destination on the same lake.
+    - `second` is "shard" for another destination with its own source that writes the same tables. `second` is "copy" for a second
+    installation of the same destination on the same lake.
     - `store` is `store.kind` in conf/.
     """
 
@@ -40,8 +40,8 @@ class Scenario:
     store: str = "memory"
 
     def __str__(self) -> str:
-        servers = "two servers with GTIDs, B standing by for A" if self.gtids else "one server without GTIDs"
-        start = "at the binlog's beginning" if self.from_beginning else "at the latest place"
+        servers = "two servers with GTIDs, of which B is the standby of A" if self.gtids else "one server without GTIDs"
+        start = "at the binlog's beginning" if self.from_beginning else "at the latest position"
         others = {
             "": "one destination",
             "shard": "two destinations, each with a source of its own, that write the same tables",
@@ -96,14 +96,14 @@ SENTENCES: dict[Verb, Callable[[Step], str]] = {
     "disconnect": lambda _: "the connection to the source is lost",
     "read": lambda step: f"the engine reads {step.number + 1} times",
     "tick": lambda step: "the sensor ticks" + (", and its answer is lost" if step.number else ""),
-    "run": lambda _: "a run starts or goes on",
-    "flow": lambda _: "all goes on undisturbed for a while",
+    "run": lambda _: "a run starts or continues",
+    "flow": lambda _: "all processes run without a fault for a while",
     "stop": lambda _: "the engine host is stopped",
     "die": lambda _: "the engine host is killed",
-    "kill": lambda _: "a run that stands still is killed",
-    "end run": lambda _: "an operator ends a run; its process does not hear it",
+    "kill": lambda _: "a run that hangs is killed",
+    "end run": lambda _: "an operator ends a run, but the run's process continues",
     "again": lambda step: f"an operator executes run {step.number + 1} again",
-    "lose lock": lambda _: "the run lock of a run that stands still is lost",
+    "lose lock": lambda _: "the run lock of a run that hangs is lost",
     "wait": lambda step: f"the clock jumps {step.number} s",
     "go back": lambda step: f"an operator sets the position back to the {step.number + 1}. acked one before",
     "wipe runs": lambda _: "Dagster's storage is wiped",
@@ -113,7 +113,7 @@ SENTENCES: dict[Verb, Callable[[Step], str]] = {
     ),
     "restore table": lambda step: f"{_table(step)} of the lake is RESTOREd to {1 + step.number // 2} versions ago",
     "drop table": lambda step: f"the folder of {_table(step)} in the lake is deleted",
-    "replace table": lambda step: f"{_table(step)} of the lake is written anew by someone, with the same rows",
+    "replace table": lambda step: f"{_table(step)} of the lake is rewritten by another program, with the same rows",
     "take over": lambda _: "the second installation starts",
 }
 

@@ -56,7 +56,7 @@ class PlayedFiles:
 
 @dataclasses.dataclass
 class Process:
-    """A run's process. It may continue after Dagster has ended the run."""
+    """A run's process, which may continue after Dagster has ended the run."""
 
     run: PlayedRun
     actor: Actor

@@ -1,8 +1,8 @@
 """Measures what a destination with thousands of tables costs, with all processes of Sluice, for `./sluice bench tables`.
 
-A tenth of the tables has rows before the start. All tables get an initial snapshot. Then a few tables change, nothing changes for a while,
-all tables change in one transaction, and many are altered. A second lake has only a few tables, and the same few changes are made there. If
-these changes take the same time in both lakes, unchanged tables cost nothing.
+A tenth of the tables has rows before the start. All tables get an initial snapshot. Afterwards a few tables change, nothing changes for a
+while, all tables change in one transaction, and many are altered. A second lake has only a few tables, and the same few changes are made
+there. If these changes take the same time in both lakes, unchanged tables cost nothing.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ class ManyTables:
         return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
 
     def _has_version(self, name: str, version: int) -> bool:
-        """Returns whether a table's log has this version. It looks for one file. Opening thousands of tables would use processor time,
-        which is being measured.
+        """Returns whether a table's log has this version, by looking for the version's file. Opening thousands of tables would use
+        processor time, which is being measured.
         """
         return (self._pipeline.table_path(name) / "_delta_log" / f"{version:020}.json").exists()
 

@@ -12,7 +12,7 @@ MEBIBYTE = 1 << 20
 
 
 class MemoryWatch(Sampler):
-    """Records the peak resident size of each process of a pipeline in MiB. It takes one sample per second. Child processes are left out."""
+    """Records the peak resident size of each process of a pipeline in MiB, with one sample per second. Child processes are left out."""
 
     def __init__(self, processes: ProcessFile) -> None:
         super().__init__(SAMPLE_SECONDS)
@@ -29,7 +29,7 @@ class MemoryWatch(Sampler):
 
 
 class TreeWatch(Sampler):
-    """Records the peak resident size of a process together with its descendants in MiB. It takes one sample per second."""
+    """Records the peak resident size of a process together with its descendants in MiB, with one sample per second."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(SAMPLE_SECONDS)

@@ -18,7 +18,8 @@ from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 # The first package is smaller, but some releases of the distribution lack it.
 PACKAGES = ("chromium-headless-shell", "chromium")
-# The packages have a launcher for these programs. It is not used, because it looks for them only in /usr.
+# The packages have a launcher for these programs. Sluice does not use this launcher, because the launcher looks for the programs only in
+# /usr.
 PROGRAMS = ("usr/lib/chromium/chromium-headless-shell", "usr/lib/chromium/chromium")
 ON_PATH = (*PACKAGES, "google-chrome")
 

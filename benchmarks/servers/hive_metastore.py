@@ -1,4 +1,4 @@
-"""Runs a Hive metastore from pyspark's jars for the tests of catalogs. It stores its tables in Derby."""
+"""Runs a Hive metastore from pyspark's jars for the tests of catalogs. The metastore stores its tables in Derby."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Installs what tests and benchmarks need in addition to the locked packages. It runs uv, and fills folders of the cache once."""
+"""Installs what tests and benchmarks need in addition to the locked packages. Runs uv, and fills folders of the cache once."""
 
 import os
 import shutil

@@ -25,7 +25,7 @@ LIMITS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class KafkaServer:
-    """A Kafka of one node on 127.0.0.1. It does not create missing topics."""
+    """A Kafka of one node on 127.0.0.1. This Kafka does not create missing topics."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()

@@ -1,7 +1,7 @@
 """Runs a Postgres 16 from its jar for the tests.
 
-Postgres refuses to run as root. If the user is root, Postgres runs as `nobody`. Its program and data are then in the system's temporary
-directory, because `nobody` cannot read the cache of root.
+Postgres refuses to run as root. If the user is root, Postgres runs as `nobody`. In this case, the program and data of Postgres are in the
+system's temporary directory, because `nobody` cannot read the cache of root.
 """
 
 import os
@@ -35,7 +35,7 @@ FAST = ("fsync=off", "full_page_writes=off")
 
 
 class PostgresServer:
-    """A Postgres on 127.0.0.1. Its user has no password."""
+    """A Postgres on 127.0.0.1, whose user has no password."""
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
         self._is_root = os.geteuid() == 0

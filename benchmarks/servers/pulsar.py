@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 class PulsarServer:
-    """A Pulsar broker on 127.0.0.1 that requires a token. It does not create missing topics."""
+    """A Pulsar broker on 127.0.0.1 that requires a token. The broker does not create missing topics."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()

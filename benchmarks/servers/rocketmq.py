@@ -18,7 +18,7 @@ MESSAGE_BYTES_MAX = 2 << 20
 LIMITS = ("-Xmx192m", "-Xss512k", "-XX:MaxDirectMemorySize=128m")
 OPENED = ("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED")
 NAME_SERVER, BROKER = "org.apache.rocketmq.namesrv.NamesrvStartup", "org.apache.rocketmq.broker.BrokerStartup"
-# The settings of a broker with few threads and small files. It does not create missing topics.
+# The settings of a broker with few threads and small files. The broker does not create missing topics.
 BROKER_SETTINGS = {
     "brokerClusterName": "sluice",
     "brokerName": "sluice",

@@ -1,4 +1,4 @@
-"""Runs an S3 server from its jar for the tests. Its objects are in memory."""
+"""Runs an S3 server from its jar for the tests. The server keeps its objects in memory."""
 
 from pathlib import Path
 

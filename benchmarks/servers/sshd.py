@@ -1,5 +1,5 @@
-"""Runs an OpenSSH server on 127.0.0.1 for the tests of bastions. It is unpacked into the cache and not installed, so it does not need
-root.
+"""Runs an OpenSSH server on 127.0.0.1 for the tests of bastions. The server is unpacked into the cache and not installed, so no root rights
+are needed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ START_SECONDS_MAX = 60.0
 
 
 class ZooKeeperServer:
-    """A ZooKeeper node with its own directory. It is standalone, unless `join` makes it a member of an ensemble."""
+    """A ZooKeeper node with its own directory, which is standalone unless `join` makes the node a member of an ensemble."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()
@@ -151,7 +151,7 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    """An ensemble of ZooKeeper nodes. It works while a majority of the nodes runs."""
+    """An ensemble of ZooKeeper nodes. The ensemble works while a majority of the nodes runs."""
 
     def __init__(self, folder: Path, size: int = 3) -> None:
         self.nodes = [ZooKeeperServer(folder / f"node-{number}") for number in range(1, size + 1)]

@@ -1,5 +1,5 @@
-"""Determines whether the memory of processes grows. It samples their resident sizes. For each name of a process, it fits a line over the
-samples of the longest lifetime.
+"""Determines whether the memory of processes grows. This module samples the processes' resident sizes. For each name of a process, it fits
+a line over the samples of the longest lifetime.
 """
 
 from __future__ import annotations

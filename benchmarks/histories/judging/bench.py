@@ -94,8 +94,8 @@ def run(seed: int, count: int, json_file: Path | None) -> int:
             total += each
     seconds = time.monotonic() - began
     rate = total.played / seconds
-    print(f"{total.played} histories in {seconds:.0f} s ({rate:.0f} a second): {len(total.broken)} broke the promise,")
-    print(f"{total.stopped} ended in a state that says what is wrong")
+    print(f"{total.played} histories in {seconds:.0f} s ({rate:.0f} a second): {len(total.broken)} broke a guarantee,")
+    print(f"{total.stopped} ended in a state that names the problem")
     for reason, times in total.reasons:
         print(f"  {times:6d} {reason}")
     _show(total.broken[:SHOWN_MAX])
@@ -110,4 +110,4 @@ def _show(broken: Sequence[tuple[int, str]]) -> None:
         for seed, sentence in broken:
             print(f"seed {seed}: {sentence}")
             found = here.shortest(generate(seed))
-            print(f"the shortest history that fails so:\n{found}\n=> {here.play(found).broken}\n{found!r}")
+            print(f"the shortest history with the same failure:\n{found}\n=> {here.play(found).broken}\n{found!r}")

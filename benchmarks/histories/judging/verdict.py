@@ -35,7 +35,7 @@ DEFECTS = (SluiceError.code, MetaError.code, NotContinuousError.code, StagingErr
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The verdict about a history. `broken` says which guarantee was broken. It is empty if none was. `named` are the problems that
+    """The verdict about a history. `broken` says which guarantee was broken, or is empty if none was broken. `named` are the problems that
     production reports.
     """
 
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def play(history: History, folder: Path) -> Verdict:
-    """Runs a history to its end, and judges it. It may be called only within `stage_set.staged`."""
+    """Runs a history to its end, and judges it. Call this only within `stage_set.staged`."""
     world = World(history.scenario, folder)
     stage_set.present(world)
     try:
@@ -88,9 +88,9 @@ def _judge(world: World) -> Verdict:
         limit = all(
             stated_limits.explains(line.endpoint, [row for row, _ in _differences(world, line)]) for line in lines
         )
-        return Verdict("" if limit else f"all is well, but {differences[0][1]}", named, equal=False)
+        return Verdict("" if limit else f"no problem is reported, but {differences[0][1]}", named, equal=False)
     if not rested and not named:
-        return Verdict("it never comes to rest, and nothing says so", named)
+        return Verdict("the installation never becomes idle, and reports no problem", named)
     return Verdict("", named, equal=not differences)
 
 

@@ -21,7 +21,7 @@ SETTINGS = {"telemetry": {"enabled": False}}
 
 
 class BareDagster:
-    """The three processes of a Dagster whose home is `folder`. They end with this process."""
+    """The three processes of a Dagster whose home is `folder`. The three end with this process."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)

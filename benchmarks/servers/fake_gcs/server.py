@@ -35,7 +35,7 @@ class FakeGcsServer(ServerBehindProxy):
 
     @property
     def options(self) -> dict[str, str]:
-        """The storage options for deltalake. They contain an account that names the emulator and needs no token."""
+        """The storage options for deltalake. The options contain an account that names the emulator and needs no token."""
         account = {"gcs_base_url": self.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
         return {"google_service_account_key": json.dumps({**account, "private_key_id": ""})}
 
