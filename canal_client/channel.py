@@ -208,7 +208,7 @@ def _parsed(kind: Any, data: bytes, address: str) -> Any:
         return kind.FromString(data)
     except DecodeError as error:
         raise CanalProtocolError(
-            f"{address} sent an invalid {kind.DESCRIPTOR.name} message: check that a server of Canal's protocol listens there"
+            f"{address} sent an invalid {kind.DESCRIPTOR.name} message: check that a server of Canal's protocol listens at this address"
         ) from error
 
 

@@ -106,8 +106,8 @@ def storage_problem(settings: Settings) -> str:
         try:
             if engine.dialect.driver != DRIVER:
                 return (
-                    f"storage: Dagster notifies its processes by a statement that works with {DRIVER} alone, "
-                    f"and this address selects {engine.dialect.driver}; begin the address with "
+                    f"storage: Dagster's notifications between its processes work only with the driver {DRIVER}, and "
+                    f"this address selects {engine.dialect.driver}; begin the address with "
                     f"postgresql+{DRIVER}://, or set postgres_db.scheme: postgresql+{DRIVER}"
                 )
             with engine.connect():

@@ -38,7 +38,7 @@ class VisibleSource:
     def wait(self, seconds: float) -> bool:
         """Waits up to `seconds`. Returns whether a read that begins now shows everything that the lake had before this call.
 
-        Also returns True if this is unknown, because the server does not answer, was reset, or is not the server whose binlog is read.
+        Also returns True if nobody can know this: the server does not answer, was reset, or is not the server whose binlog is read.
         """
         position = read_ledger(self.directory).resume_position  # Runs may have merged everything up to this position.
         if position is None:

@@ -170,8 +170,7 @@ def _missing(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[st
             TABLE_MISSING,
             (
                 f"the Delta table {found.path} had version {record.version} and is missing: a new table would "
-                "lack all earlier rows. Mount the table's disk or correct its path if one of them is the cause, "
-                "otherwise restore the Delta table"
+                "lack all earlier rows. If a disk is not mounted or the path was changed, correct that; otherwise restore the Delta table"
             ),
         )
 

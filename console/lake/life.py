@@ -238,8 +238,8 @@ def render(steps: Sequence[LifeStep]) -> Table:
 
 
 def _read_time(commit: CommittedInterval | None) -> str:
-    """Returns the text that is shown instead of a commit time if a snapshot read the row: the time before which the row was committed.
-    Returns "" if no snapshot read the row.
+    """Returns the text that replaces the commit time of a row that a snapshot read: the time of the snapshot, before which the row was
+    committed. Returns "" if no snapshot read the row.
     """
     return (
         f"before {moment(commit.last_commit_time_us)}, the time of the snapshot" if commit and commit.snapshot else ""

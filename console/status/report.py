@@ -147,20 +147,22 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
     if one.reason != NEVER_RAN:
         return one
     logs = config.data_dir / "logs"
-    reason = f"the engine has written no status yet: it starts within seconds; if not, the logs in {logs} show why"
+    reason = (
+        f"the engine has written no status yet. An engine starts within seconds; otherwise the logs in {logs} show why"
+    )
     return dataclasses.replace(one, reason=reason)
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a message for each process that `sluice up` has not started although it has started others, because it was killed during the
-    start. After `sluice up --without-dagster`, does not report that the processes of Dagster are missing.
+    """Returns a message for each process that `sluice up` has not started, although other processes run. The cause is that `sluice up` was
+    killed during the start. After `sluice up --without-dagster`, does not report that the processes of Dagster are missing.
     """
     there = {process["name"] for process in running}
     foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS
     if processes.ENGINE not in there:
         foreign = ()
     return [
-        f"the {name} was never started; `sluice up` starts it"
+        f"the {name} was never started; start the {name} with `sluice up`"
         for name in (processes.part_names(config) if there else ())
         if name not in {*there, *foreign}
     ]
@@ -243,7 +245,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
-    # Uses the absolute value, because the time in the file is in the future if the clock was set back after the file was written.
+    # Uses the absolute value, because a clock that was set back leaves a time in the future in the file.
     stale = abs(age_seconds) > STALE_SECONDS
     away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
     if away and stale:

@@ -121,7 +121,7 @@ def _needs_java(reason: str) -> SetupError:
     hint = "" if fit else f" ({PACKAGES[1]} on a newer system)"
     return SetupError(
         f"Sluice needs Java {JAVA_VERSION_MIN} or 21: {reason}; run `{command}`{hint} and start again,"
-        " or let JAVA_HOME name such a Java."
+        " or set JAVA_HOME to a Java of one of these versions."
     )
 
 

@@ -97,6 +97,6 @@ class RpcServer:
             return {
                 "error": {
                     "code": SluiceError.code,
-                    "message": f"{type(error).__name__} in the engine's process; see its log for the whole error",
+                    "message": f"{type(error).__name__} in the engine's process; the log of that process has the whole error",
                 }
             }

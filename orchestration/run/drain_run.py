@@ -95,8 +95,8 @@ class Unreported:
             ]
         except (ManifestError, KeyError, TypeError, ValueError) as error:
             say(
-                "a run ended before it reported what it merged, and Dagster does not show the merge, because "
-                f"the report cannot be read: {error}"
+                "a run merged a batch and ended before it reported the merge, and Dagster does not show the merge, "
+                f"because the stored report cannot be read: {error}"
             )
             return []
 

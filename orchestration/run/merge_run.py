@@ -158,8 +158,8 @@ def only_writer(
 
 
 def give_way(ports: Ports, directory: Path) -> None:
-    """Waits at most GIVE_WAY_SECONDS_MAX while another process waits for the run lock of a destination. A run calls this before it takes
-    the lock again that it has just released, so that the other process gets the lock first.
+    """Waits at most GIVE_WAY_SECONDS_MAX while another process waits for the run lock of a destination. A run that has just released the
+    lock calls this before it takes the lock again, so that a waiting process gets the lock first.
     """
     deadline = time.monotonic() + GIVE_WAY_SECONDS_MAX
     while ports.files().run_lock_wanted(directory) and time.monotonic() < deadline:

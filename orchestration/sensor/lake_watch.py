@@ -167,9 +167,9 @@ class LakeWatch:
 
 
 def due_tables(watched: Mapping[str, Kept], looked: Mapping[str, Kept]) -> list[str]:
-    """Returns which tables an inspection looks at: tables that are new, tables that a run has written since their last look, and the
-    LOOKED_MAX other tables that have waited longest. `looked` has the state of each table at its last look, the tables that have waited
-    longest first.
+    """Returns which tables an inspection looks at: all new tables, all tables that a run has written since their last inspection, and
+    LOOKED_MAX other tables, whose last inspection was longest ago. `looked` has the state of each table at its last look, the tables that
+    have waited longest first.
     """
     changed = [name for name, kept in watched.items() if looked.get(name) != kept]
     waiting = (name for name, kept in looked.items() if watched.get(name) == kept)

@@ -435,7 +435,7 @@ class Play:
             return [(cascade.child_name, row.values, None)]
         if row.stale or cascade.generated:
             why = row.stale or "the table has generated columns"
-            raise _error(cascade, f"it changed columns of a row whose other columns are unknown: {why}")
+            raise _error(cascade, f"the foreign key changed columns of a row whose other columns are unknown: {why}")
         given = after if action == CASCADE and after is not None else (None,) * len(cascade.columns)
         values = {**row.values, **dict(zip(cascade.columns, given, strict=True))}
         touched.written.update(cascade.columns)

@@ -131,8 +131,8 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def is_large(share: Share) -> bool:
-    """Returns whether Spark must write the history, because the history or its changes have too many rows, or because it lacks too many
-    rows of the current-state table. Reads only the Delta logs.
+    """Returns whether Spark must write the history: the history or its changes have too many rows for this process, or the history lacks
+    too many rows of the current-state table. Reads only the Delta logs.
     """
     staged, target = share.staged, share.target
     if not target.history or not staged.segments:
@@ -212,9 +212,7 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
-    """Adds the rows that the current-state table had before the batch to a history that lacks them, because the history is new or was
-    disabled for some time.
-    """
+    """If the history is new or was disabled for some time, adds the rows that the current-state table had before the batch."""
     table, segments = given.table, share.staged.segments
     first, before = _before(current_state, segments)
     seen_all = table.applied >= 0 and table.applied >= before.applied_order_key

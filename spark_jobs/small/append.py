@@ -45,9 +45,9 @@ class Appended:
 
 
 def can_append(table: DeltaTable, rows: pa.Table) -> bool:
-    """Returns whether `append` supports the table. Returns False for a table with column mapping, whose files have other column names; for
-    a table whose columns with statistics an operator chose by name; and for many rows, which deltalake divides into several files. In these
-    cases the caller appends with deltalake.
+    """Returns whether `append` supports the table. Returns False in three cases: the table has column mapping, so its files have other
+    column names; an operator chose the columns with statistics by name; or there are so many rows that deltalake divides them into several
+    files. In these cases the caller appends with deltalake.
 
     `targets.ways` has already checked the table's features and rules. This function checks them again, because another program may have
     added some between two segments, and a commit that ignores them would be invalid. deltalake checks features and rules itself.

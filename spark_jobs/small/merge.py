@@ -85,8 +85,8 @@ class FolderTakenError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declined:
-    """The result for a table that Spark must merge. deltalake merges the segments in order, so it may have merged those before the first
-    segment that it does not support.
+    """The result for a table that Spark must merge. deltalake merges the segments in order, so the segments before the first unsupported
+    segment may be merged already.
     """
 
     reason: str

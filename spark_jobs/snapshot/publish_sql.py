@@ -98,8 +98,8 @@ def _last_images(rows: Rows) -> str:
 
 
 def incomplete(rows: Rows) -> str:
-    """Returns the query that counts the existing rows with an unknown value: a column that has a value neither in an image nor in the
-    row that was read.
+    """Returns the query that counts the existing rows with an unknown value. A value is unknown if neither an image nor the row that was
+    read has the column.
     """
     lives = f"{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     known = " AND ".join(f"{HAS}{index}" for index in range(len(rows.columns)))

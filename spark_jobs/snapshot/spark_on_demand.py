@@ -11,8 +11,8 @@ from sluice.spark_jobs.session import LakeSession, SparkSettings, has_left_over_
 class SparkOnDemand:
     """One Spark session that is opened at its first use and released by `release`. A later use opens another session.
 
-    A run uses this object for all of its publications. The run calls `release` before the run releases the run lock, because a run that
-    holds the run lock ends all sessions that it finds. `fence` is the fence of the current publication.
+    A run uses this object for all of its publications. The run calls `release` before it releases the run lock, because the next holder of
+    the lock ends all sessions that are still open. `fence` is the fence of the current publication.
     """
 
     def __init__(self, settings: SparkSettings) -> None:

@@ -309,8 +309,8 @@ class DeltaTable:
         commit without a transaction had nothing to change.
 
         Raises LostCommitError if a commit by another program replaced the commit: the log then has neither this commit nor that of another
-        attempt. That Spark dropped the commit does not prove that another attempt made it, because Spark may remember a transaction that is
-        not in the log.
+        attempt. If Spark drops the commit, this does not prove that another attempt made the commit: Spark may remember a transaction that
+        is not in the log.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):

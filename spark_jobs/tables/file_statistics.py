@@ -2,8 +2,8 @@
 module.
 
 Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. A bound that cannot be given exactly is
-omitted, so readers cannot skip the file. deltalake's `to_pyarrow_dataset` handles this wrongly: if other files have bounds for a column, it
-skips a file that has values but no bounds. So every type for which deltalake writes bounds gets bounds here too.
+omitted, so readers cannot skip the file. deltalake's `to_pyarrow_dataset` has a defect: it skips a file that has values but no bounds for a
+column, if other files have bounds for this column. So every type for which deltalake writes bounds gets bounds here too.
 """
 
 from __future__ import annotations

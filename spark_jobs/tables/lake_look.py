@@ -102,9 +102,9 @@ def _left_by_the_run(path: str, record: TableRecord, seen: _Seen | None) -> Foun
 
 
 def _table_id(log: Path, newest: int, seen: _Seen | None) -> str:
-    """Returns the id of a table from the newest commit that has it. Stops at the commit that was the newest one at the last check, if the
-    commit's file is unchanged, and returns the id that the last check found. Returns "" if the newest COMMITS_MAX commits do not have the
-    id.
+    """Returns the id of a table from the newest commit that has it. If the file of the commit that was newest at the last check is
+    unchanged, stops at this commit and returns the id that the last check found. Returns "" if the newest COMMITS_MAX commits do not have
+    the id.
     """
     for version in range(newest, max(newest - COMMITS_MAX, -1), -1):
         if seen is not None and seen.version == version and seen.stamp and seen.stamp == _stamp(seen.path, version):

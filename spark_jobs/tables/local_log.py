@@ -127,7 +127,7 @@ def _parsed_checkpoint(path: Path) -> list[Action]:
         sidecars = [SIDECAR] if SIDECAR in read.schema_arrow.names else []
         rows = read.read(columns=[*CHECKPOINT_COLUMNS, *sidecars], use_threads=False).to_pylist()
     if any(row.get(SIDECAR) is not None for row in rows):
-        raise ValueError(f"{path} is not a classic checkpoint, although it has the name of one")
+        raise ValueError(f"{path} has the name of a classic checkpoint, but another content")
     return [{name: action for name, action in row.items() if action is not None} for row in rows]
 
 

@@ -121,7 +121,8 @@ def test_ha_another_error_keeps_its_name_and_a_defect_no_trace(
     remote.engines.error = None
     monkeypatch.setattr(remote.engine, "outstanding", lambda: 1 / 0)
     with pytest.raises(
-        EngineRefusedError, match="ZeroDivisionError in the engine's process; see its log for the whole error"
+        EngineRefusedError,
+        match="ZeroDivisionError in the engine's process; the log of that process has the whole error",
     ):
         engine.outstanding()
     assert "division by zero" in caplog.text

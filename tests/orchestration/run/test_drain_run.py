@@ -146,7 +146,7 @@ def test_tables_that_another_version_left_unreported_are_named_in_the_log(shop: 
     result = shop.run()
     assert result.success
     said = [entry.user_message or "" for entry in shop.instance.all_logs(result.run_id)]
-    assert any("Dagster does not show the merge, because the report cannot be read" in each for each in said)
+    assert any("Dagster does not show the merge, because the stored report cannot be read" in each for each in said)
     assert len(_ends(shop)) == 1
 
 
