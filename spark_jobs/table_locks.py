@@ -3,7 +3,7 @@ takes its lock here.
 
 On a disk and in S3, Spark first checks whether a commit exists and then writes it. The check and the write are not atomic. So a statement
 that a killed run left in Spark could overwrite a commit that another destination's run makes later. The statement must end before the other
-run commits. A later run of the same destination is not affected, because its commit has the same effect as the overwritten one.
+run commits. A later run of the same destination is not affected, because its commit has the same effect as the overwritten commit.
 
 So a run that takes a lock stores the ids of its Spark sessions with the lock, and removes the ids at the end. If a run finds ids of another
 run with the lock, it ends those sessions first. Writes by `deltalake` need not be ended, because they never replace an existing commit.
@@ -53,7 +53,8 @@ class TableLock(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writing:
-    """The text that the holder of a table lock stores with it: who it is, and the Spark sessions in which it writes.
+    """The text that the holder of a table lock stores with the lock: the holder's name (`who`), and the Spark sessions in which the holder
+    writes.
 
     `remote` is the address of Spark as `host` reaches it. `found_dead` is the time, in seconds since 1970, at which another run found this
     text although its writer had ended. `found_dead` is 0 if no run has found the text.

@@ -1,8 +1,8 @@
 """Stores the changes that foreign keys make in a table with a running snapshot. `table_buffering` writes the files, `apply_cascades` reads
 them.
 
-The current rows of such a table are not known during the snapshot. So a run stores changes of the values that the foreign keys reference.
-For each change it stores the value that was deleted or changed, and how many images of the table precede the change in its transaction.
+The current rows of a table are not known during its snapshot. So a run stores changes of the values that the foreign keys reference. For
+each change, the run stores the value that was deleted or changed, and how many images of the table precede the change in its transaction.
 This number does not depend on how the stream is split into batches.
 
 A batch writes in this order: the changes of referenced values, the buffered images of the table, and a mark that both are complete. After

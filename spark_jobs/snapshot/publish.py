@@ -272,7 +272,7 @@ def _publish_alone(
     spark: SparkOnDemand, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
 ) -> PublishedSnapshot:
     """Publishes a table without a current-state table: appends the rows to its change log, and makes the open versions of its history equal
-    to them.
+    to these rows.
     """
     started, owner, position, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
     found = list[SideTable]()

@@ -47,7 +47,7 @@ from sluice.spark_jobs.tables.new_table import FIRST_COMMIT, Contents, first_com
 from sluice.spark_jobs.tables.table_in_store import TableInStore, clear_path
 from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
-# Spark's commit has this operation if it creates a table with rows. The commit of this module has the same.
+# The operation of the commit with which Spark creates a table with rows. The commit of this module has the same operation.
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
 BUFFERED_ROWS_MAX = 1_000_000  # The maximum number of buffered images that this process folds without Spark.

@@ -3,7 +3,7 @@ module.
 
 Delta alters a table in commits without a transaction. Some plans cannot be derived again from a partly altered table. A plan that cannot be
 derived again is first stored in a table property, with the name of its DDL statement and the last completed stage. The next attempt reads
-it there:
+the plan from this property:
 
 BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped
 """

@@ -1,8 +1,8 @@
 """Writes and reads the metadata that Sluice stores in each Delta commit (`userMetadata`): the batch or snapshot of the commit, with its
-start and end positions. Derives the history of a table from it.
+start and end positions. Derives the history of a table from this metadata.
 
-The metadata is part of the commit, so it needs neither Dagster's storage nor any other file. `merge` and `publish` write it. `sluice
-history` and `sluice why` read it.
+The metadata is part of the commit, so it needs neither Dagster's storage nor any other file. `merge` and `publish` write the metadata.
+`sluice history` and `sluice why` read the metadata.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reads the log of a Delta table in a folder, with the methods of `deltalake.DeltaTable` that `delta_table` needs. `delta_table` calls
-this module for small merges.
+"""Reads the log of a Delta table in a folder, with the methods of `deltalake.DeltaTable` that `delta_table` needs. `delta_table` calls this
+module for small merges.
 
 deltalake takes about half a millisecond of CPU time for each commit since the last checkpoint, each time it opens a table. Reading the same
 files here takes a tenth of that. The format is described in https://github.com/delta-io/delta/blob/master/PROTOCOL.md. `read_local_log`
-returns None for logs that have more than commits and a classic checkpoint in one file, and deltalake reads these.
+returns None for logs with anything else than commits and a classic checkpoint in one file; deltalake reads such logs.
 """
 
 from __future__ import annotations

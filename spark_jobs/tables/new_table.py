@@ -1,9 +1,10 @@
 """Creates a Delta table as Spark would, but writes the first commit directly. `small.merge` creates empty tables, and
 `snapshot.whole_files` tables with rows.
 
-Spark's CREATE TABLE takes almost a second, and deltalake's enables a feature that some readers do not support (`variantType`). A first
-commit has a protocol, a schema and properties; its format is described in https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
-`make_table` works only on file systems of this machine. For object stores, `table_in_store` writes the text of `first_commit`.
+Spark's CREATE TABLE takes almost a second, and a table that deltalake creates has a feature that some readers do not support
+(`variantType`). A first commit has a protocol, a schema and properties; its format is described in
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md. `make_table` works only on file systems of this machine. For object stores,
+`table_in_store` writes the text of `first_commit`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def properties(layout: Layout) -> dict[str, str]:
 
 def changed_properties(layout: Layout, there: Mapping[str, str]) -> dict[str, str]:
     """Returns the properties that must be added to a table with the properties `there`. A change data feed is switched on, but never off,
-    because its readers would miss changes.
+    because readers of the feed would miss changes.
     """
     return {FEED_PROPERTY: "true"} if layout.change_feed and there.get(FEED_PROPERTY) != "true" else {}
 
