@@ -78,7 +78,9 @@ def _s3_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _azure_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of Hadoop's client of Azure. Without credentials in `options`, it uses the machine's managed identity."""
+    """Returns the settings of Hadoop's client of Azure. Without credentials in `options`, the client uses the machine's managed
+    identity.
+    """
     return {f"{AZURE}{name}": value for name, value in {**_azure_account(options), **_azure_endpoint(options)}.items()}
 
 

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 class PlayedRunEngine:
-    """Implements `ports.RunEngine` for runs of one batch, by calls to production's engine, and the engine's process may die during the
-    call.
-    """
+    """Implements `ports.RunEngine` for runs of one batch, by calls to production's engine. The engine's process may die during a call."""
 
     def __init__(self, line: Installation) -> None:
         self._line = line

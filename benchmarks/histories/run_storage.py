@@ -88,7 +88,7 @@ class PlayedInstance:
     def add_run_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         def add() -> None:
             if run := self.get_run_by_id(run_id):
-                # The dict is replaced and not changed, because somebody may have read the old one and must not see the change.
+                # The dict is replaced and not changed, because production may have read the old dict, and must not see the change.
                 run.tags = {**run.tags, **tags}
 
         self._call(add)

@@ -99,7 +99,7 @@ class S3Server:
             "s3proxy.authorization": "aws-v2-or-v4",
             "s3proxy.identity": ACCESS_KEY,
             "s3proxy.credential": SECRET_KEY,
-            # jclouds' newer providers list the folders that Hadoop creates as empty objects, so this provider is used.
+            # jclouds' newer providers list the folders that Hadoop creates as empty objects, so the older provider is used.
             "jclouds.provider": "transient",
             "jclouds.identity": "local",
             "jclouds.credential": "local",

@@ -319,8 +319,8 @@ class Stack:
             "SLUICE_CONF": str(self.conf),
             "DAGSTER_HOME": str(self.dagster_home),
             "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "5",
-            # With this variable, Dagster stores the planned tables of a run in one transaction. Without it, it needs two transactions for
-            # each table.
+            # With this variable, Dagster stores the planned tables of a run in one transaction. Without the variable, Dagster needs two
+            # transactions for each table.
             "DAGSTER_EVENT_BATCH_SIZE": "1000",
             MARK: self.mark,
         }

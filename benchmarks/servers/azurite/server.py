@@ -60,7 +60,9 @@ class AzuriteServer(ServerBehindProxy):
         return {f"spark.hadoop.fs.azure.account.key.{HOST}:{self.port}": KEY}
 
     def wasb_environment(self, folder: Path) -> dict[str, str]:
-        """Returns the environment in which Spark's Java finds the account's host on this machine. Writes a file into the folder."""
+        """Returns environment variables by which Spark's Java resolves the account's host name to this machine. Writes the hosts file that
+        they name into `folder`.
+        """
         hosts = folder / "hosts"
         hosts.write_text(f"{LOOPBACK} localhost {socket.gethostname()} {HOST}\n")
         return {JAVA_OPTIONS: f"{os.environ.get(JAVA_OPTIONS, '')} -Djdk.net.hosts.file={hosts}".strip()}

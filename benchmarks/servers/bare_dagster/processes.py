@@ -16,12 +16,12 @@ from sluice.console.toolchain.process import ChildProcess
 BARE = "bare "  # The names of the processes begin with it.
 LOOPBACK = "127.0.0.1"
 DEFINITIONS = "benchmarks.servers.bare_dagster.definitions"
-# Dagster's users turn telemetry off. Sluice's dagster.yaml does it too.
+# Dagster's users turn telemetry off. Sluice's dagster.yaml turns telemetry off too.
 SETTINGS = {"telemetry": {"enabled": False}}
 
 
 class BareDagster:
-    """The three processes of a Dagster whose home is `folder`. The three end with this process."""
+    """The three processes of a Dagster whose home is `folder`. These processes end with the process that started them."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
