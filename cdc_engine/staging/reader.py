@@ -18,13 +18,9 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         return read_manifest_json(path.read_bytes())
     except FileNotFoundError:
-        raise StagingError(
-            f"{directory} has no {MANIFEST_FILE}, so the batch was not staged to its end; roll the batch back"
-        ) from None
+        raise StagingError(f"{directory} has no {MANIFEST_FILE}, so the batch was not staged to its end") from None
     except (OSError, ManifestError) as error:
-        raise StagingError(
-            f"{path} cannot be read as a manifest ({error}); roll the batch back to stage it again"
-        ) from error
+        raise StagingError(f"{path} cannot be read as a manifest: {error}") from error
 
 
 def is_whole(directory: Path) -> bool:

@@ -88,8 +88,8 @@ class ProcessPart:
         self._answers = self._question(self._record) if self._record else None
 
     def end(self) -> None:
-        """Kills the process if this object started it. `down` ends the processes of an earlier `sluice up`, because it knows their
-        order.
+        """Kills the process if this object started it. `down` ends the processes of an earlier `sluice up`, because `down` knows their
+        order. order.
         """
         if self.child:
             self.child.kill()
@@ -109,7 +109,7 @@ class ProcessPart:
 
     def require_port(self) -> None:
         """Raises PortTakenError if another program has the port. The message names the program. The kernel frees the port of a killed
-        process late, so this waits a moment before it raises the error.
+        process late, so the method waits a moment before it raises the error.
         """
         end = time.monotonic() + DYING_SECONDS_MAX
         while self._port and not is_free(self._port):

@@ -94,9 +94,9 @@ class DestinationStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StatusReport:
-    """Everything that `sluice status` shows. The exit code is 0 if there are no `problems`; `warnings` do not change it. `dagster_bytes` is
-    the size of Dagster's storage, or None if the storage is not in files of this host. `conf` describes the pulled revision of conf/ that
-    is in use, or is empty.
+    """Everything that `sluice status` shows. The exit code is 0 if there are no `problems`; `warnings` do not change the exit code.
+    `dagster_bytes` is the size of Dagster's storage, or None if the storage is not in files of this host. `conf` describes the pulled
+    revision of conf/ that is in use, or is empty.
     """
 
     processes: list[dict[str, Any]]

@@ -87,7 +87,7 @@ def merge_batch(
     if unknown:
         raise StagedBatchError(
             f"{batch.directory} has no changes of {', '.join(unknown)}, although the run should merge changes "
-            "of these tables"
+            "of these tables; Sluice stages the batch again"
         )
     batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
     refuse_unlogged(batch, tables)

@@ -343,9 +343,7 @@ def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | 
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StagedBatchError(
-            f"{path} cannot be read ({error}); roll the batch back to have it staged again"
-        ) from error
+        raise StagedBatchError(f"{path} cannot be read ({error}); Sluice stages the batch again") from error
     return tables, dict(record["refused"])
 
 

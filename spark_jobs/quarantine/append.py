@@ -113,7 +113,7 @@ def _tables(staged: pa.Table) -> list[tuple[str, str]]:
 
 
 def _staged(quarantine: StagedQuarantine) -> pa.Table:
-    file, again = quarantine.file, "; roll the batch back to have it staged again"
+    file, again = quarantine.file, "; Sluice stages the batch again"
     try:
         staged = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:

@@ -99,7 +99,7 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
         if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
             raise StagedBatchError(
                 f"{batch.directory} has no preimages of {table.name}: the batch was staged before change_log "
-                "was set in conf/; roll the batch back to have it staged again"
+                "was set in conf/; Sluice stages the batch again"
             )
 
 

@@ -37,7 +37,7 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
         if manifest is None:
             raise StagedBatchError(
                 f"{stored}/{MANIFEST_FILE} does not exist: the batch was not staged to its end, or the batch "
-                "was removed"
+                "was removed; Sluice stages the batch again"
             )
         here = (
             batch_dir if _read(batch_dir / MANIFEST_FILE) == manifest else batch_dir.with_name(batch_dir.name + FETCHED)

@@ -18,7 +18,7 @@ from sluice.batch_manifest.values import CascadeEvents, ChangesSegment, Manifest
 from sluice.spark_jobs.errors import StagedBatchError
 from sluice.spark_jobs.staged_batch import StagedBatch, last_order_key, staged_types
 
-AGAIN = "; roll the batch back to have it staged again"
+AGAIN = "; Sluice stages the batch again"
 
 
 def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
@@ -31,7 +31,7 @@ def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
         _check(manifest)
     except FileNotFoundError as error:
         raise StagedBatchError(
-            f"{path} does not exist: the batch was not staged to its end, or the batch was removed"
+            f"{path} does not exist: the batch was not staged to its end, or the batch was removed{AGAIN}"
         ) from error
     except OSError as error:
         raise StagedBatchError(f"{path} cannot be read: {error}{AGAIN}") from error

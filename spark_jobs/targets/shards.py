@@ -147,8 +147,8 @@ def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
         has = shard.column in {column.name for column in segment.columns}
         if not has or (segment.key and shard.column not in segment.key):
             why = (
-                f"changes of the table were staged before conf/ made the table the shard {shard.name!r}; roll the "
-                "batch back to have it staged again"
+                f"changes of the table were staged before conf/ made the table the shard {shard.name!r}; run "
+                "`sluice schema resume` when the table has stopped, so that Sluice reads and stages the changes again"
             )
             raise TableError(staged.name, why)
 

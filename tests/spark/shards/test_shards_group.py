@@ -303,7 +303,7 @@ def test_changes_without_the_name_of_their_shard_are_refused_in_a_group(by_eithe
     plain = Schema({"id": "bigint", "name": "string"}, key=("id",))
     bare = Changes(plain, [Image(UPDATE_AFTER, 94, {"id": 3, "name": "whose?"})])
     before = by_either.rows()
-    with pytest.raises(MergeError, match="roll the batch back to have it staged again"):
+    with pytest.raises(MergeError, match="run `sluice schema resume` when the table has stopped"):
         by_either.merge(by_either.lake.stage({TWO: [bare]}), [TWO])
     assert by_either.rows() == before
 
