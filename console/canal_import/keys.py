@@ -72,11 +72,14 @@ LEFT_UNLESS = (
         r"canal\.instance\.connectionCharset(Number)?", ("utf-8", "utf8", "utf8mb4", "33"),
         "Sluice decodes text with the charset of the column; `charsets` of a table sets another charset",
     ),
-    (r"canal\.instance\.enableDruid", OFF, "the password in this file is encrypted: put the plain password into the environment variable"),
+    (
+        r"canal\.instance\.enableDruid", OFF,
+        "the password in this file is encrypted: put the plain password into the environment variable that this report names",
+    ),
     (r"canal\.instance\.multi\.stream\.on", OFF, "Sluice cannot request a stream of PolarDB-X by its name"),
     (
         r"canal\.instance\.master\.tlsVersions", ("tlsv1.2,tlsv1.3", "tlsv1.2", "tlsv1.3"),
-        "TLS 1.2 and above are used, and no earlier version",
+        "Sluice uses TLS 1.2 and later versions",
     ),
     (
         r"canal\.auto\.reset\.latest\.pos\.mode", OFF,
