@@ -110,7 +110,7 @@ ORDERS = TableVersion(
         ({"column_exclude": "shop.order:note"}, ("shop.order in column_exclude of shop is not captured",)),
         ({"column_exclude": "shop.orders:nite/note/x"}, ("shop.Orders:nite/x in column_exclude of shop",)),
         ({"column_include": "shop.orders:id,shop.a:b"}, ("shop.a in column_include of shop",)),
-        ({"include": r"shop\.Orders,shop\.b", "tables": {"a.b": {}}}, (r"'shop\\.b' of include", "a.b in tables")),
+        ({"include": r"shop\.Orders,shop\.b", "tables": {"a.b": {}}}, (r"'shop\\.b' in include", "a.b in tables")),
     ],
 )
 def test_settings_of_a_table_or_column_that_is_not_captured_are_a_warning(

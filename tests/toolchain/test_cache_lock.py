@@ -41,4 +41,4 @@ def test_lock_of_a_living_start_is_waited_for_and_said(tmp_path: Path) -> None:
     with _holder(tmp_path, 1) as holder, locked(Cache(tmp_path), said.append):
         assert holder.wait(5) == 0
     assert len(said) == 1
-    assert "waiting for it" in said[0]
+    assert "waiting until that process has finished" in said[0]

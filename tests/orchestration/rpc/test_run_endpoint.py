@@ -66,7 +66,7 @@ def test_a_run_on_another_host_names_the_setting_that_it_needs(code_server: Code
     """The run does not connect even if the hosts share the folder: another program may use the port here, and must not get the token."""
     reference = BatchReference(destination="shop", ledger=LEDGER_ID, batch=1, first_end=9, delivery=1)
     rewrite(code_server, host="the-code-server", address="127.0.0.1:1")
-    with pytest.raises(EngineAwayError, match="is for runs on the-code-server only"):
+    with pytest.raises(EngineAwayError, match="serves only runs on the-code-server"):
         code_server.caller.ack(reference)
     for call in (code_server.caller, caller_of_code_server(tmp_path / "nowhere", "shop")):
         with pytest.raises(EngineAwayError, match=r"set engine: \{kind: remote\} with TLS in conf/sluice.yaml"):
