@@ -22,8 +22,8 @@ AGAIN = "; Sluice stages the batch again"
 
 
 def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
-    """Reads the manifest and checks every file that it lists. `stored` is the URL where Spark reads the same files. It is empty if Spark
-    reads them in `directory`. Raises StagedBatchError at the first error.
+    """Reads the manifest and checks every file that it lists. `stored` is the URL where Spark reads the same files. `stored` is empty if
+    Spark reads the files in `directory`. Raises StagedBatchError at the first error.
     """
     path = directory / MANIFEST_FILE
     try:
