@@ -158,7 +158,7 @@ def test_a_translation_that_cannot_be_used_is_named(conf: Path, translation: Any
 
 def test_the_engines_need_a_process_of_their_own(conf: Path) -> None:
     (conf / "sluice.yaml").write_text("")
-    with pytest.raises(ConfigurationError, match=r"write: engine: \{kind: remote\}"):
+    with pytest.raises(ConfigurationError, match=r"set engine: \{kind: remote\}"):
         build_definitions(conf)
 
 
