@@ -219,13 +219,13 @@ def test_ha_a_token_file_that_a_crash_left_empty_opens_nothing(tmp_path: Path) -
     path.parent.mkdir(parents=True)
     path.with_suffix(f".{os.getpid()}").write_text("of a process with this number that died")
     path.write_text("")
-    with pytest.raises(ConfigurationError, match="remove it"):
+    with pytest.raises(ConfigurationError, match="remove this file"):
         server_of(engines, config)
     path.unlink()
     server_of(engines, config).close()
     assert len(path.read_text()) == 64
     path.write_text("\n")
-    with pytest.raises(ConfigurationError, match="remove it"):
+    with pytest.raises(ConfigurationError, match="remove this file"):
         RemoteHost(config).get_or_start("shop")
 
 
