@@ -41,7 +41,9 @@ class ConsistentSnapshotError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableAtVersion:
-    """One table of a consistent snapshot. If `stopped`, it is at an earlier position than the other tables, because it has stopped."""
+    """One table of a consistent snapshot. If `stopped`, the table is at an earlier position than the other tables, because the table has
+    stopped.
+    """
 
     name: str
     path: str

@@ -100,7 +100,7 @@ def _sync_name(folder: Path, inode: int) -> None:  # noqa: ARG001  a folder that
 
 
 def _files_there(table: Path, commits: Sequence[Path]) -> dict[Path, None]:
-    """Returns the files that commits added. Raises FileNotFoundError if one that the table still needs is missing."""
+    """Returns the files that commits added. Raises FileNotFoundError if a file that the table still needs is missing."""
     files = dict.fromkeys(file for commit in commits for file in _files_of(table, commit))
     if lost := [file for file in files if not file.is_file() and file in _in_use(table, commits[0])]:
         raise FileNotFoundError(

@@ -47,8 +47,8 @@ class CheckPublisher:
         self._may_clear = True  # An earlier process may have published a failure before this process started.
 
     def look(self) -> bool:
-        """Publishes a failure if ticks have stopped, and a pass once they are back. Returns whether it published. Raises the errors of
-        Dagster's storage.
+        """Publishes a failure if ticks have stopped, and a pass when ticks run again. Returns whether a result was published. Raises the
+        errors of Dagster's storage.
         """
         ticked, now = max(last_tick(self._directory), heard(self._destination)), self._clock()
         if abs(now - max(ticked, self._started)) > SILENT_SECONDS:

@@ -149,7 +149,7 @@ def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], ord
 
 def _all(values: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """Returns the SELECT list of a row that is merged into a history. `values` has an expression per column. `ours` has the expressions of
-    Sluice's own columns; a missing one is NULL.
+    Sluice's own columns; a missing expression is NULL.
     """
     own = [f"{value} AS {sql_text.identifier(name)}" for name, value in values.items()]
     return ", ".join([*own, *(f"{ours.get(name, 'NULL')} AS {name}" for name in OURS)])
