@@ -13,9 +13,8 @@ from sluice.spark_jobs.table_owner import Owner
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"
 COMMIT_TIME = "_sluice_commit_time"
-ROW = (
-    "_sluice_row"  # The column with the number that orders the images of a table. This column is not written to Delta.
-)
+# The column with the number that orders the images of a table. This column is not written to Delta.
+ROW = "_sluice_row"
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"

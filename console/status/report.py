@@ -148,7 +148,7 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
         return one
     logs = config.data_dir / "logs"
     reason = (
-        f"the engine has written no status yet. An engine starts within seconds; otherwise the logs in {logs} show why"
+        f"the engine has written no status yet. An engine starts within seconds; if not, the logs in {logs} show why"
     )
     return dataclasses.replace(one, reason=reason)
 
