@@ -147,9 +147,7 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
     if one.reason != NEVER_RAN:
         return one
     logs = config.data_dir / "logs"
-    reason = (
-        f"the engine has written no status yet. An engine starts within seconds; if not, the logs in {logs} show why"
-    )
+    reason = f"the engine has written no status yet. An engine starts within seconds; otherwise read the logs in {logs}"
     return dataclasses.replace(one, reason=reason)
 
 
