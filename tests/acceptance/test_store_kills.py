@@ -18,8 +18,9 @@ from tests.store_conf import store_conf
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
 CASES: Sequence[Sequence[Death]] = [
-    [("spark", BEFORE_MERGE), ("stack", BETWEEN_TABLES), ("run", BETWEEN_TABLES)],
-    [("spark", BETWEEN_TABLES), ("stack", AFTER_MERGE), ("stack", AFTER_TAKE)],
+    [("spark", BETWEEN_TABLES), ("stack", AFTER_MERGE)],
+    [("run", BETWEEN_TABLES), ("stack", AFTER_TAKE)],
+    [("spark", BEFORE_MERGE), ("stack", BETWEEN_TABLES)],
 ]
 
 
