@@ -272,7 +272,7 @@ def test_for_an_engine_that_has_not_started_no_restart_is_advised(installation: 
     everything_runs(installation)
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
     assert "sluice up" not in shop["reason"]
-    assert f"the logs in {installation.data / 'logs'} show why" in shop["reason"]
+    assert f"read the logs in {installation.data / 'logs'}" in shop["reason"]
 
 
 def test_fault_what_the_sensor_said_has_its_age(installation: Installation) -> None:

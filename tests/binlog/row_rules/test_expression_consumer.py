@@ -87,7 +87,7 @@ def test_a_condition_of_a_consumer_means_what_sql_says(text: str, rows: list[int
         ("country = DE", "'DE' at character 11, where a text"),
         ("amount + 1 = 2", r"'\+' at character 8 is not a known token|'\+"),
         ("country LIKE 5", "where a pattern in quotes"),
-        ("NOT " * 60 + "a = 1", "more than 50 deep"),
+        ("NOT " * 60 + "a = 1", "more than 50 nested levels"),
     ],
 )
 def test_a_condition_that_cannot_be_read_says_where(text: str, why: str) -> None:

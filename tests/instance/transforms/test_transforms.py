@@ -343,7 +343,9 @@ def test_check_calls_the_function_of_a_known_table(tmp_path: Path) -> None:
     assert transform_warnings(config) == []
     conf.write_text(conf.read_text() + "canal_server: {port: 11111}\n")
     (warning,) = transform_warnings(load_config(tmp_path / "conf"))
-    assert warning.startswith("clients and brokers of shop stop at the first row of shop.orders")
+    assert warning.startswith(
+        "transforms apply only to the lake, so clients and brokers of shop stop at the first row of shop.orders"
+    )
     conf.write_text(conf.read_text().replace('"note", "size"', '"note", "id"'))
     (problem,) = transform_problems(load_config(tmp_path / "conf"))
     assert problem.startswith("shop.orders of shop: the transform shop_rows:orders writes the key column id")
