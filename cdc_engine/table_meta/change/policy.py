@@ -44,7 +44,10 @@ PLANS: Mapping[str, Mapping[str, str]] = {
             "the column's type is widened in place (Delta type widening, which readers must support), where Delta "
             "supports this change; otherwise the column is rewritten"
         ),
-        "rewrite": "the column is rewritten in the wider type (Delta column mapping, which readers must support)",
+        "rewrite": (
+            "the column is rewritten in the wider type (with Delta column mapping only if the table already uses it, has "
+            "constraints or generated columns, or the statement also renames or drops columns)"
+        ),
     },
     "convert": {
         "apply": (
