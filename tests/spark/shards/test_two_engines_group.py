@@ -196,7 +196,7 @@ def other_locks(east: Side, west: Side) -> None:
     (east.root / "data" / "engine" / "_sluice_tables" / "identity.json").write_text("another")
     east.change(f"REPLACE INTO {NAME} VALUES (2000, 'after it')")
     with pytest.raises(
-        MergeFailedError, match=r"whose runs use the locks at \w+; those of east use the locks at another"
+        MergeFailedError, match=r"whose runs use the locks at \w+; the runs of east use the locks at another"
     ) as caught:
         wait_for("a batch is refused", east.merge_next)
     assert caught.value.tables[NAME].state == "TABLE_OWNED"
