@@ -31,6 +31,7 @@ DIES = """
 import os, signal, sys
 from pathlib import Path
 from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.instance.batches.hand_out import HandOut
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.tables import engine_acts, resume
 
@@ -44,7 +45,7 @@ def forget_and_die(folder, forget=resume.forget_events):
 if sys.argv[2] == "files removed":
     resume.forget_events = engine_acts.forget_events = forget_and_die
 else:
-    Engine._read_again = die
+    HandOut.read_again = die
 engine = Engine(load_config(Path(sys.argv[1])), "shop")
 engine.start()
 while True:
