@@ -1,6 +1,6 @@
 """Reads one binlog of a live server with a bare socket, with similar tools and with Sluice, for `./sluice bench engine`.
 
-Sluice runs as in production, with parser, sink, ring, service and a ledger on disk. This benchmark measures Sluice in three ways: batches
+Sluice runs as in production, with parser, sink, ring, batches and a ledger on disk. This benchmark measures Sluice in three ways: batches
 are acked without decoding, or decoded but not written, or staged to Parquet.
 """
 
