@@ -32,6 +32,12 @@ AZURE_CREDENTIALS = {
     "sas_token": "SLUICE_AZURE_STORAGE_SAS_TOKEN",
     "client_secret": "SLUICE_AZURE_CLIENT_SECRET",
 }
+# For each store: the function that returns the store's options, and the environment variable of each credential among them.
+CREDENTIALS_OF = {
+    "s3": (known, CREDENTIALS),
+    "azure": (azure_options, AZURE_CREDENTIALS),
+    "google": (google_options, GOOGLE_CREDENTIALS),
+}
 # The endpoint that deltalake uses with the option `use_emulator`.
 EMULATOR_ENDPOINT = "http://127.0.0.1:10000/devstoreaccount1"
 
@@ -56,12 +62,8 @@ def spark_environment(store: str, storage_options: Mapping[str, str]) -> dict[st
     """Returns the credentials as environment variables for Spark's process. Returns none if Spark uses the role or
     account of its machine.
     """
-    if store == "s3":
-        given, variables = known(storage_options), CREDENTIALS
-    elif store == "azure":
-        given, variables = azure_options(storage_options), AZURE_CREDENTIALS
-    else:
-        given, variables = google_options(storage_options), GOOGLE_CREDENTIALS
+    options_of, variables = CREDENTIALS_OF[store]
+    given = options_of(storage_options)
     return {variable: given[name] for name, variable in variables.items() if name in given}
 
 
