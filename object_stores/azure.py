@@ -29,6 +29,9 @@ NAMES = {
 SECRETS = frozenset({"account_key", "sas_token", "client_secret"})
 # pyarrow's AzureFileSystem accepts these options by the same names.
 PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
+# The options of a workload identity, without its token. pyarrow and obstore accept no such identity as arguments. They find it in the
+# environment variables of the pod.
+WORKLOAD_IDENTITY = ("client_id", "tenant_id")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +75,8 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
     account = match["account"] or known.get("account_name")
     if not account:
         raise StoreError(f"{url} does not name an account: set azure_storage_account_name in `storage_options`")
-    given = {name: known[name] for name in PASSED if name in known}
+    left_out = WORKLOAD_IDENTITY if "federated_token_file" in known else ()
+    given = {name: known[name] for name in PASSED if name in known and name not in left_out}
     if token := given.get("sas_token", ""):
         given["sas_token"] = f"?{token}"  # pyarrow appends the token to URLs as it is.
     path = f"{match['container']}/{match['path']}".rstrip("/")

@@ -7,6 +7,7 @@ import pytest
 from sluice.console.lake.sql_store import azure_secret, duckdb_url
 from sluice.object_stores.azure import azure_location, is_azure
 from sluice.object_stores.errors import StoreError
+from sluice.object_stores.files import file_system
 from sluice.object_stores.options import without_secrets
 from sluice.spark_jobs.object_store import spark_environment, spark_settings
 
@@ -45,6 +46,13 @@ LAKE = "abfss://lake@shop.dfs.core.windows.net/a/b/"
         ),
         (
             LAKE,
+            {"azure_client_id": "i", "azure_tenant_id": "t", "azure_federated_token_file": "/run/token"},
+            "shop",
+            "lake/a/b",
+            {},
+        ),
+        (
+            LAKE,
             {"azure_client_id": "i", "azure_storage_client_secret": "s", "authority_id": "t"},
             "shop",
             "lake/a/b",
@@ -58,6 +66,12 @@ def test_azure_options_by_any_of_their_names_reach_pyarrow(
     location = azure_location(url, options)
     assert (location.account, location.path, location.arguments) == (account, path, arguments)
     assert not arguments or str(arguments) not in repr(location)
+
+
+def test_azure_pyarrow_accepts_the_options_of_a_workload_identity() -> None:
+    """Defect 60: pyarrow refused the tenant of a workload identity, so the engine could not stage batches."""
+    options = {"azure_client_id": "i", "azure_tenant_id": "t", "azure_federated_token_file": "/run/token"}
+    assert file_system(LAKE, options)[1] == "lake/a/b"
 
 
 def test_azure_a_url_without_an_account_says_which_option_names_it() -> None:
