@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -178,6 +179,7 @@ class KillBench:
         a victim, " and " joins two that are killed together.
         """
         points = [point for _, point in deaths]
+        assert all(point != following for point, following in itertools.pairwise(points)), "opening one opens both"
         self.shut(points[0])
         try:
             begin()
