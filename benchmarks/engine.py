@@ -87,13 +87,14 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int, 
     config = configuration(server, binlog, folder, tls=tls)
     acked_seconds(config, binlog)  # The first call compiles or loads the kernels, so it is not measured.
     decoded_seconds(config, binlog)
-    raw, peer, java, acked, decoded, staged, cpu, rss_mb = [], [], [], [], [], [], [], 0.0
+    raw, peer, java, start, acked, decoded, staged, cpu, rss_mb = [], [], [], [], [], [], [], [], 0.0
     for _ in range(runs):
         raw.append(binlog.bytes / raw_socket_seconds(settings, binlog) / 1e6)
         rows, seconds = mysql_replication_rows(settings, binlog, PEER_SECONDS_MAX)
         peer.append(rows / seconds)
         rows, seconds = java_connector_rows(settings, binlog)
         java.append(rows / seconds)
+        start.append(start_seconds(config))
         acked.append(acked_seconds(config, binlog))
         decoded.append(decoded_seconds(config, binlog))
         before = time.process_time()
@@ -104,11 +105,13 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int, 
         "raw_mb_per_s": median(raw),
         "mysql_replication_rows_per_s": median(peer),
         "java_connector_rows_per_s": median(java),
+        "start_s": median(start),
         "acked_mb_per_s": median([binlog.bytes / each / 1e6 for each in acked]),
         "acked_rows_per_s": median([binlog.rows / each for each in acked]),
         "decoded_rows_per_s": median([binlog.rows / each for each in decoded]),
         "staged_rows_per_s": median([binlog.rows / each for each in staged]),
         "staged_cpu_s": median(cpu),
+        "start_to_staged": median([first / each for first, each in zip(start, staged, strict=True)]),
         "acked_to_raw": median([binlog.bytes / each / 1e6 / ceiling for each, ceiling in zip(acked, raw, strict=True)]),
         "acked_to_mysql_replication": median(
             [binlog.rows / each / rate for each, rate in zip(acked, peer, strict=True)]
@@ -149,6 +152,15 @@ def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
     lease = FileLease(directory)
     assert lease.try_acquire()
     return make_parts(config.destinations["bench"], directory, lease, on_state=_quiet, on_start=_ignore), lease
+
+
+def start_seconds(config: SluiceConfig) -> float:
+    """Returns the seconds that a destination takes to load the schemas at the start of its set. For this, the engine scans the whole set
+    for DDL statements before the stream begins.
+    """
+    begun = time.perf_counter()
+    known_start(config)[1].release()
+    return time.perf_counter() - begun
 
 
 def acked_seconds(
