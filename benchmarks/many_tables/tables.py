@@ -20,6 +20,7 @@ import psutil
 from deltalake import DeltaTable
 from rich.console import Console
 
+from benchmarks.observing.cpu import measured
 from benchmarks.observing.memory import MEBIBYTE, MemoryWatch
 from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
@@ -34,7 +35,7 @@ CREATE = "CREATE TABLE {name} (id BIGINT NOT NULL PRIMARY KEY, {columns})"
 FILL = "INSERT INTO {name} (id, c0) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT i, 'x' FROM n"
 CHANGED, ALTERED = 5, 50
 WARM_ROUNDS, ROUNDS = 2, 5
-IDLE_SECONDS = 50.0
+CALM_SECONDS, IDLE_SECONDS = 180.0, 50.0
 POLL_SECONDS = 0.2
 WAIT_SECONDS_MAX = 7200.0
 
@@ -130,8 +131,13 @@ class ManyTables:
         return {"five_changed": found, "five_changed_s": found["acked_s"], "dagster_bytes_per_batch": bytes_per_batch}
 
     def _all_changes(self) -> dict[str, Any]:
+        size = self._dagster_bytes()
         found = self._change(self._names)
-        return {"all_changed": {**found, "cpu_s_per_table": round(found["cpu_s"] / len(self._names), 4)}}
+        tables = len(self._names)
+        return {
+            "all_changed": {**found, "cpu_s_per_table": round(found["cpu_s"] / tables, 4)},
+            "all_changed_dagster_bytes_per_table": round((self._dagster_bytes() - size) / tables),
+        }
 
     def _change(self, names: Sequence[str]) -> dict[str, float]:
         """Adds two rows to each table in one transaction. Returns the seconds until all rows are visible, the seconds until the
@@ -173,13 +179,15 @@ class ManyTables:
         return {"alters": len(names), "alters_s": round(seconds, 2), "alter_s": round(seconds / len(names), 3)}
 
     def _idle(self) -> dict[str, Any]:
-        time.sleep(IDLE_SECONDS / 5)  # Work that follows a batch, such as a reload of definitions, ends in this time.
-        begun, cpu, written = time.monotonic(), self._cpu_seconds(), self._written_bytes()
-        time.sleep(IDLE_SECONDS)
-        seconds = time.monotonic() - begun
-        share = 100 * (self._cpu_seconds() - cpu) / seconds
+        time.sleep(
+            CALM_SECONDS
+        )  # Work that follows the snapshots and batches, such as a reload of definitions, ends in this time.
+        written = self._written_bytes()
+        rows = measured(self._pipeline.stack.file, IDLE_SECONDS)
         return {
-            "idle_cpu_percent": round(share, 1),
+            "idle_cpu_percent": round(sum(row["cpu_percent"] for row in rows), 1),
+            "idle_cpu_percents": {row["process"]: row["cpu_percent"] for row in rows},
+            "idle_pss_mb": {row["process"]: row["pss_mb"] for row in rows},
             "idle_written_mb": round((self._written_bytes() - written) / MEBIBYTE, 1),
         }
 

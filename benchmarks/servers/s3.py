@@ -78,6 +78,16 @@ class S3Server:
         if self._process:
             self._process.kill()
 
+    def stall(self) -> None:
+        """Suspends the server. Requests wait until `resume`."""
+        if self._process:
+            self._process.stall()
+
+    def resume(self) -> None:
+        """Continues the suspended server."""
+        if self._process:
+            self._process.resume()
+
     def make_bucket(self, name: str) -> None:
         """Creates a bucket, unless it already exists."""
         store = fs.S3FileSystem(

@@ -43,3 +43,13 @@ class ServerBehindProxy:
         """Ends the server and the proxy with SIGKILL, as a crash would."""
         for process in self._processes:
             process.kill()
+
+    def stall(self) -> None:
+        """Suspends the server and the proxy. Requests wait until `resume`."""
+        for process in self._processes:
+            process.stall()
+
+    def resume(self) -> None:
+        """Continues the suspended server and proxy."""
+        for process in self._processes:
+            process.resume()
