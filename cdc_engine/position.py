@@ -4,9 +4,9 @@ A `Position` has everything that a failover needs: the server, the file and offs
 to this offset, and the commit time.
 
 The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch rises whenever file names can no longer be
-compared. No two events begin within 16 bytes, so no two transactions have the same key. All row images of a transaction have the order key
-of the transaction's position. A batch never divides a transaction, so the key orders the transaction against all others, wherever batches
-end. No transaction is too large for an order key.
+compared. Offsets in order keys are ends of events. No two events end within 16 bytes of each other, so no two transactions have the same
+order key. All row images of a transaction have one order key, however large the transaction is. A batch never divides a transaction, so the
+order keys have the same meaning wherever batches end.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import numpy.typing as npt
 
 from sluice.cdc_engine.errors import BinlogFormatError
 
-EPOCH_BITS = 14  # Enough for 16,383 failovers of one destination.
-FILE_NUMBER_BITS = 20  # A million binlog files per epoch: ten years with a new file every five minutes.
-# Enough for offsets up to 8 GiB in units of 16 bytes. A binlog file can be larger than max_binlog_size (1 GiB), because the server writes a
-# transaction into one file.
+EPOCH_BITS = 14  # The number of bits for the epoch: enough for 16,383 failovers of one destination.
+# The number of bits for the file number: a million files per epoch, enough for ten years with a new file every five minutes.
+FILE_NUMBER_BITS = 20
+# The number of bits for the offset: enough for offsets up to 8 GiB in units of 16 bytes. A binlog file can be larger than max_binlog_size
+# (1 GiB), because the server writes a transaction into one file.
 OFFSET_BITS = 29
-# Two events never end in the same unit of 16 bytes, because the header of an event alone has 19 bytes.
+# An order key counts offsets in units of 2**UNIT_BITS = 16 bytes. Two events never end in the same unit, because an event has at least the
+# 19 bytes of its header.
 UNIT_BITS = 4
 OFFSET_MAX = (1 << OFFSET_BITS + UNIT_BITS) - 1
 
@@ -56,7 +58,7 @@ def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.N
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Position:
-    """The end of a transaction, or of an event outside of transactions, in the binlog of a source.
+    """A position in the binlog of a source: the end of a transaction, or of an event outside of transactions.
 
     - `offset`: bytes from the file's start to the end of the last event that was read. May exceed 4 GiB, at which the 32-bit field in
       events overflows.
