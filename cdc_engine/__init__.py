@@ -1,4 +1,5 @@
-"""Sluice's engine: reads the binlog of MySQL or MariaDB, and hands out its changes as staged batches, with get, ack and rollback.
+"""Implements Sluice's engine: reads the binlog of MySQL or MariaDB, and hands out its changes as staged batches, with get, ack and
+rollback.
 
 The binlog's data passes through these packages in this order: `parser` (with `binlog` and `table_meta`) → `sink` → `store` → `staging`.
 The packages exchange the values that `contracts` defines, and `instance` connects the packages: it hands out the batches, and records them

@@ -15,7 +15,7 @@ import unicodedata
 from pathlib import Path
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-# The URLs of Azure that deltalake and pyarrow accept, and those of them that Hadoop's client, and thus Spark, also accepts.
+# Matches the beginning of Azure's URLs: AZURE_URI those that deltalake and pyarrow accept, SPARK_AZURE_URI those that Spark accepts too.
 AZURE_URI = re.compile(r"(?:abfss?|az|azure|adl)://", re.IGNORECASE)
 SPARK_AZURE_URI = re.compile(r"abfss?://[^/@]+@[^/@.]+\.[^/]+")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
@@ -24,8 +24,10 @@ SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|s
 CREDENTIALS_FILE = re.compile(
     r"(google_)?(service_account|service_account_path|application_credentials)|(azure_(storage_)?)?federated_token_file"
 )
-UNKNOWN_TO_DELTALAKE = "google_bearer_token"  # Only deltalake does not know this option. Other clients of the store do.
-# The most bytes in the name of a folder. File systems allow 255 bytes, and Sluice appends suffixes such as `__history` to the name.
+# An option of Google Cloud Storage that other clients accept but deltalake does not, so conf/ must not set it.
+UNKNOWN_TO_DELTALAKE = "google_bearer_token"
+# The most bytes in a folder name that `path_segment` returns; a longer name is shortened. File systems allow 255 bytes, and Sluice appends
+# suffixes such as `__history`.
 SEGMENT_BYTES_MAX = 200
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
 OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # Prefixes of the folders that Sluice and Delta create.
@@ -142,7 +144,8 @@ def path_segment(name: str) -> str:
 
     ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Any other character becomes `@` and four
     hexadecimal digits, as in MySQL's own file names. The form `%2F` cannot be used, because deltalake decodes it in paths. The first
-    character becomes `@` and four digits too if it is a dot or a space, or if the name begins like a folder of Sluice or Delta.
+    character becomes `@` and four digits too if it is a dot or a space, or if the name begins like a folder of Sluice or Delta. A name of
+    more than SEGMENT_BYTES_MAX is cut, and gets a digest at its end.
     """
     text = "".join(char if _is_plain(char) else _escaped(char) for char in ESCAPE.sub("@0040", name))
     if text.startswith((".", " ")) or text.lower().startswith(OWN_NAMES):

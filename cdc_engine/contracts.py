@@ -47,14 +47,14 @@ class RowEventKind(enum.IntEnum):
 class Column:
     """A column of a table, as its row images have it.
 
-    - `type_code`: MYSQL_TYPE_* of the table map, but for ENUM and SET their own type instead of STRING.
+    - `type_code`: MYSQL_TYPE_* as in the table map, except for ENUM and SET columns: MYSQL_TYPE_ENUM or _SET, where a table map has STRING.
     - `metadata`: the table map's metadata of the column as one integer (fraction digits, length, precision << 8 | scale, …).
-    - `charset`: MySQL's name ("utf8mb4", "binary", …) for character, ENUM and SET columns, else empty. `labels`: of ENUM and SET columns.
+    - `charset`: MySQL's name ("utf8mb4", …) for character, ENUM and SET columns, else empty. `labels`: the values of an ENUM or SET.
     - `mysql_type`: the declared type ("int unsigned") if the schema history knows it, otherwise a derived one.
-    - `default`: what a row gets if its INSERT omits the column, as the server prints it, with bytes in hexadecimal. (None,) is NULL. () is
-      unknown, or not a constant.
-    - `generated`: "virtual", "stored", or empty if it is not generated. "unknown" if only a table map is known.
-      `binlog.row_rules.history_rows` has the values for the times of system-versioned rows.
+    - `default`: one value, which a row gets if its INSERT omits the column, as the server prints it (bytes in hexadecimal). (None,) is
+      NULL. () means that the value is unknown or not a constant.
+    - `generated`: "virtual" or "stored" for a generated column, else empty. "unknown" if only a table map is known. The ROW START and ROW
+      END columns of system-versioned tables have values of `binlog.row_rules.history_rows`.
     """
 
     name: str
@@ -72,9 +72,9 @@ class Column:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
     """A table with the schema of the row events that refer to it. `version` is a short digest; equal schemas have equal digests.
-    `cascades` are the foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: foreign
-    keys change the table's rows when rows of other tables change. `watched`: not captured, and read only because of its `cascades`.
-    `stopped`: consumers get the rows, the lake does not. `unreadable`: why even consumers cannot get the rows; `columns` is empty then.
+    `cascades` are the foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: whether
+    foreign keys change the table's rows when rows of other tables change. `watched`: the table is not captured, and is read only because of
+    its `cascades`. `stopped`: consumers get the rows, the lake does not. `unreadable`: why even consumers cannot get the rows.
     """
 
     database: str
@@ -103,7 +103,7 @@ class TableChangeKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A change of a table by a statement, in stream order with the row events. `order_key` is that of the end of the statement.
+    """A change of a table by a DDL statement. `order_key` is the order key of the end of the statement.
 
     - `schema`: the table's schema afterwards. For STOPPED, the schema with which consumers read the table, or None.
     - `alterations`: for SCHEMA, the changes that the Delta table must get, in order, without the changes that a policy ignores.
@@ -166,7 +166,7 @@ FRAME_FIELDS = (
 FRAME = np.dtype([(name, np.int64) for name in FRAME_FIELDS])
 Frames = npt.NDArray[np.void]  #: structured array of FRAME
 NO_FRAMES: Frames = np.zeros(0, FRAME)
-NO_GTID = (-1, 0)  #: Source and number of a transaction that has no GTID.
+NO_GTID = (-1, 0)  #: (index of the source, number) of a transaction without GTID.
 NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 
@@ -210,7 +210,7 @@ class Block:
     - `query_offset`, `query_length`, `query_position` (int64): as for row events.
 
     A DDL statement is a block of its own, so `changes` is only set in a block without row events. `statement` is the statement of such a
-    block, also if it changes no captured table. `start_gtid_set` is the executed set before the first transaction, as text. `file_created`
+    block, even if it changes no captured table. `start_gtid_set` is the executed set before the first transaction, as text. `file_created`
     is as in `Position`.
     """
 
@@ -324,8 +324,8 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """What the ledger has about a consumer other than the lake: its filter, and the position up to which it has acked. Later batches are
-    handed out again after a restart. `identity` distinguishes this consumer from earlier consumers with its number; empty until needed.
+    """The ledger's record of a consumer: its filter, and the position up to which it has acked. After a restart, it gets later batches
+    again. `identity` distinguishes the consumer from earlier ones with the same number, and is empty until it is needed.
     """
 
     client_id: int
@@ -340,9 +340,9 @@ class OutstandingBatch:
     one delivery. `delivery` never repeats, over restarts and rollbacks. A batch that is delivered again keeps `batch_id` and `path`.
 
     - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
-    - `appendable`: changes may still be appended, which changes `end` and `path`. When a run takes the batch, these two become final.
-    - `first_end`: the order key of the end when the batch was staged first. This key distinguishes two deliveries with the same numbers,
-      which occur if an operator restores an older ledger.
+    - `appendable`: whether changes may still be appended, which changes `end` and `path`. Both are final when a run takes the batch.
+    - `first_end`: the order key of the batch's end when it was first staged. It distinguishes deliveries with the same numbers, which occur
+      if an operator restores an older ledger.
     """
 
     ledger_id: str
@@ -440,7 +440,7 @@ class ZooKeeperServers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerLocation:
-    """Where the ledger, leases and run records of a destination are: in its files, or in a store that several hosts can reach.
+    """Where the ledger, leases and run records of a destination are: in its files, or in a record store that several hosts can reach.
 
     - `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as in conf/.
     - `directory`: the destination's files. `url`: the database in SQLAlchemy's form, for `sql`. `password`: the location of its password.

@@ -1,4 +1,4 @@
-"""Replaces files as a whole: after a crash, a file has either its old or its new content, never only a part."""
+"""Writes files durably, and replaces a file as a whole: after a crash, a file has either its old or its new content, never only a part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ FileStamp = tuple[int, int, int]  # (inode, time of the last write in ns, size).
 # A file that was written less than this many ns ago may be written again with the same modification time, because the clocks of file
 # systems have a resolution of up to 10 ms. The stamp of such a file would not show the second write.
 RECENT_NS = 50_000_000
-SYNCED_AT_ONCE = 8  # A disk syncs several files in little more time than it needs for one file.
+# `sync_files` syncs this many files at a time, because a disk syncs several files in little more time than one.
+SYNCED_AT_ONCE = 8
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

@@ -1,4 +1,6 @@
-"""Reads the secrets that conf/ names, at each new connection. Raises SecretUnavailableError if a secret is not where conf/ says."""
+"""Reads the secrets that conf/ refers to. Callers read a secret at each new connection, so that a replaced secret takes effect. Raises
+SecretUnavailableError if a secret is not where conf/ says.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
     │   ├── SourceCheckError        everything that is wrong with the source, reported at once
     │   ├── ReplicaClashError       another replica has the engine's server id
     │   ├── AccessDeniedError       the source refuses the account or its password; tried again, because an operator may change the password
-    │   └── SecretUnavailableError  a secret cannot be read where conf/ says it is; tried again, because the secret may just be replaced
+    │   └── SecretUnavailableError  a secret cannot be read where conf/ says it is; tried again, in case it is being replaced
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
     │   ├── FilesRenumberedError    the numbers of binlog files decreased during a stream; the next connection finds out why
     │   └── StandbyBehindError      a source that took over lacks transactions that the engine has read; the engine waits for the source
@@ -160,8 +160,8 @@ class UnknownEventError(BinlogFormatError):
 
 
 class UndoneRowsError(UnknownEventError):
-    """A transaction undoes row events that the scan has already yielded. A reader drops the rows of the open transaction, and reads the
-    transaction again with the same `UndoneRows`.
+    """The scan has already yielded row events that their transaction now undoes by a ROLLBACK or ROLLBACK TO. The reader must drop the rows
+    of the open transaction, and read the transaction again with the same `UndoneRows`, which now leaves the undone events out.
     """
 
 

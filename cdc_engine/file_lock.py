@@ -1,6 +1,6 @@
 """Locks a file exclusively between processes (flock). `file_lease` and `run_lock` define what the lock protects.
 
-The kernel releases the lock when the process ends, also after a crash. So the process that holds a lock is alive.
+The kernel releases the lock when the process ends, even after a crash. So the process that holds a lock is alive.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class FileLock:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        except OSError:  # The file system does not support locks.
+        except OSError:  # Passes the error on: the file system does not support locks.
             os.close(descriptor)
             raise
-        if not _is_file_at(self.path, descriptor):  # The file was removed between open and flock.
+        # Gives up: the file was removed between open and flock, so the lock protects nothing.
+        if not _is_file_at(self.path, descriptor):
             os.close(descriptor)
             return False
         self._descriptor = descriptor

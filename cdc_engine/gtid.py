@@ -21,9 +21,11 @@ import numpy.typing as npt
 from sluice.cdc_engine.errors import PositionLostError
 
 Runs = tuple[tuple[int, int], ...]  # Closed intervals (first, last), ascending, with a gap between them.
-NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1
-_MARK = NUMBER_MAX + 1  # No transaction has this number.
-TAGGED = 1  # The first and the eighth byte of an encoded set whose sources may have tags (MySQL 8.3 and later).
+NUMBER_MAX = (1 << 63) - 2  # The greatest number of a transaction: MySQL's GNO_END - 1.
+# `around` puts this number into a text, and divides the text where it occurs. No transaction has this number.
+_MARK = NUMBER_MAX + 1
+# The value of the first and the eighth byte of an encoded set whose sources may have tags (MySQL 8.3 and later).
+TAGGED = 1
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -32,8 +34,8 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
 class SetText(NamedTuple):
-    """The text of a GTID set, divided at the number of the newest transaction. While transactions follow each other without a gap, only
-    this number changes in the text.
+    """The text of a GTID set, divided before and after the number of the newest transaction. As long as a source's transactions have
+    consecutive numbers, only this number changes in the text.
 
     `before` and `after` are the texts before and after the interval that ends with the number, for numbers up to `last`. `first` is the
     start of this interval. `first` is 0 if the text has a number instead of an interval, and -1 if `before` is the whole text.
@@ -129,7 +131,7 @@ class GtidSet:
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> GtidSet:
         """Returns the union of the set and the transactions of a block. `source` and `number` have one value per transaction; `source` is
-        an index into `sources`, or -1 for a transaction without GTID. Needs one step per interval, not per transaction.
+        an index into `sources`, or -1 for a transaction without GTID. Loops over intervals, not over transactions.
         """
         result = dict(self.runs)
         for index in np.unique(source[source >= 0]):
@@ -140,14 +142,15 @@ class GtidSet:
         return GtidSet(result)
 
     def around(self, source: str, number: int) -> SetText:
-        """Returns the text of the set to which the transaction `number` of a source is added. To get the text of the set after one of the
-        source's next transactions, up to `SetText.last`, only the number in the text must be replaced.
+        """Returns the text of this set with the transaction `number` of a source, divided at the number. For the source's next
+        transactions, up to `SetText.last`, a caller only replaces the number.
         """
         runs = self.runs.get(source, ())
         head = [run for run in runs if run[1] < number - 1]
         adjacent = [run for run in runs if run[0] < number and run[1] == number - 1]
         tail = [run for run in runs if run[0] > number + 1]
-        if len(head) + len(adjacent) + len(tail) < len(runs):  # The number is in the set, or it closes a gap.
+        # Cannot divide the text at the number, because it is in the set already, or joins two intervals.
+        if len(head) + len(adjacent) + len(tail) < len(runs):
             return SetText(str(self.add(source, number, number)), -1, "", number)
         text = str(GtidSet({**self.runs, source: (*head, (_MARK, _MARK), *tail)}))
         before, _, after = text.partition(str(_MARK))
@@ -250,8 +253,8 @@ class MariadbPosition:
         return MariadbPosition(lower)
 
     def contains(self, other: MariadbPosition) -> bool:
-        """Returns whether all transactions of `other` are executed at this position. Compares only the sequence numbers of a domain,
-        because they grow over all servers that write to the domain (gtid_strict_mode).
+        """Returns whether this position contains all transactions of `other`. Compares only the sequence numbers of a domain, because they
+        grow over all servers that write to the domain (gtid_strict_mode).
         """
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 

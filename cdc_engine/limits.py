@@ -7,19 +7,21 @@ MEBIBYTE = 1 << 20
 # The size of the buffer for one block: large enough that the time that Python needs per block is negligible, and small enough that the ring
 # has space for many blocks.
 READ_BUFFER_BYTES = 4 * MEBIBYTE
-# The largest event: MySQL's maximum of max_allowed_packet. An event whose header has a greater length is an error.
+# The most bytes of one event: MySQL's maximum of max_allowed_packet. An event whose header has a greater length is an error.
 EVENT_BYTES_MAX = 1 << 30
 # The most bytes of a compressed transaction after decompression. A larger transaction is an error. The limit does not protect memory,
 # because a transaction is decompressed piece by piece.
 PAYLOAD_BYTES_MAX = 1 << 33
-PACKET_BYTES_MAX = 0xFFFFFF  # A packet of this size continues in the next packet (MySQL's protocol).
+# The most bytes in one packet of MySQL's protocol. A packet of this size continues in the next packet.
+PACKET_BYTES_MAX = 0xFFFFFF
 RING_BYTES_MAX = 64 * MEBIBYTE  # The default size of the ring: sixteen read buffers.
-# The most row events in the ring. Usually the ring reaches RING_BYTES_MAX first. For rows of a few bytes, this limit bounds the memory of
-# the arrays that index the events.
+# The most row events in the ring, including those of small rows, for which the arrays that index the events need most memory. With larger
+# rows, the ring reaches RING_BYTES_MAX first.
 RING_EVENTS_MAX = 1_000_000
 # The default size of the event files, if the store is in files: an hour of changes at 2 MiB/s.
 STORE_BYTES_MAX = 8 << 30
-SEGMENT_BYTES = 64 * MEBIBYTE  # The size of one event file. Each is synced and removed as a whole.
+# The size at which the store begins a new event file. A file is synced and removed as a whole.
+SEGMENT_BYTES = 64 * MEBIBYTE
 # How many bytes of a dump that several destinations share stay in memory. A destination that falls further behind opens its own connection.
 SHARED_BYTES_MAX = 64 * MEBIBYTE
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # A batch contains all changes that wait in the store, up to this size.
@@ -31,7 +33,7 @@ COMMITS_DISORDER_SECONDS = 60
 # If the source needs longer than this to answer the query of a heartbeat, the heartbeat has failed. Several failed heartbeats in a row
 # cause a failover.
 HEARTBEAT_QUERY_SECONDS_MAX = 5
-HEARTBEAT_SECONDS = 15  # The server sends a heartbeat at this interval while the stream is idle.
+HEARTBEAT_SECONDS = 15  # The interval at which the server sends a heartbeat while it has no events to send.
 # If the server sends nothing for this long, the connection is considered lost: HEARTBEAT_SECONDS and 10 s more.
 READ_TIMEOUT_SECONDS = 25
 CONNECT_TIMEOUT_SECONDS = 10
@@ -66,18 +68,20 @@ TICK_SILENCE_SECONDS_MAX = 90.0
 TICK_FAILED_SECONDS_MAX = 400.0
 # If changes wait and the cursor has not moved for this long, Sluice reports a problem. The merge of the largest batches takes some minutes.
 PROGRESS_SECONDS_MAX = 600.0
-# How long it may take from the hand-out of a batch until a run works on it: the run is queued and created, and imports Dagster.
+# If no run works on a batch this long after its hand-out, Sluice reports a problem. In this time, Dagster queues the run and creates its
+# process, which imports Dagster.
 RUN_BEGIN_SECONDS_MAX = 300.0
-START_SECONDS_MAX = 180.0  # How long an engine may take to connect and to compile its kernels.
+# How long an engine may take to connect and to compile its kernels before Sluice reports a problem.
+START_SECONDS_MAX = 180.0
 # How long a tick of the engine sensor waits for a batch, or for the end of the batch's run. Dagster starts a tick every 5 s.
 TICK_SECONDS_MAX = 4.2
-# A tick that finds nothing to do keeps looking for this long in total. Like TICK_SECONDS_MAX, this time ends shortly before one of
-# Dagster's evaluations, which are 5 s apart. This time is shorter than the 60 s that Dagster allows a tick.
+# How long a tick of an idle destination waits for a batch, where the daemon has a worker for each sensor. Like TICK_SECONDS_MAX, it ends
+# shortly before one of Dagster's evaluations, which are 5 s apart. Dagster allows a tick 60 s.
 IDLE_TICK_SECONDS_MAX = 24.2
 SENSORS = 2  # The number of sensors per destination: one for the engine, and one for the snapshots.
 SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num_workers in conf/dagster.yaml).
-# The interval at which values of an engine are reported to Dagster as observations of its asset. Dagster plots the last 100 observations,
-# that is, the last 100 minutes.
+# The interval at which the sensor reports values of an engine to Dagster as observations of the engine's asset. Dagster plots the last 100
+# observations, that is, the last 100 minutes.
 OBSERVATION_SECONDS = 60
 # A draining run ends if it gets no batch for this long, because it occupies a slot of Dagster's queue. The next change waits some 5 s for
 # another run, which matters little after a pause that is sixty times as long.

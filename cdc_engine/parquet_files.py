@@ -9,7 +9,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# The most Arrow data in a row group: large enough for fast scans, small compared with the host's memory.
+# The most bytes of Arrow data in a row group: large enough for fast scans, small compared with the host's memory.
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 1 << 16
 WRITE_BATCH_ROWS = 1 << 14  # How many rows pyarrow encodes at a time: twice as fast as with pyarrow's default of 1024.

@@ -63,10 +63,10 @@ class EventStore(Protocol):
         """Removes all events up to `end` from the store. `end` must be the end of a batch that `get` has returned."""
 
     def rollback(self) -> None:
-        """Makes the next get start after the last ack."""
+        """Makes the next `get` start at `acked_position`."""
 
     def go_back(self, position: Position) -> bool:
-        """Makes the next `get` start after `position`, also if events after `position` are acked. Returns False and changes nothing if the
+        """Makes the next `get` start after `position`, even if events after `position` are acked. Returns False and changes nothing if the
         store no longer has all events after `position`.
         """
 
@@ -74,12 +74,12 @@ class EventStore(Protocol):
         """Drops the events of the open transaction after the connection was lost. The next connection delivers them again."""
 
     def clear(self) -> None:
-        """Drops all events. The parser reads again from the acked position."""
+        """Drops all events. The parser reads again from `acked_position`."""
 
     @property
     def acked_position(self) -> Position | None:
-        """The position before the first event that is not acked: the last ack, or where the parser started. `rollback` goes back to this
-        position.
+        """The position before the first event that is not acked: the end of the last acked batch, or the position at which the parser
+        started. `rollback` goes back to it.
         """
 
     @property
@@ -113,8 +113,8 @@ class Content(Protocol):
 
 class PreparedTransactions(Protocol):
     """Stores the events of prepared XA transactions, by XA name, until the transactions are committed or rolled back. Records the events of
-    one transaction at a time. `undone` has the row events that are undone within their own transactions. Scans with this object leave these
-    events out.
+    one transaction at a time. `undone` has the row events that a ROLLBACK or ROLLBACK TO undoes within their transactions. Scans leave
+    these events out.
     """
 
     undone: Any
@@ -129,8 +129,8 @@ class PreparedTransactions(Protocol):
         """Returns the events that were recorded since `begin`, for a transaction that commits without XA PREPARE."""
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Keeps the recorded transaction under this name, and replaces an earlier transaction of the same name. `order_key` is the order
-        key of the XA PREPARE.
+        """Stores the recorded transaction under the XA name `name`, and replaces an earlier transaction of the same name. `order_key` is
+        the order key of the XA PREPARE.
         """
 
     def commit(self, name: str, order_key: int) -> Content | None:
@@ -186,8 +186,8 @@ class SchemaHistory(Protocol):
         """
 
     def is_undone(self, database: str, table: str) -> bool:
-        """Returns whether a ROLLBACK undoes changes of this table's rows, at the position that the parser reads: the table's storage engine
-        has transactions.
+        """Returns whether a ROLLBACK undoes changes of this table's rows, because the table's storage engine has transactions at the
+        position that the parser reads.
         """
 
     def rewind(self, position: Position) -> None:
@@ -202,9 +202,7 @@ class Lease(Protocol):
         """The number of this acquisition, which is greater than the number of every earlier acquisition. 0 while the lease is not held."""
 
     def try_acquire(self) -> bool:
-        """Acquires the lease if no process holds it, or if the process that held it died. Does not wait. Returns whether this process holds
-        the lease.
-        """
+        """Acquires the lease if no living process holds it. Does not wait. Returns whether this process holds the lease."""
 
     def holder(self) -> Holder | None:
         """Returns the process that holds the lease or held it last, or None if no process ever held it."""

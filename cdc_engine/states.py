@@ -27,7 +27,7 @@ class EngineState(enum.StrEnum):
     LEDGER_LOST = "LEDGER_LOST"
     SOURCE_CHECK = "SOURCE_CHECK"
     REPLICA_CLASH = "REPLICA_CLASH"
-    #: The engine could not be started, because the source does not answer. The next tick starts it again.
+    #: The engine could not be started, because the source does not answer. Dagster's next tick starts the engine again.
     SOURCE_CONNECTION = "SOURCE_CONNECTION"
     UNKNOWN_EVENT = "UNKNOWN_EVENT"
     BINLOG_FORMAT = "BINLOG_FORMAT"
@@ -58,7 +58,7 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
     EngineState.RUNNING: _REPORTED,
     EngineState.RECONNECTING: _REPORTED - {EngineState.RUNNING},
     **dict.fromkeys(ENDED, frozenset({EngineState.STARTING, EngineState.STOPPED, EngineState.LEASE_LOST})),
-    EngineState.LEASE_LOST: frozenset(),  # Another engine object replaces an engine that lost its lease.
+    EngineState.LEASE_LOST: frozenset(),  # Final: an engine that lost its lease is replaced by another engine object.
     EngineState.STANDBY: frozenset({EngineState.STARTING}),
     EngineState.STALE: frozenset({EngineState.RUNNING, EngineState.STOPPED}),
 }
@@ -72,7 +72,9 @@ def engine_follows(before: EngineState, reported: EngineState) -> bool:
 
 
 def engine_state(word: str) -> EngineState:
-    """Returns the state with this name. Returns ERROR if no state has this name, for example for an error code that is not a state."""
+    """Returns the engine state whose name is `word`. Returns ERROR if there is no such state, for example for an error code that is not a
+    state.
+    """
     return EngineState.__members__.get(word, EngineState.ERROR)
 
 
@@ -101,7 +103,7 @@ def engine_way_out(state: str, destination: str) -> str:
 
 
 class TableState(enum.StrEnum):
-    """Whether a table's changes are merged into the lake (FLOWING), or why they are not."""
+    """The state of a captured table: its changes are merged into the lake (FLOWING), or the reason why they are not."""
 
     FLOWING = "FLOWING"
     MERGE_FAILED = "MERGE_FAILED"
@@ -131,7 +133,8 @@ class TableState(enum.StrEnum):
     TRANSFORM_FAILED = (
         "TRANSFORM_FAILED"  #: The function of the table's transform raised an error, hung, or did not return rows.
     )
-    RULES_CHANGED = "RULES_CHANGED"  #: The table's rows in the lake were merged with other rules than conf/ has now.
+    #: The table's rows in the lake were merged with other filters, masks or transforms than conf/ has now.
+    RULES_CHANGED = "RULES_CHANGED"
 
 
 class OperatorAct(enum.StrEnum):
@@ -233,12 +236,12 @@ def way_out(state: str, destination: str, table: str) -> str:
 class SnapshotState(enum.StrEnum):
     """The state of a table's snapshot. Until the snapshot is published or canceled, changes of the table are buffered and not merged."""
 
-    WANTED = "WANTED"  #: Requested; nothing is read yet.
+    WANTED = "WANTED"  #: The snapshot is requested, and nothing is read yet.
     READING = "READING"
     #: All chunks are read. The snapshot is published when the stream has passed the source's position at the end of reading.
     READ = "READ"
     PUBLISHED = "PUBLISHED"
-    FAILED = "FAILED"  #: Waits for an operator.
+    FAILED = "FAILED"  #: The snapshot failed, and waits for an operator.
     CANCELED = "CANCELED"
 
     @property

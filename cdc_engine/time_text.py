@@ -1,7 +1,7 @@
 """Parses and formats times and cron schedules for people. Pure.
 
-A cron schedule has five fields. Dagster parses each schedule too, and if it refuses one schedule, it shows no destination at all. So `cron`
-accepts only schedules that Dagster accepts, which a test verifies. `cron` refuses Dagster's extensions (L, #, @daily).
+A cron schedule has five fields. `cron` accepts only schedules that Dagster accepts, because Dagster shows no destination at all if it
+refuses one schedule. A test compares the two. `cron` refuses Dagster's extensions (L, #, @daily).
 """
 
 from __future__ import annotations
