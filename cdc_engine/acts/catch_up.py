@@ -23,26 +23,27 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import EngineState, SnapshotState, ended
 from sluice.cdc_engine.status_file import engine_status
 
-if TYPE_CHECKING:  # Dagster's definitions import this module; importing the parser would take a second.
+# Imported only for type checks: Dagster's definitions import this module, and the import of the parser takes a second.
+if TYPE_CHECKING:
     from sluice.cdc_engine.parser.server_facts import ServerFacts
 
 LOOK_SECONDS = 0.5
-# How long an engine may be in a state in which it reads nothing before the wait fails. Some of these states end by themselves, because each
-# tick starts the engine again.
+# The wait fails if the engine reads nothing for longer than this. It does not fail at once, because in some states each tick starts the
+# engine again.
 ENDED_SECONDS_MAX = 60.0
 STATUS_SECONDS_MAX = 15.0  # A status that is older than this is ignored. An engine writes its status once per second.
-# How long an engine may write no new status before the wait fails. At its start, an engine compiles kernels, which takes less time than
-# this.
+# The wait fails if the engine writes no new status for longer than this. An engine that starts writes none while it compiles kernels, which
+# takes less time.
 SILENT_SECONDS_MAX = 300.0
-# How long a table must be stopped before the wait ends without the table. During this time, the engine may open a snapshot of the table by
-# itself.
+# If only stopped tables lack changes, the wait ends without these tables after this time. Until then, the engine may open snapshots of them
+# by itself.
 STOPPED_SECONDS_MIN = 30.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatchUpEnd:
-    """The position that the lake must reach: the end of the source's binlog, a position that was found by a time, or a GTID set (without a
-    file). `server_uuid` is the server that reported the position, or empty if the server has no uuid.
+    """The position that the lake must reach: the end of the source's binlog, the position of a time, or a GTID set (`end.file` is empty).
+    `server_uuid` is the server that reported the position, or empty if the server has no uuid.
     """
 
     end: SourceEnd
@@ -84,7 +85,8 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
     """Returns what the lake still lacks, as a sentence, or "" if the lake has everything up to `wanted`. Pure."""
     if not progress.state:
         return "the engine has written no status yet, or has stopped writing it"
-    if progress.state != EngineState.RUNNING:  # An engine that does not run yet may still request initial snapshots.
+    # Not caught up, even at the wanted position: an engine that does not run yet may still request initial snapshots.
+    if progress.state != EngineState.RUNNING:
         return (
             f"the engine is {progress.state}: {progress.reason}"
             if progress.reason
@@ -153,7 +155,7 @@ def read_progress(directory: Path, since: float) -> Progress:
     """Reads the progress of a destination from its files and records. Ignores a status that was written before `since` (seconds since
     1970), because an earlier engine wrote it. Raises MetaError if a record cannot be read.
     """
-    # Reads the status before the ledger, so that the ledger is never older than the status.
+    # Reads the status before the ledger, so that the ledger is as new as the status or newer.
     status = engine_status(directory)
     holder = lease_holder(directory)
     ledger = read_ledger(directory)
@@ -235,5 +237,5 @@ class _Since:
 
 
 def has_ended(state: str) -> bool:
-    """Returns whether an engine in this state reads nothing. Returns True also for a state that this version of Sluice does not know."""
+    """Returns whether an engine in this state reads nothing. Also returns True for a state that this version of Sluice does not know."""
     return state not in EngineState.__members__ or ended(state) or state == EngineState.STOPPED

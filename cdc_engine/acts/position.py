@@ -1,8 +1,8 @@
 """Sets the position at which a destination continues: the rules of `sluice position set`, and their execution.
 
-A new epoch begins if the source's file names or offsets can no longer be compared with the file names and offsets that were read. Otherwise
-a new change could get a lower order key than a change that is merged already, and the merge would skip it. A ledger that replaces a lost
-ledger begins with an epoch above all epochs in the lake.
+A new epoch begins if the file names and offsets of the source can no longer be compared with those that the engine has read. In the old
+epoch, a new change could get a lower order key than a merged change, and the merge would skip it. A ledger that replaces a lost ledger
+begins with an epoch above all epochs in the lake.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class SetPosition:
 
     - `confirm(question)`: asks the operator. If it returns False, nothing is changed.
     - `query_source`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog.
-    - `reachable`: returns the facts with the binlog files that the source has purged and an archive has.
-    - `forget_history`: removes the schema history, which is only valid for the old stream. The function's argument is the token of the
+    - `reachable`: adds the binlog files that only an archive has to the source's facts.
+    - `forget_history`: removes the schema history, because it belongs to the earlier part of the stream. Its argument is the token of the
       lease.
     - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if the lake has no tables of the destination.
       `take_over`: makes the ledger with the given id the owner of these tables.
@@ -47,8 +47,8 @@ class SetPosition:
 
 
 def set_position(act: SetPosition) -> Position | None:
-    """Checks the position with the source, asks for confirmation, and writes the ledger. Returns the position, or None if nothing was
-    changed.
+    """Sets the position at which a destination continues: checks it with the source, asks the operator, and writes the ledger. Returns the
+    position, or None if the operator refused.
 
     Raises LeaseLostError while an engine or a run is active, and PositionLostError if the source does not have the position.
     """
@@ -63,7 +63,8 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # The first step, because the buffered changes of open snapshots would have a gap after the cursor has moved.
+            # Drops the buffered changes of open snapshots first. After the cursor has moved, changes would be missing between them and new
+            # ones.
             steps.append(lambda: forget_buffered(act.directory, position))
             # Removes prepared transactions before the cursor moves. After a crash between these two steps, the destination stops at the
             # commit of such a transaction, or reads the transaction from the source again. No row becomes wrong.
@@ -76,7 +77,8 @@ def set_position(act: SetPosition) -> Position | None:
             # that does not exist, and the next attempt takes them over.
             steps.append(lambda: act.take_over(ledger.ledger_id))
         for step in steps:
-            # The lease may be lost, and an engine may run, because the operator may have taken hours to answer.
+            # Checks the lease before each step, because another engine may have acquired it while this process waited for the operator's
+            # answer.
             stopped.lease.check()
             step()
         meta.update(lambda _: ledger.set_cursor(position))
@@ -154,7 +156,7 @@ def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
     schema history and the buffered changes of open snapshots stay valid.
     """
     resume = ledger.resume_position
-    # The order key of a position that is given as a GTID set says nothing, because the set may lack transactions before the position.
+    # The order key of a position that an operator gives as a GTID set proves nothing: the set may lack transactions before the position.
     if resume is None or choice.gtid_set:
         return False
     return position.epoch == resume.epoch and position.order_key <= resume.order_key

@@ -49,11 +49,11 @@ def start_where_lost(directory: Path) -> None:
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call has no further effect.
+    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call changes nothing.
 
-    First writes the snapshot records, and then requests that the stopped tables resume. In this order, no change is lost, because the
-    engine buffers the changes of a table that has an open record. Raises ActRefusedError if a snapshot with another condition is open, and
-    MetaError if a record cannot be written.
+    Writes the snapshot records before it requests that the stopped tables resume. The engine buffers the changes of a table with an open
+    record, so no change is lost. Raises ActRefusedError if a snapshot with another condition is open, and MetaError if a record cannot be
+    written.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:

@@ -20,7 +20,9 @@ from sluice.cdc_engine.records.location import as_location
 
 @dataclasses.dataclass(frozen=True)
 class StoppedDestination:
-    """A destination whose lease and run lock this process holds. `lease.check` raises LeaseLostError when the lease is lost."""
+    """A destination whose lease and run lock this process holds, so that no engine and no run works on it. `lease.check` raises
+    LeaseLostError when the lease is lost.
+    """
 
     meta: MetaManager
     lease: Lease

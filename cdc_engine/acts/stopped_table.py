@@ -53,7 +53,7 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
     """Returns the stop of a "database.table". `position` is the position of the stop that the operator has seen, or empty if it must not be
     compared.
 
-    Raises ActRefusedError if the table has not stopped, also while a snapshot reads it, or if it has stopped at another position.
+    Raises ActRefusedError if the table has not stopped, if a snapshot reads it, or if it has stopped at another position.
     """
     for stop in read_ledger(directory).stopped_tables:
         if f"{stop.database}.{stop.table}" == table:
