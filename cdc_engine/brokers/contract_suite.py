@@ -16,8 +16,8 @@ from sluice.cdc_engine.brokers.publisher import CommittingPublisher, Message, Pu
 from sluice.cdc_engine.errors import PublishError
 
 LARGE_BYTES = 3 << 20
-RETURN_SECONDS_MAX = 90.0  # How long a broker may take to accept messages after it was started again.
-LOOKS = 8  # The `given_up` of a test returns True after this many calls.
+RETURN_SECONDS_MAX = 90.0  # A test fails if a broker takes longer than this to accept messages after a restart.
+LOOKS = 8  # A test gives up a send after this many calls of `given_up`.
 
 
 class BrokerUnderTest(Protocol):
@@ -56,7 +56,7 @@ def never() -> bool:
 
 
 class PublisherContract:
-    """One test for each promise of `Publisher`. Each subclass must define the fixture `broker`."""
+    """The tests for the promises of `Publisher`, one test for each promise. Each subclass must define the fixture `broker`."""
 
     def test_broker_keeps_each_partition_in_order_and_every_byte(self, broker: BrokerUnderTest) -> None:
         topic, publisher = broker.topic(), broker.publisher()

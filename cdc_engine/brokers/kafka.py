@@ -1,9 +1,8 @@
 """Implements `Publisher` for Kafka with confluent-kafka: an idempotent producer that waits for all replicas. The only file that uses
 Kafka's client.
 
-For the duration `delivery.timeout.ms`, librdkafka itself tries again to send a message, in order and without duplicates. After that, the
-message has failed. The sender then discards the producer with its unsent messages, so that none of them arrives after the batch is sent
-again.
+librdkafka itself retries a message for up to `delivery.timeout.ms`, in order and without duplicates. If the message then fails, the sender
+discards the producer with its unsent messages, and sends the batch again. So none of the unsent messages arrives after the new ones.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ ABORT_SECONDS_MAX = 5.0
 DEFAULTS = {
     "linger.ms": "1",
     "delivery.timeout.ms": "30000",
-    "topic.metadata.propagation.max.ms": "5000",  # A new topic may stay unknown for this long.
+    "topic.metadata.propagation.max.ms": "5000",  # How long a new topic may be unknown before a message for it fails.
     "log.connection.close": "false",
 }
 # The option for the longest duration of a transaction, and Sluice's default in ms. Kafka's default of a minute is too short for a large
@@ -76,7 +75,7 @@ def headers_of(message: Message) -> list[tuple[str, str | bytes | None]]:
     return [(name, value.encode()) for name, value in named if value]
 
 
-# Errors of a broker that has just started and has not loaded its consumer groups yet.
+# Errors that mean only that the broker has just started, and has not loaded its consumer groups yet. The call is repeated.
 NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -133,7 +132,8 @@ class KafkaPublisher:
                     on_delivery=on_delivery,
                     headers=headers_of(message),
                 )
-            except BufferError:  # The producer's queue is full.
+            # The producer's queue is full. Waits until some messages are confirmed, then tries again.
+            except BufferError:
                 self.producer.poll(LOOK_SECONDS)
             except KafkaException as error:
                 raise self._why(message, error.args[0]) from None
@@ -181,7 +181,8 @@ class KafkaPublisher:
     def close(self) -> None:
         """Closes the connection, and discards messages that were not sent."""
         end = time.monotonic() + 1.0
-        with contextlib.suppress(KafkaException):  # After a fatal error, these calls raise the same error again.
+        # Ignores the error: after a fatal error, these calls only raise that error again.
+        with contextlib.suppress(KafkaException):
             self.producer.purge()
             while len(self.producer) and time.monotonic() < end:
                 self.producer.poll(LOOK_SECONDS)
@@ -192,9 +193,9 @@ class TransactionalPublisher:
     get either the whole batch or nothing.
 
     The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message. The offset
-    is the number of transactions so far, and the offset's metadata is the position of the batch's end. When a producer starts, Kafka aborts
-    the open transaction of an older producer with the same `transactional.id`, and fences that producer. So the position that the new
-    producer then reads does not change any more.
+    is the number of transactions so far, and its metadata is the position of the batch's end. When a producer starts, Kafka fences the
+    older producer with the same `transactional.id`, and aborts its open transaction. So the older producer cannot change the position after
+    the new one has read it.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -315,8 +316,8 @@ def _result(answer: concurrent.futures.Future[Any], given_up: Callable[[], bool]
 
 @dataclasses.dataclass(frozen=True)
 class CommittedOffset:
-    """The position of the end of the batch that was committed last, or empty if no batch was committed. `number` is the number of
-    transactions that have committed a position.
+    """The offset that was committed last. `position` is the end of the batch of this commit, or empty if no batch was committed. `number`
+    counts the transactions that have committed a position.
     """
 
     number: int = 0
@@ -324,8 +325,8 @@ class CommittedOffset:
 
 
 class CommittedOffsets:
-    """Reads the positions that transactions of a `transactional.id` have committed. `group` is the metadata of the consumer group, which a
-    commit of an offset needs.
+    """Reads the positions that transactions of a `transactional.id` have committed. `group` is the metadata of the consumer group that
+    Kafka requires for a commit.
     """
 
     def __init__(self, settings: Mapping[str, str], name: str) -> None:
@@ -356,8 +357,8 @@ class CommittedOffsets:
                 ) from None
 
     def _answer(self, admin: AdminClient, given_up: Callable[[], bool]) -> CommittedOffset:
-        # The group is described first, which returns an error while the coordinator of the group is not available. Without this call,
-        # librdkafka 2.16 would end the process with SIGSEGV if the offsets are listed at such a time.
+        # Describes the group first, which raises an error while the group's coordinator is not available. If the offsets were listed then,
+        # librdkafka 2.16 would end the process with SIGSEGV.
         described = admin.describe_consumer_groups([self._group_id], request_timeout=CALL_SECONDS_MAX)
         _result(described[self._group_id], given_up)
         group = ConsumerGroupTopicPartitions(self._group_id)

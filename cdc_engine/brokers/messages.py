@@ -28,7 +28,7 @@ from sluice.cdc_engine.contracts import Int64s, LoggedStatement
 Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")
 Describe = Callable[[LoggedStatement], DescribedStatement | None]
-# The index of an event in its part of the batch, and a message that is sent for this event.
+# (index of an event in its part of the batch, message for this event).
 IndexedMessage = tuple[int, Message]
 TableT = TypeVar("TableT")
 
@@ -160,7 +160,7 @@ class MessageMaker:
                 found.append((int(indices[event]), Message(route.topic, partition, entry, headers[event])))
         return _in_order(found)
 
-    # ── both ──
+    # ── all formats ──
 
     def _tables(self, part: EntryPart) -> Iterator[tuple[TableEntries, Route, Int64s, ShownRows]]:
         """Yields, for each table of the part, the table, its route, the indices of its row events in the part, and their rows. May yield
@@ -172,8 +172,8 @@ class MessageMaker:
             own = indices[tables == number]
             table = self._entries.table(part.block.tables[number])
             names = [column.name for column in table.columns]
-            # Routes by `table.key`, which is the key in conf/ if there is one, because messages have this key. So all messages of a key are
-            # in one partition.
+            # Selects the partition by `table.key`: the key in conf/ if there is one, otherwise the primary key. Messages have the same key,
+            # so all messages of a key are in one partition.
             keys = {name.lower() for name in table.key}
             is_key = [name.lower() in keys for name in names]
             route = self._routing.rows(table.version.database, table.version.table, names, is_key)

@@ -16,8 +16,8 @@ MESSAGES_TYPE, VERSION, TYPE, BODY, ENTRY = 7, 2, 3, 5, 2
 
 
 def whole_packet(batch_id: int, messages: bytes) -> bytes:
-    """Returns a packet with the batch's id and all entries of the batch, also the entries for the beginnings and ends of transactions. As
-    in Canal, the packet has no version.
+    """Returns a packet with the batch's id and all entries of the batch, including those for the beginnings and ends of transactions. As in
+    Canal, the packet has no version.
     """
     body = number_field(1, batch_id) + messages
     return number_field(TYPE, MESSAGES_TYPE) + encoded_varint(BODY << 3 | 2) + encoded_varint(len(body)) + body
@@ -30,8 +30,8 @@ def packet_of(entries: Sequence[bytes]) -> bytes:
 
 
 def by_unit(shown: ShownRows, units: Units) -> tuple[ShownRows, Int64s]:
-    """Returns rows in which each unit (see `units_of`) is an event of its own, so that each gets its own entry. Also returns, for each
-    unit, the row count of the event from which it was made, because the header of an entry contains this count.
+    """Makes each unit of the rows (see `units_of`) an event of its own, so that each unit gets its own entry. Also returns the row count of
+    each unit's original event, because the header of an entry contains this count.
     """
     paired = units.kind == KIND_UPDATE
     owner = np.repeat(np.arange(len(units.kind)), 1 + paired)

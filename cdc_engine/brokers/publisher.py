@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from sluice.cdc_engine.errors import PublishError
 
-# The headers with a message's origin, for brokers whose messages have headers.
+# The names of the headers with a message's origin, for brokers whose messages have headers.
 GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
 
 
@@ -59,7 +59,7 @@ class Publisher(Protocol):
 @runtime_checkable
 class CommittingPublisher(Publisher, Protocol):
     """A publisher whose broker commits the messages of a batch, and the position of the batch's end, in one transaction. So the broker gets
-    each message exactly once, also if Sluice crashes before the ack. With any other publisher, the broker gets each message at least once.
+    each message exactly once, even if Sluice crashes before the ack. With any other publisher, the broker gets each message at least once.
     """
 
     def committed(self, given_up: Callable[[], bool]) -> str:

@@ -1,9 +1,9 @@
 """Defines the settings of the kind of broker Pulsar, and implements `Publisher` for it with Pulsar's own client. The only file that uses
 this client.
 
-Each partition of a partitioned topic has its own producer, which keeps messages in order. After a lost connection, the client itself tries
-again to send a message, for SEND_SECONDS_MAX. After that, the message has failed. If a batch fails, the sender closes the client, which
-drops unsent messages. So none of them arrives after the batch is sent again.
+Each partition of a partitioned topic has its own producer, which keeps messages in order. After a lost connection, the client itself
+retries a message for up to SEND_SECONDS_MAX. If the message then fails, the sender closes the client, which drops its unsent messages, and
+sends the batch again. So none of the unsent messages arrives after the new ones.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from sluice.extras import Extra, require
 
 PORT, TLS_PORT = 6650, 6651
 LOOK_SECONDS = 0.1
-CALL_SECONDS = 5  # How long the client tries to find or open a topic.
-# How long the client tries to send a message, also over new connections. After that, the batch of the message is sent again.
+CALL_SECONDS = 5  # A lookup or an opening of a topic fails after this time.
+# A message fails if the client cannot send it within this time, even over new connections. Its batch is then sent again.
 SEND_SECONDS_MAX = 30
 UNCONFIRMED_MAX = 1000
 NOT_ALLOWED = ("AuthenticationError", "AuthorizationError", "NotAllowedError")

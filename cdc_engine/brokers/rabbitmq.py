@@ -2,9 +2,9 @@
 only file that uses RabbitMQ's client.
 
 The messages of a batch are published in order on one channel, without waiting between them. The batch counts as sent when the broker has
-confirmed every message. After a failed batch, the connection is aborted with its unsent messages, so that none of them arrives after the
-batch is sent again. The broker closes a connection that is idle for longer than its heartbeat. The publisher then opens a new connection,
-and raises no error.
+confirmed every message. After a failed batch, the connection is aborted with its unsent messages, so none of them arrives after the batch
+is sent again. The broker closes a connection that is idle for longer than its heartbeat. For the next batch, the publisher opens a new
+connection, and raises no error.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ class _Link:
 
     def abort(self) -> None:
         """Aborts the connection, and discards messages that were not sent. An orderly close would first send these messages."""
-        with contextlib.suppress(Exception):  # Ignores all errors, because the connection is not used any more.
+        # Ignores all errors of the abort, because the connection is not used any more.
+        with contextlib.suppress(Exception):
             transport = self._connection._transport  # noqa: SLF001  there is no other way
             if transport is not None:
                 transport.abort()

@@ -1,9 +1,9 @@
 """Implements `Publisher` for RocketMQ with RocketMQ's remoting protocol. Messages go to the same queues as in Canal, and are in order
 within each queue.
 
-A broker handles the requests of one connection with several threads. So the publisher sends the next request for a queue only after the
-answer to the previous one; otherwise messages could change their order. A request has several messages, of which the broker stores either
-all or none. Requests for different queues are sent in parallel. docs/decisions says why no library is used.
+A broker handles the requests of one connection in several threads, which may change their order. So the publisher sends the next request
+for a queue only after the answer to the previous one. A request has several messages, of which the broker stores either all or none.
+Requests for different queues are sent in parallel. docs/decisions says why no library is used.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RocketPublisher:
             connection.close()
 
     def _some(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
-        """Divides messages into groups, and yields each group. A group is as large as one request may be."""
+        """Divides messages into groups, and yields each group. The messages of a group fit in one request."""
         some: list[Message] = []
         size = 0
         for message in messages:

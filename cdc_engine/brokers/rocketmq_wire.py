@@ -23,7 +23,8 @@ from sluice.cdc_engine.errors import PublishError
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
 SUCCESS, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 13, 16, 17
-# With these codes, the master has the message in memory, but has not stored it as safely as it is configured.
+# Code of an answer → what it means. The broker has the message in memory, but not as safely as it is configured, so the message is sent
+# again.
 KEPT_IN_PART = {
     10: "the disk of the broker was too slow",
     11: "the broker has no replica",
@@ -33,9 +34,9 @@ VERSION = 401  # The client version in requests, here 4.9.4. Servers answer olde
 MASTER = "0"
 WRITABLE = 1 << 1
 MAGIC = struct.Struct(">ii")
-# Older name servers write numeric keys of a map without quotes.
+# Matches a numeric key without quotes, which older name servers write in their JSON.
 BARE_KEY = re.compile(rb"([{,])(\d+):")
-# The topic that a broker uses as template when it creates a topic automatically.
+# The topic that a broker copies when it creates a topic automatically, and the number of queues that the new topic gets.
 DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4
 # The separator between the name and the value of a property, and the separator after each property.
 BETWEEN, AFTER = "\x01", "\x02"

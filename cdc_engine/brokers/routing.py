@@ -28,7 +28,7 @@ def partition_of(value: int, partitions: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The settings in conf/ that decide about topics and partitions. An empty text or 0 has the same effect as in Canal.
+    """The settings in conf/ that select topics and partitions. An empty text or 0 has the same effect as in Canal.
 
     - `exact_names`: column names in partition_hash match only in the same letter case, as for flat messages in Canal.
     - `splits`: an update that moves a row to another partition becomes a delete in the old partition and an insert in the new one.
@@ -104,7 +104,7 @@ class Routing:
         return Route(self._topic(database, table), 0 if self._rules.partition_hash else self._rules.partition)
 
     def rows(self, database: str, table: str, columns: Sequence[str], keys: Sequence[bool]) -> Route:
-        """Returns the topic and partition for a table's rows. `keys` tells for each column whether it is in the primary key."""
+        """Returns the topic and partition for a table's rows. `keys` has, for each column, whether it is in the primary key."""
         topic = self._topic(database, table)
         if not self._rules.partition_hash:
             return Route(topic, self._rules.partition)

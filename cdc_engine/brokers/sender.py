@@ -27,7 +27,7 @@ from sluice.cdc_engine.errors import CanalServiceError, SluiceError
 WAIT_SECONDS = 5.0  # How long one round waits for the next batch.
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 30.0
 STOP_SECONDS = 10.0
-LOOK_SECONDS = 0.1  # The interval at which the sender checks whether it may still send.
+LOOK_SECONDS = 0.1  # The interval at which the sender calls `may_send` while it waits for the broker.
 
 ContentT = TypeVar("ContentT")
 ContentT_co = TypeVar("ContentT_co", covariant=True)
@@ -65,8 +65,8 @@ class BrokerSender(Generic[ContentT]):
     - `service`: returns the consumer's service, which may be another object after a restart of the consumer.
     - `make`: makes the messages of a batch from the batch's content and id.
     - `open_publisher`: connects to the broker. Raises PublishError or ConfigurationError if it cannot connect.
-    - `may_send`: returns whether this host may still send. Called within a batch too. Returns False if another host runs the destination
-      now, because that host sends the same changes.
+    - `may_send`: returns whether this host may still send. Returns False if another host runs the destination now, because that host sends
+      the same changes. Also called while a batch is being sent.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class BrokerSender(Generic[ContentT]):
         except SluiceError as error:
             log.debug("next_batch_not_read", broker=self._name, reason=str(error))
             return RoundResult.AGAIN
-        except Exception as error:  # A defect of Sluice must not end the thread silently.
+        except Exception as error:  # A defect of Sluice, which must not end the thread silently.
             log.warning("next_batch_not_read", broker=self._name, reason=f"{type(error).__name__}: {error}")
             return RoundResult.AGAIN
         if content is None:
@@ -129,8 +129,8 @@ class BrokerSender(Generic[ContentT]):
             sent = self._sent(service, batch_id, self._make(content, batch_id))
             if sent:
                 service.ack(batch_id)
-        # The consumer was forgotten or rolled back while the batch was being sent, or a table of the batch cannot be read. The broker is
-        # not the cause, so the publisher stays open.
+        # Keeps the publisher open, because the broker is not the cause: the consumer was forgotten or rolled back meanwhile, or a table of
+        # the batch cannot be read.
         except CanalServiceError as error:
             self._compared = None
             return self._rolled_back(service, str(error))
@@ -173,7 +173,7 @@ class BrokerSender(Generic[ContentT]):
 
         def is_given_up() -> bool:
             nonlocal given_up, looked
-            # Checks `may_send` again after a suspension of the process, because this clock advances during the suspension.
+            # This clock also advances while the process is suspended, so `may_send` is called again after a suspension.
             now = time.monotonic()
             if not given_up and (self._ended.is_set() or now - looked >= LOOK_SECONDS):
                 given_up, looked = self._ended.is_set() or not self._may_send(), now

@@ -17,9 +17,10 @@ from sluice.cdc_engine.config.brokers import RegistryConfig
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import PublishError
 
-ANSWER_SECONDS_MAX = 5.0  # The time limit for connecting, and a separate one for the request.
+ANSWER_SECONDS_MAX = 5.0  # Connecting and the request may each take this long. A call that takes longer fails.
 ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
-VERSIONS_MAX = 50  # The most versions of a subject that are read in addition to the latest version.
+# `earlier` reads at most this many versions of a subject before the latest one. Older versions are not found.
+VERSIONS_MAX = 50
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 AVRO_TYPE = "AVRO"  # The type of a schema if the registry's answer names no type.
 OK, NOT_FOUND = 200, 404

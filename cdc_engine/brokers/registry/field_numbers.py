@@ -5,8 +5,8 @@ A field number never changes its meaning:
 - The field of a dropped column stays in the schema and is marked as `deprecated`, because Apicurio refuses a schema without the field, even
   if the field's number is reserved. If the column is added again with the same type, it gets its old number.
 - A column whose type has changed gets a new number, and the old number is reserved.
-A batch from before a schema change that is sent again after the change gets the numbers of an earlier version of the subject (see
-`subjects`).
+After a restart, a batch from before a schema change may be sent again, although the change is registered. This batch gets the numbers of an
+earlier version of the subject (see `subjects`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """The next schema of a subject. `changed` are the columns whose types differ from the subject's latest schema. `other` says why the
-    subject's latest schema is not an earlier schema of the same table. `other` is empty if the latest schema is of the same table.
+    """The next schema of a subject. `changed` are the columns whose types differ from the subject's latest schema. `other` is empty if the
+    latest schema belongs to the same table, and otherwise says how it differs.
     """
 
     text: str

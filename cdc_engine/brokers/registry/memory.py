@@ -1,4 +1,4 @@
-"""A schema registry in memory, for tests and for compiling kernels. This registry passes the same tests as real registries."""
+"""Implements a schema registry in memory, for tests and for compiling kernels. It passes the same tests as real registries."""
 
 from __future__ import annotations
 

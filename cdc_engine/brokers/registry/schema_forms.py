@@ -24,7 +24,7 @@ class SchemaForm:
     - `schema_type`: the format's name in registries.
     - `follow`: returns the schema to register, from the latest schema of the subject (or None) and the table's own schema.
     - `table`: makes the encoder of a table's rows.
-    - `loss`: what happens to consumers if a column gets another type, as the end of the sentence "consumers with the new schema would …".
+    - `loss`: the end of the sentence "consumers with the new schema would …", which says what happens if a column gets another type.
     """
 
     schema_type: str

@@ -14,8 +14,8 @@ from sluice.cdc_engine.brokers.registry.field_numbers import Followed
 from sluice.cdc_engine.brokers.registry.schema_forms import AVRO, SchemaForm
 from sluice.cdc_engine.errors import PublishError
 
-IDS_MAX = 10_000  # The most ids that are cached.
-CHECK_SECONDS = 120.0  # A cached id that is used again after this time is checked with the registry.
+IDS_MAX = 10_000  # The most ids that are cached. When the cache is full, it is emptied.
+CHECK_SECONDS = 120.0  # A cached id that is older than this is looked up in the registry again before it is used.
 log = structlog.get_logger()
 
 
@@ -83,8 +83,8 @@ class Subjects:
 
     def _earlier(self, subject: str, schema: str) -> Followed | None:
         """Returns an earlier version of a subject that has the same columns with the same types as `schema`, but possibly other field
-        numbers. Returns None if there is no such version. The earlier version is needed for a batch from before a schema change that is
-        sent again after a restart.
+        numbers. Returns None if there is no such version. After a restart, a batch from before a schema change is sent again with the
+        earlier version.
         """
         versions = self._registry.earlier(subject)
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)
