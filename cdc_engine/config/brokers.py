@@ -228,7 +228,7 @@ def _settings_of(kind: str) -> type[BrokerConfig]:
     entry = BROKERS.entry(kind)
     try:
         found = entry.load()
-    except Exception as error:  # The plug-in is not part of Sluice, so its import may raise any error.
+    except Exception as error:  # Catches all errors, because the plug-in is not part of Sluice.
         raise ValueError(
             f"the kind {kind!r} ({described(entry)}) cannot be loaded: {type(error).__name__}: {error}"
         ) from error

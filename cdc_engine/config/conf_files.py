@@ -17,9 +17,9 @@ from sluice.cdc_engine.config.remote.settings import REMOTE, RemoteConfig
 from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 MAIN = "sluice.yaml"
-# If a file cannot be read, its text is this character and the reason. YAML does not allow this character.
+# Marks a file that could not be read: the text in `ConfFiles` is then this character and the reason. YAML does not allow this character.
 UNREADABLE = "\0"
-_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # A part of the file that an error of PyYAML quotes.
+_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Matches the part of a file that an error message of PyYAML quotes.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -158,7 +158,7 @@ class DrainConfig(Strict):
     )
 
 
-NO_OPTIONS = TableConfig()  # The settings of a table that conf/ does not name.
+NO_OPTIONS = TableConfig()  # The default settings, for a table that conf/ does not name.
 
 
 class DestinationConfig(AssetsOfDestination, StreamConfig):
@@ -349,8 +349,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self
 
     def start_here(self) -> StartConfig:
-        """Returns the setting from where the destination reads its current source if it has no cursor. Raises PositionLostError if this
-        setting names a binlog file of another source.
+        """Returns the setting `start` of the current source: where the destination starts to read if it has no cursor. Raises
+        PositionLostError if `start` names a binlog file of another source.
         """
         standby = next((each for each in self.sources[1:] if each.address == self.source.address), None)
         if standby is None:
@@ -365,8 +365,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     @property
     def retention_hours_min(self) -> float:
-        """The hours for which the source should keep its binlog. A source that keeps it for less than twice `retention_left_hours_min`
-        leaves less than this time to an operator who is warned.
+        """The hours for which the source should keep its binlog: twice `retention_left_hours_min`. An engine that is behind by half of
+        these hours causes a warning, and the operator has the other half to act.
         """
         return 2 * self.retention_left_hours_min
 
@@ -425,13 +425,13 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         """
         options = self.table(database, table)
         action = options.cascades or self.cascades
-        # `apply` changes rows of the Delta table by key. Several shards may have the same key, so `apply` could change rows of other
+        # `apply` finds the rows of the Delta table by key. Rows of several shards may have the same key, so it could change rows of other
         # shards.
         confined = options.current_state and self.shard(database, table) is None
         return "stop" if action == "apply" and not confined else action
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
-        """Returns the setting that chooses how a table is merged."""
+        """Returns the setting `merge` of a table, or else of the destination."""
         return self.table(database, table).merge or self.merge
 
     def table(self, database: str, table: str) -> TableConfig:

@@ -11,11 +11,13 @@ from pydantic import AfterValidator, BaseModel, Field
 from sluice.cdc_engine.source.settings import Strict
 from sluice.cdc_engine.time_text import cron
 
-# Owners and groups are checked when conf/ is read. If one of them were invalid in Dagster, Dagster would not load any definition.
+# What Dagster accepts as an owner and as a group. conf/ is checked with these expressions, because one invalid name would keep Dagster from
+# loading any definition.
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
 HOURLY = "hourly"
-MINUTES_MAX, HOURS_MAX = 525_600.0, 876_000.0  # A year, and a hundred years.
+# The most minutes and hours that conf/ may set: a year, and a hundred years.
+MINUTES_MAX, HOURS_MAX = 525_600.0, 876_000.0
 
 
 def _owner(text: str) -> str:

@@ -26,14 +26,14 @@ def conf_dir() -> Path:
 
 def load_config(directory: Path | None = None) -> SluiceConfig:
     """Reads and checks all files of conf/. Raises ConfFilesError with all mistakes in the files, and ConfigurationError if there are no
-    files.
+    files to read.
     """
     return config_of(read_conf_files((directory or conf_dir()).resolve()))
 
 
 def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
-    """Parses and checks the texts of conf/. Each destination of the result has the source that it reads now. With `whole`, also checks
-    whether the files conflict with each other. Raises ConfFilesError with all mistakes.
+    """Parses and checks the texts of conf/. In the result, `source` of each destination is the source that it reads now. With `whole`, also
+    checks whether the files conflict with each other. Raises ConfFilesError with all mistakes.
     """
     texts = tuple(sorted(files.destinations.items()))
     return _checked(files.directory, files.main, texts, whole).with_sources_in_use()

@@ -14,7 +14,7 @@ MASK_SALT = "$SLUICE_MASK_SALT"
 
 
 class MaskConfig(Strict):
-    """What a column shows instead of its values. Short forms: `hash`, `null`, `truncate:4`."""
+    """The mask of a column: what the column shows instead of its values. Short forms: `hash`, `null`, `truncate:4`."""
 
     removed: ClassVar[Mapping[str, str]] = moved_secret("salt")
 
@@ -43,7 +43,7 @@ class MaskConfig(Strict):
     @model_validator(mode="before")
     @classmethod
     def _in_short(cls, record: Any) -> Any:
-        if record is None:  # YAML parses the word null as None.
+        if record is None:  # The short form `null`, which YAML parses as None.
             return {"kind": "null"}
         if isinstance(record, dict):
             return {**record, "kind": record["kind"] or "null"} if "kind" in record else record
@@ -63,7 +63,7 @@ class MaskConfig(Strict):
 
 
 class TransformConfig(Strict):
-    """A function of the operator's that changes the rows of a table before they reach the lake."""
+    """A transform: a Python function of the operator that changes the rows of a table before they reach the lake."""
 
     function: str = Field(
         pattern=r"^[\w.]+:[\w.]+$|^[\w-]+$",

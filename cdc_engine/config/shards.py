@@ -15,14 +15,14 @@ from sluice.cdc_engine.config_paths import path_segment
 from sluice.cdc_engine.source.settings import Strict
 
 SHARD_COLUMN = "_sluice_shard"
-# The settings that `options` may have. Any other setting could change rows of other shards.
+# The settings that may stand in `options` of a shard. Any other setting could change rows of other shards.
 OPTIONS = frozenset(
     {
         *("key", "deletes", "deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"),
         *("zero_dates", "charsets", "snapshot", "schema_changes", "group", "owners", "fresh_within_minutes"),
     }
 )
-# The policies that `options` may have for each kind of schema change. Any other policy would change columns of other shards.
+# Kind of schema change → the policies that a shard may have for it. Any other policy would change columns of other shards.
 POLICIES = {
     "drop": ("keep", "stop"),
     "rename": ("stop",),
@@ -45,8 +45,8 @@ class ShardOf:
 
 
 class ShardsConfig(Strict):
-    """Source tables that share a Delta table. `into` and `name` may contain {destination}, {database}, {table} and {1},
-    {2}, … for the groups of the pattern.
+    """Source tables that share a Delta table. `into` and `name` may contain {destination}, {database}, {table}, and {1}, {2}, … for the
+    groups of the regular expression `tables`.
     """
 
     tables: str = Field(

@@ -34,13 +34,14 @@ from sluice.secret_values import is_reference
 TOKEN = re.compile(r";token=([^;]*)")
 REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))?(?:/(?:;.*)?)?")
 PORT_MAX = 65_535
-# Finds a parameter of the address other than `token` that seems to contain a secret. A run replaces a reference by the secret only in
-# `token`.
+# Finds a parameter of Spark's address, other than `token`, that seems to have a secret as its value. conf/ must not have such a parameter:
+# a run replaces `$NAME` by the secret only in `token`.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_consistent_snapshots")  # Folders in a lake that Sluice itself uses.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake: set another `path` under `tables` in conf/destinations"
 OTHER_PATH = "set another `path` for one of these tables under `tables` in conf/destinations"
-# Settings that apply to a whole Delta table. If shards of one Delta table had different values, each run would set its own value again.
+# The settings that must be equal for all shards of a Delta table, because they apply to the whole table. Otherwise each run would set the
+# value of its shard again.
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
 
@@ -246,7 +247,7 @@ class SluiceConfig(Strict):
         return DestinationDir.of(self.ledger_location(destination))
 
     def ledger_location(self, destination: str) -> LedgerLocation:
-        """Returns where the ledger and the leases of a destination or group are stored."""
+        """Returns the location of the ledger and the leases of a destination or group."""
         captured, stored = self.destinations.get(destination), is_in_a_store(self.staging)
         return LedgerLocation(
             destination=destination,
@@ -274,8 +275,8 @@ class SluiceConfig(Strict):
         return f"{platform.node() if server.host in EVERYWHERE else server.host}:{server.port}"
 
     def with_sources_in_use(self) -> SluiceConfig:
-        """Returns a copy of the configuration in which the `source` of each destination is the source that is read now, also after a
-        failover. Raises ConfigurationError if the file that names this source cannot be read.
+        """Returns a copy of the configuration in which `source` of each destination is the source that is read now, even after a failover.
+        Raises ConfigurationError if the file that names this source cannot be read.
         """
         reading = {
             name: each.reading_now(self.ledger_location(name).directory) for name, each in self.destinations.items()
@@ -365,7 +366,7 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
 
 
 def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, TableWriter]]:
-    """Returns the tables that write to each Delta path: by path, and then by the text "table of destination"."""
+    """Returns the tables that write to each Delta path. The first key is the path, the second one the text "table of destination"."""
     users: dict[str, dict[str, TableWriter]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:

@@ -39,8 +39,7 @@ def transactional_id_problems(streams: Mapping[str, StreamConfig]) -> Iterator[s
     users: dict[str, list[str]] = {}
     for name, stream in sorted(streams.items()):
         for broker in stream.brokers:
-            # Only Kafka's settings have `transactional_id`. This module does not import their class, because the kind of broker is a
-            # plug-in.
+            # Only Kafka's settings have `transactional_id`. Uses getattr instead of their class, because kinds of brokers are plug-ins.
             if transactional_id := getattr(broker, "transactional_id", ""):
                 users.setdefault(transactional_id, []).append(f"{broker.client_id} of {name}")
     for transactional_id, brokers in users.items():

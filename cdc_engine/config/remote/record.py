@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sluice.cdc_engine.durable_files import replace_file
 
-SHOWN_MAX = 12  # The number of characters of a revision in messages.
+SHOWN_MAX = 12  # A message shows at most this many characters of a revision.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
