@@ -18,8 +18,8 @@ Identifier = tuple[str, str, str]  # (catalog, schema, name)
 
 
 class CatalogEntry(NamedTuple):
-    """The record of one name in the catalog. The name belongs to the Delta table at `path` of the source table `of` ("database.table"), or
-    to a view of this Delta table.
+    """The record of one name in the catalog: the name of a Delta table, or of a view of it. `path` is the path of the Delta table, and `of`
+    its source table ("database.table").
 
     The fields `over`, `shape` and `comments` are set only for a view. `over` is the name of the table that the view reads. `shape` and
     `comments` are digests of the columns and comments with which the view was created. `shape` is empty if the columns have changed since

@@ -43,6 +43,8 @@ class ConflictCount:
         self._directory, self.count = directory, 0
 
     def look(self) -> None:
-        """Reads the record. If the record cannot be read, keeps the earlier number, because this error must not delay a batch."""
+        """Reads the record. If the record cannot be read, keeps the number that was read last, because this error must not delay a
+        batch.
+        """
         with contextlib.suppress(MetaError):
             self.count = read_commit_conflicts(self._directory)

@@ -23,7 +23,9 @@ DOWNLOADED = "downloaded"  # The folder for downloaded files, in the destination
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
-    """Uploads a file for runs, if runs may be on other hosts. Raises NotSharedError if the upload fails."""
+    """Uploads a file of the engine's folder, so that runs on other hosts can download it. Does nothing if there is no object store. Raises
+    NotSharedError if the upload fails.
+    """
     location = as_location(destination_dir)
     if location.is_apart:
         with _translated(name):
@@ -44,9 +46,8 @@ def local_copy(destination_dir: Path, name: str) -> Path:
     path = destination_dir / DOWNLOADED / name
     if not path.is_file() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, delete=False
-        ) as temporary:  # Other runs on this host may download the file at the same time.
+        # Writes to a temporary file, because other runs on this host may download the same file at the same time.
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
             temporary.write(content)
         Path(temporary.name).replace(path)
     return path

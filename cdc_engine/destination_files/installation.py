@@ -19,7 +19,7 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 IDENTITY = "identity"
 FILE = f"{IDENTITY}.json"
-IDENTITY_SECONDS = 20.0  # How long to wait for another process that is creating the id.
+IDENTITY_SECONDS = 20.0  # How long a process waits for another one that is creating the id, before it raises MetaError.
 POLL_SECONDS = 0.1
 
 

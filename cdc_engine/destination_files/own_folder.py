@@ -21,8 +21,8 @@ FILE, LAST = "folder.json", "read-with-folder.json"
 
 
 class OwnFolder:
-    """The result of comparing this host's folder with the folder that was used last. An engine creates this object when the engine starts
-    and holds the lease.
+    """Compares the destination's folder on this host with the folder that the last engine used. An engine creates this object at its start,
+    after it has acquired the lease.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,11 +46,11 @@ class OwnFolder:
             "a common folder at this path on both hosts, or name a store in `staging` of conf/, so that no "
             f"common folder is needed. If the folder on {self._last_host} is lost, use the folder here: run "
             f"`sluice position set {name}` with the position that `sluice position show` prints, then start "
-            "each snapshot that was open once more with `sluice snapshot start`"
+            "the snapshots that were open again with `sluice snapshot start`"
         )
 
     def note(self) -> None:
-        """Records that this folder is the one that was used last. Only the first call writes. Raises MetaError if the record cannot be
+        """Records that the destination's last engine used this folder. Only the first call writes. Raises MetaError if the record cannot be
         written.
         """
         if not self._noted:

@@ -24,8 +24,8 @@ from sluice.cdc_engine.ha.leases import DRAIN_LOCK, RUN_LOCK, RUN_WAITING, Lock,
 from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
-# For how many seconds to try to take a lock. A process that only checks a lock in a file takes the lock for a moment. So one failed attempt
-# does not prove that another run holds the lock.
+# Attempts to take the drain lock fail only after this time. A process that checks a lock in a file holds it for a moment, so one failed
+# attempt does not prove that a run holds the lock.
 CHECK_SECONDS_MAX = 1.0
 POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that hosts share.
 _taken: dict[str, Lock] = {}  # The run locks that this process holds, by the destination's folder.
@@ -62,8 +62,8 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
                     f"another run of {where.destination} still holds the run lock after {timeout_seconds:g} "
                     "s: wait until that run ends, or end that run; Sluice hands this batch out again"
                 )
-            # Ignores errors of a folder without locks, or of a store that does not answer. The only effect of such an error is that a
-            # draining run does not notice this process.
+            # Ignores that the folder may not support locks, or that the record store may not answer. The only effect is that a draining run
+            # does not notice this process.
             with contextlib.suppress(OSError, MetaError):
                 waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
@@ -82,7 +82,7 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
 
 def refuse_if_lost(location: Location) -> None:
     """Raises RunLockLostError if this process took the run lock and has lost it, so that another run may be writing. Queries the lock's
-    store, and raises MetaError if the store does not answer.
+    store, and raises MetaError if the record store does not answer.
     """
     where = as_location(location)
     lock = _taken.get(str(where.directory))
@@ -91,8 +91,8 @@ def refuse_if_lost(location: Location) -> None:
 
 
 def run_lock_fence(location: Location) -> Callable[[], str]:
-    """Returns the fence of the run lock that this process holds, as `run_lock` yields it. If this process holds no run lock, the fence
-    refuses every write.
+    """Returns the fence that `run_lock` yields, for code outside of its block. If this process holds no run lock, the fence refuses every
+    write.
     """
     where = as_location(location)
     lock = _taken.get(str(where.directory))
@@ -129,11 +129,11 @@ def run_lock_wanted(location: Location) -> bool:
 
 @contextlib.contextmanager
 def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], str]]:
-    """Tries to hold the drain lock during the block. Yields a function that tries to take the lock and returns "" if this run has it.
-    Otherwise the function returns why this run may not drain: another run has the lock, or the lock's store does not answer.
+    """Lets a run hold the drain lock during the block. Yields a function that tries to take the lock, and returns "" if it succeeds.
+    Otherwise the function returns why this run may not drain: another run has the lock, or the record store does not answer.
 
     If another run has the lock, the function waits for `timeout_seconds`. With a shared ledger, it waits `session_seconds` longer, because
-    the lock of a killed run becomes free after this time. Each waiting process measures this time itself, from when it first saw the lock.
+    the lock of a killed run becomes free after this time. Each waiting process measures this time from its own first look at the lock.
     """
     where = as_location(location)
     lock = open_lock(where, DRAIN_LOCK)
@@ -154,7 +154,8 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
     try:
         with contextlib.suppress(MetaError):
-            # If another run holds the lock, this attempt begins to watch whether that run renews the lock.
+            # Tries at once, although `why_not` tries again. If another run holds the lock, the attempt begins to watch whether that run
+            # renews it.
             lock.try_acquire()
         yield why_not
     finally:

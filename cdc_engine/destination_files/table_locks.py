@@ -1,8 +1,8 @@
 """Implements locks for Delta tables that several destinations write, one lock per table. A run takes the lock of each such table in
 addition to the run lock of its destination.
 
-The locks are in a folder next to the destinations' folders, or in the shared record store. With each lock, a record says who writes the
-table now. If the holder dies, the next holder finds in this record which processes may still be running.
+The locks are in a folder next to the destinations' folders, or in the shared record store. The holder of a lock stores a record about
+itself. If the holder dies, the next holder reads in this record which processes may still be running.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 
 class StoredTableLock:
-    """The lock of one Delta table. Not thread-safe. Methods raise MetaError if the store does not answer."""
+    """The lock of one Delta table. Not thread-safe. Methods raise MetaError if the record store does not answer."""
 
     def __init__(self, location: Location, table: str) -> None:
         """Prepares the lock without taking it. `table` is the path of the table in the lake."""
