@@ -1,1 +1,1 @@
-"""Implements the leases and locks with which a destination has at most one engine and one merging run, over all processes and hosts."""
+"""Implements the leases and locks that allow a destination only one engine and one merging run, over all processes and hosts."""

@@ -49,7 +49,7 @@ class LockWatcher:
 
     def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
         """Reads the record of the lock. Returns the record, the parsed content, and whether a process holds the lock: False if the record's
-        version has not changed for `seconds`. Raises MetaError if the store does not answer.
+        version has not changed for `seconds`. Raises MetaError if the record store does not answer.
         """
         requested_at = now()
         kept = self._store.read(self._name)
@@ -62,13 +62,14 @@ class LockWatcher:
 
 
 class BeatLock:
-    """A lock with one holder over all hosts. While the lock is held, `token` is a number above the tokens of all earlier holders, otherwise
-    0. `seconds` is the length of a session: after this time without a new version of the record, another process may take the lock.
+    """A lock that one process on all hosts can hold, stored as a record. While the lock is held, `token` is greater than the tokens of all
+    earlier holders; otherwise it is 0. `seconds` is the length of a session: after this time without a new version of the record, another
+    process may take the lock.
     """
 
     def __init__(self, store: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:
-        """Prepares the lock without taking it. `watcher` is an existing watcher of the lock's record, or None. An existing watcher finds
-        out sooner that a holder is dead, because it has watched the record for longer.
+        """Prepares the lock without taking it. `watcher` is an existing watcher of the lock's record, or None for a new one. An existing
+        watcher has already watched the record for some time, so it finds out sooner that the holder is dead.
         """
         self._store, self._name = store, name
         self._watcher = watcher or LockWatcher(store, name, seconds)
@@ -92,13 +93,14 @@ class BeatLock:
 
     def try_acquire(self) -> bool:
         """Takes the lock if it is free or its holder counts as dead, without waiting. Returns whether this object holds the lock. Raises
-        MetaError if the store does not answer.
+        MetaError if the record store does not answer.
         """
         if self.held:
             return True
         self._forget()
         kept, there, is_held = self._watcher.look()
-        # With this object's own claim id, an earlier attempt took the lock, but the answer of the store was lost.
+        # If the record has this object's own claim id, an earlier attempt took the lock, and only the answer was lost. So the lock is taken
+        # again.
         if is_held and there is not None and there.claim_id != self._claim_id:
             return False
         claim = LockClaim(
@@ -124,13 +126,13 @@ class BeatLock:
 
     def confirm(self) -> bool:
         """Writes a new version of the record, and returns whether this object still holds the lock. Returns False if another process has
-        replaced the record. Raises MetaError if the store does not answer.
+        replaced the record. Raises MetaError if the record store does not answer.
         """
         claim = self._claim
         return claim is not None and self._beat_once(claim) and self.held
 
     def release(self) -> None:
-        """Releases the lock, if it is held. If the store does not answer, the lock becomes free when the session ends."""
+        """Releases the lock, if it is held. If the record store does not answer, the lock becomes free when the session ends."""
         claim, version = self._claim, self._version
         self._forget()
         if claim is not None:
@@ -146,14 +148,14 @@ class BeatLock:
 
     def _beat(self, claim: LockClaim, ending: threading.Event) -> None:
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            # If the store does not answer, the lock expires at the end of the session.
+            # If the record store does not answer, the lock expires at the end of the session.
             with contextlib.suppress(MetaError):
                 if not self._beat_once(claim):
                     return
 
     def _beat_once(self, claim: LockClaim) -> bool:
-        """Writes a new version of the record. Returns whether this claim still holds the lock. Raises MetaError if the store does not
-        answer.
+        """Writes a new version of the record. Returns whether this claim still holds the lock. Raises MetaError if the record store does
+        not answer.
         """
         with self._beating:
             # The lock was released during the wait. A new version would take the lock again.
@@ -170,7 +172,7 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether this object wrote the stored version of the record, by a write whose answer was lost."""
+        """Returns whether the stored version of the record is from this object's own write, whose answer was lost."""
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
             if (

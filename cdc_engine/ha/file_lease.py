@@ -47,8 +47,8 @@ class FileLease:
         if not self._lock.try_acquire():
             return False
         previous = _read_record(self._directory / RECORD_NAME)
-        # The token must be higher than all earlier ones, also if the record cannot be read because somebody edited it or the disk was full.
-        # In this case, the token is the time in seconds, which is higher than any number of acquisitions.
+        # The token must be higher than all earlier ones. If the record cannot be read, because somebody edited it or the disk was full, the
+        # token is the time in seconds, which is higher than any number of acquisitions.
         floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
         holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
         try:
@@ -64,7 +64,7 @@ class FileLease:
         return read_holder(self._directory)
 
     def check(self) -> None:
-        """Raises LeaseLostError if this process does not hold the lease, also if its lock file was removed."""
+        """Raises LeaseLostError if this process does not hold the lease, for example because the lock file was removed."""
         if not self.token or not self._lock.held:
             holder = self.holder()
             other = (

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes
 
 LEASE, RUN_LOCK, RUN_WAITING, DRAIN_LOCK, READING = "lease", "run-lock", "run-waiting", "drain-lock", "reading"
-# The locks of a destination's runs, with their files in the destination's folder. RUN_LOCK is held by the run that merges, RUN_WAITING by
-# one of the processes that wait for RUN_LOCK, DRAIN_LOCK by the run that drains, and READING by the run that reads rows for snapshots.
+# Name of a lock of a destination's runs → its file in the destination's folder. RUN_LOCK is held by the run that merges, RUN_WAITING by one
+# of the processes that wait for RUN_LOCK, DRAIN_LOCK by the run that drains, and READING by the run that reads rows for snapshots.
 FILES = {
     RUN_LOCK: RUN_LOCK_FILE,
     RUN_WAITING: "run.waiting",
@@ -46,23 +46,23 @@ class Lock(Protocol):
         """Whether this object holds the lock and no other process can have taken it."""
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free, without waiting. Returns whether this object holds the lock, also if it held the lock before the
-        call. Raises MetaError if the store does not answer.
+        """Takes the lock if it is free, without waiting. Returns whether this object holds the lock now; it may have held the lock before
+        the call. Raises MetaError if the record store does not answer.
         """
 
     def confirm(self) -> bool:
-        """Queries the store, and returns whether this object still holds the lock. Raises MetaError if the store does not answer."""
+        """Queries the store, and returns whether this object still holds the lock. Raises MetaError if the record store does not answer."""
 
     def release(self) -> None:
         """Releases the lock, if it is held."""
 
 
 class SharedLock(Lock, Protocol):
-    """A lock with one holder over all hosts."""
+    """A lock that one process on all hosts can hold."""
 
     @property
     def token(self) -> int:
-        """While the lock is held, a number above the tokens of all earlier holders, otherwise 0."""
+        """While the lock is held, a number that is greater than the tokens of all earlier holders; otherwise 0."""
 
 
 class SharedLease:
@@ -90,9 +90,10 @@ class SharedLease:
 
 
 def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
-    """Tries for up to `seconds` to take a lock. Returns whether the lock was taken. Raises MetaError if the store does not answer.
+    """Tries for up to `seconds` to take a lock. Returns whether the lock was taken. Raises MetaError if the record store does not answer.
 
-    If the holder was killed on another host, the lock becomes free when this process has watched it without a change for `session_seconds`.
+    If the holder was killed on another host, this process can take the lock after it has watched it for `session_seconds` without seeing a
+    change.
     """
     deadline = time.monotonic() + seconds
     while not lock.try_acquire():
@@ -103,21 +104,23 @@ def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
 
 
 def open_lease(location: Location) -> Lease:
-    """Opens the lease of a destination. Raises ConfigurationError if a library is missing, and MetaError if the store does not answer."""
+    """Opens the lease of a destination. Raises ConfigurationError if a library is missing, and MetaError if the record store does not
+    answer.
+    """
     location = as_location(location)
     return SharedLease(location, _shared_lock(location, LEASE)) if location.is_shared else FileLease(location.directory)
 
 
 def open_lock(location: Location, name: str) -> Lock:
     """Opens a lock of a destination's runs, by its name in FILES. Raises ConfigurationError if a library is missing, and MetaError if the
-    store does not answer.
+    record store does not answer.
     """
     return _lock(as_location(location), name, FILES[name])
 
 
 def lock_held(location: Location, name: str) -> bool:
     """Returns whether a process on any host holds the lock `name` of FILES. For a while after the holder's death, a shared lock still
-    counts as held. Raises MetaError if the store does not answer.
+    counts as held. Raises MetaError if the record store does not answer.
     """
     where = as_location(location)
     if not where.is_shared:
@@ -137,14 +140,14 @@ def tables_location(location: Location) -> LedgerLocation:
 
 def open_table_lock(location: Location, name: str) -> Lock:
     """Opens the lock of a Delta table that several destinations write. `name` identifies the table and consists of letters and digits.
-    Raises ConfigurationError if a library is missing, and MetaError if the store does not answer.
+    Raises ConfigurationError if a library is missing, and MetaError if the record store does not answer.
     """
     return _lock(tables_location(location), f"table-{name}", f"{name}.lock")
 
 
 def read_holder(location: Location) -> Holder | None:
-    """Returns the current or last holder of a destination's lease, or None if there never was a holder. Raises MetaError if the store does
-    not answer.
+    """Returns the current or last holder of a destination's lease, or None if there never was a holder. Raises MetaError if the record
+    store does not answer.
     """
     location = as_location(location)
     return _holder(location, LEASE) if location.is_shared else file_lease.read_holder(location.directory)
@@ -176,11 +179,11 @@ def _holder(location: LedgerLocation, name: str) -> Holder | None:
     return claim.holder(held=held) if claim else None
 
 
-# Cached, because a new watcher would have to watch the record of a dead holder for the length of a session again.
+# Cached: a new watcher would have to watch the lock's record for the length of a session before it knows that the holder is dead.
 @functools.cache
 def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
-    """Returns the process's watcher of a lock. A watcher needs some time to find out whether the holder is alive, because it must see
-    whether the version of the lock's record changes.
+    """Returns this process's only watcher of a lock. A watcher needs the length of a session to find out whether the holder is alive,
+    because it must see whether the version of the lock's record changes.
     """
     return LockWatcher(record_store(location), name, location.session_seconds)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
-# For this part of a session after a confirmation, the holder assumes that it holds the lock. In the rest of the session, it stops its work
-# before another process can take the lock.
+# After a confirmation, the holder assumes that it holds the lock for this part of a session. If the next confirmation fails, it uses the
+# rest of the session to stop its work before another process can take the lock.
 TRUSTED_PART = 0.6
 CONFIRM_PART = 0.2  # The interval between two confirmations, as a part of a session.
 
@@ -22,7 +22,9 @@ def now() -> float:
 
 
 class LeaseSession:
-    """The time for which the holder of a lock may trust that it holds the lock. The holder must confirm this at intervals. Thread-safe."""
+    """Measures for how long the holder of a lock may trust that it holds the lock: TRUSTED_PART of a session after each confirmation.
+    Thread-safe.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -47,8 +47,8 @@ class Nodes:
 
 
 class ZooKeeperLock:
-    """A lock with one holder over all hosts. While the lock is held, `token` is a number above the tokens of all earlier holders, otherwise
-    0.
+    """A lock in ZooKeeper that one process on all hosts can hold. While the lock is held, `token` is greater than the tokens of all earlier
+    holders; otherwise it is 0.
     """
 
     def __init__(self, nodes: Nodes, seconds: float) -> None:
@@ -148,7 +148,7 @@ class ZooKeeperLock:
         step.create(self._nodes.held, self._nodes.payload.encode(), ephemeral=True)
         step.set_data(self._nodes.counter, self._record(stat.version + 1), version=stat.version)
         created, counted = answer(step.commit_async())
-        # An earlier attempt of this object created the node, but its answer was lost. So the node is removed and created again.
+        # An earlier attempt of this object created the node, but ZooKeeper's answer was lost. Removes the node and creates it again.
         if isinstance(created, NodeExistsError) and self._is_ours(client):
             answer(client.delete_async(self._nodes.held))
             return self._create(client)
@@ -164,7 +164,7 @@ class ZooKeeperLock:
             data, stat = answer(client.get_async(self._nodes.held))
         except NoNodeError:
             return False
-        session = client.client_id  # None while kazoo has no session.
+        session = client.client_id  # The id of the session, or None while kazoo has no session.
         return session is not None and bool(stat.ephemeralOwner == session[0]) and data == self._nodes.payload.encode()
 
     def _confirm(self, client: Any, ending: threading.Event) -> None:
@@ -172,7 +172,7 @@ class ZooKeeperLock:
         program changed the content of its node, which is how Canal's administrators move a destination.
         """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            # If no server answers, the lock expires at the end of the session.
+            # Ignores that no server answers, because the lock expires at the end of the session.
             with contextlib.suppress(KazooException, KazooTimeoutError):
                 if not self._confirm_once(client):
                     return
@@ -180,7 +180,7 @@ class ZooKeeperLock:
     def _confirm_once(self, client: Any) -> bool:
         """Returns whether this object still owns the lock's node, and records the result in the session."""
         requested_at = now()
-        # Synchronizes with the leader first, because a server that has lost contact to the others returns old data.
+        # Synchronizes the server with the leader first, because a server that has lost contact with the others returns old data.
         answer(client.sync_async(self._nodes.held))
         if not self._is_ours(client):
             self._session.end()
