@@ -52,7 +52,7 @@ class Due(enum.Enum):
 
 
 def due(call: Call, line: LedgerExtract) -> Due:
-    """Returns whether the handlers must be called now, later or never, by the ledger's values `line`."""
+    """Returns whether the handlers must get a recorded call now, later or never. `line` are the ledger's present values."""
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
     if any(each.delivery == call.batch.delivery for each in line.outstanding):
@@ -78,9 +78,9 @@ class Calls:
         self._destination, self._directory, self._handlers = destination, directory, handlers
         self._fence, self._records, self._lock = fence, record_store(directory), threading.Lock()
         self._call = _read(self._records) if handlers else None
-        self._called: set[int] = set()  # Indices of the handlers for which the current call has returned.
+        self._called: set[int] = set()  # Indices of the handlers that have returned from the current call.
         if not handlers:
-            self._records.remove(FILE)  # The recorded call was for handlers that conf/ no longer has.
+            self._records.remove(FILE)  # Drops a recorded call, because it was for handlers that conf/ no longer has.
 
     @property
     def any(self) -> bool:
@@ -94,9 +94,9 @@ class Calls:
                 handler.before(self._handled(batch))
 
     def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerExtract, reason: str = "") -> None:
-        """Records the call that must follow after the caller has written the ack or rollback to the ledger. If this raises MetaError, the
-        caller must not write the ledger. Records nothing if the batch is not in flight, because the ledger refuses an ack or rollback of
-        such a batch.
+        """Records the call that the handlers get after the caller has written the ack or rollback of a batch to the ledger. If this raises
+        MetaError, the caller must not write the ledger. Records nothing if the batch is not in flight, because the ledger refuses an ack or
+        rollback of such a batch.
         """
         if not self._handlers or all(each.delivery != batch.delivery for each in line.outstanding):
             return
