@@ -1,4 +1,4 @@
-"""Stores the ledger, and copies its cursor to ZooKeeper for other programs, if `meta.kind` in conf/ is `mixed` or `period_mixed`.
+"""Stores the ledger, and copies its cursor to ZooKeeper for other programs. Used if `meta.kind` in conf/ is `mixed` or `period_mixed`.
 
 `update` stores a change in the ledger's own store before it returns, so exactly-once does not depend on ZooKeeper. A separate thread copies
 the newest cursor to ZooKeeper, after each change or once per period. So a ZooKeeper that does not answer does not delay the engine. `close`
@@ -22,8 +22,8 @@ CLOSE_SECONDS_MAX = 15.0
 
 
 class CursorCopyingMeta:
-    """A `MetaManager` that also copies the cursor. `kept` stores the ledger. `write` writes the copy for other programs, and raises
-    MetaError if it cannot be written. `write` is called every `period_seconds`, or after each change if `period_seconds` is 0.
+    """A `MetaManager` that also copies the cursor to another place. `kept` stores the ledger. `write` writes the copy of a ledger's cursor,
+    and raises MetaError if that fails. `write` is called every `period_seconds`, or after each change if `period_seconds` is 0.
     """
 
     def __init__(self, kept: MetaManager, write: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:

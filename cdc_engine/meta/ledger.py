@@ -10,7 +10,7 @@ a new ledger.
 The end of a staged batch is fixed, unless the batch is `appendable`. The run of an appendable batch takes the batch before it merges it,
 and this fixes the end.
 
-Guarantees: batch ids, delivery numbers and the epoch only rise, also over rollbacks and restarts. Only `set_cursor` can move the cursor
+Guarantees: batch ids, delivery numbers and the epoch only rise, even over rollbacks and restarts. Only `set_cursor` can move the cursor
 backward. Batches are acked in the order in which they were handed out. Each batch begins exactly at the end of the previous batch.
 
 When the run of a staged batch has failed, some of the batch's tables may be merged and others not. The batch is merged again from the same
@@ -92,14 +92,12 @@ class Ledger:
 
     @property
     def head(self) -> OutstandingBatch | None:
-        """The first batch in flight, which must be acked next."""
+        """The first batch in flight, which must be acked next, or None if no batch is in flight."""
         return self.outstanding[0] if self.outstanding else None
 
     @property
     def resume_position(self) -> Position | None:
-        """The position from which the stream is read on while the batches in flight stay valid: the end of the last batch in flight, or the
-        cursor if no batch is in flight.
-        """
+        """The position after which the next batch begins: the end of the last batch in flight, or the cursor if no batch is in flight."""
         return self.outstanding[-1].end if self.outstanding else self.cursor
 
     def subscribe(self, client: ClientIdentity) -> Ledger:
@@ -230,8 +228,8 @@ class Ledger:
     def taken(
         self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
     ) -> Ledger:
-        """Fixes the end of an appendable batch when the batch's run takes the batch. The end becomes the end that was staged, or the end of
-        `longer`. `longer` consists of the changes of the batch and further changes from `start` on.
+        """Fixes the end of an appendable batch when the batch's run takes the batch. The end stays as it was staged, or becomes the end of
+        `longer`: the same batch with further changes, from `start` on, appended.
 
         Raises BatchNotFoundError if this delivery is no longer in flight. Raises BatchNotFirstError if the end is already fixed, or if
         another batch was handed out after this one. Raises NotContinuousError or MetaError if `longer` does not continue the batch.
@@ -311,8 +309,8 @@ class Ledger:
         )
 
     def rollback_one(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Removes all batches in flight, if the batch with this id is the first of them. The later batches must be removed too, because
-        batches are acked in order. (In Canal, the later batches stay and can never be acked.) Raises the errors of `ack`.
+        """Rolls back the first batch in flight, whose id must be `batch_id`. Removes all later batches in flight too, because batches are
+        acked in order. (In Canal, the later batches stay and can never be acked.) Raises the errors of `ack`.
         """
         self._first(batch_id, "rolled back", delivery)
         return self.rollback()
@@ -378,8 +376,9 @@ class Ledger:
         return dataclasses.replace(self, epoch=epoch)
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
-        """Raises the epoch to `epoch`, and the next delivery number above `delivery`. A lake table recorded these numbers from a newer copy
-        of this ledger. Removes all batches in flight if one of them has a lower epoch. Called only after an operator has allowed it.
+        """Raises the epoch to at least `epoch`, and the next delivery number above `delivery`. These are the numbers that a newer copy of
+        this ledger has written to a lake table. Removes all batches in flight if one of them has a lower epoch. An operator must have
+        allowed this call.
         """
         below = any(batch.end.epoch < epoch for batch in self.outstanding)
         return dataclasses.replace(

@@ -30,10 +30,11 @@ def ledger_to_text(ledger: Ledger) -> str:
     record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
     for each in (*record["consumers"], *record[GROUP]):
         if not each["identity"]:
-            # Without this field, earlier versions of Sluice, which have no identities, can read the ledger.
+            # Leaves out an empty identity, so that earlier versions of Sluice, which refuse unknown fields, can read the ledger.
             del each["identity"]
     if not record[GROUP]:
-        # Without this field, which only a group's ledger needs, earlier versions of Sluice, which have no groups, can read the ledger.
+        # Leaves out the empty list of a group's consumers, so that earlier versions of Sluice, which refuse unknown fields, can read the
+        # ledger.
         del record[GROUP]
     return json.dumps(record, indent=1) + "\n"
 
@@ -63,7 +64,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 
 
 def _check_order(ledger: Ledger) -> None:
-    """Raises ValueError if no transition can produce this ledger. In this case, another program wrote the ledger."""
+    """Raises ValueError if the ledger has values that no transition produces, because another program wrote it."""
     if len(ledger.ledger_id) != LEDGER_ID_CHARS:
         raise ValueError(f"the ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
     if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):
@@ -99,7 +100,7 @@ def _with_identity(record: Any) -> Any:
 def _outstanding(record: Any) -> OutstandingBatch:
     if not isinstance(record, dict):
         raise ValueError("a batch is not a record")
-    # Ledgers of earlier versions do not have these two fields.
+    # Adds `appendable` and `first_end`, which ledgers of earlier versions do not have.
     fields = _checked(OutstandingBatch, {"appendable": False, "first_end": -1, **record})
     if not all(isinstance(table, str) for table in fields["tables"]):
         raise ValueError("tables of a batch are not strings")
@@ -121,8 +122,8 @@ def _position(record: Any) -> Position:
     return Position(**_checked(Position, record))
 
 
-# The annotation of a field, and the type of the field's JSON value. A tuple is a list in JSON. A field with any other annotation, such as a
-# position, is a record in JSON.
+# Annotation of a field → type of its JSON value. A tuple is a list in JSON. Fields with other annotations, such as positions, are JSON
+# objects.
 JSON_TYPES = {
     "int": int,
     "str": str,

@@ -28,8 +28,8 @@ class LeftConsumer:
 
 
 def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> Path:
-    """Saves Canal's consumers in a file in `directory`, and in the record store, in which an engine on any host finds them. Returns the
-    file. Raises MetaError if the store does not answer.
+    """Saves Canal's consumers in a file in `directory`, and in the record store, where an engine on another host finds them. Returns the
+    path of the file. Raises MetaError if the record store does not answer.
     """
     directory.mkdir(parents=True, exist_ok=True)
     file, text = Path(directory) / FILE_NAME, json.dumps([dataclasses.asdict(each) for each in consumers], indent=1)

@@ -40,11 +40,11 @@ class MetaManager(Protocol):
 
     @property
     def is_new(self) -> bool:
-        """Whether this ledger was never written to its store."""
+        """Whether this ledger was never written to its record store."""
 
     def require_own(self) -> None:
-        """Raises LeaseLostError if the store refused a write because another process wrote or removed the stored ledger. The store would
-        refuse all later writes too.
+        """Raises LeaseLostError if the record store has refused a write because another process wrote or removed the stored ledger. It
+        would refuse all later writes too.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Opens a destination's ledger in the store that conf/ names. Called by `instance`, `acts` and `destination_files`."""
+"""Opens a destination's ledger in the record store that conf/ names. Called by `instance`, `acts` and `destination_files`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def open_meta(location: Location, lease: Lease) -> MetaManager:
 
 
 def read_ledger(location: Location) -> Ledger:
-    """Returns the ledger of a destination, or a new one if none is stored. Takes no lock and writes nothing. Raises MetaError if the store
-    does not answer or the ledger is invalid.
+    """Returns the ledger of a destination, or a new one if none is stored. Takes no lock and writes nothing. Raises MetaError if the record
+    store does not answer or the ledger is invalid.
     """
     location = as_location(location)
     return read_stored_ledger(record_store(location), location.destination)
@@ -46,7 +46,7 @@ def read_ledger(location: Location) -> Ledger:
 
 def ledger_text(location: Location) -> str:
     """Returns the stored text of a ledger, or an empty text if there is none. The text is not parsed, so that an invalid ledger can be
-    shown too. Raises MetaError if the store does not answer.
+    shown too. Raises MetaError if the record store does not answer.
     """
     return record_store(location).get(LEDGER) or ""
 

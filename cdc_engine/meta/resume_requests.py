@@ -21,9 +21,9 @@ BEGIN_FILE = "new-start.json"
 class ResumeKind(enum.StrEnum):
     """The kinds of requests for a table."""
 
-    RESUME = "resume"  #: The table continues from its stop.
+    RESUME = "resume"  #: The table continues from the position at which it stopped.
     RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, and is re-snapshotted.
-    CANCEL = "cancel"  #: The table's snapshot is canceled, and the table stops at the position before it.
+    CANCEL = "cancel"  #: The table's snapshot is canceled, and the table stops at the position before the snapshot.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ResumeRequest:
     kind: ResumeKind = ResumeKind.RESUME
 
     def done(self) -> None:
-        """Removes the request after it was executed. Raises MetaError if the store does not answer."""
+        """Removes the request after it was executed. Raises MetaError if the record store does not answer."""
         self.store.remove(self.record)
 
     @property
@@ -73,16 +73,16 @@ def _parsed(store: RecordStore, name: str, text: str) -> ResumeRequest:
 
 def request_new_start(destination_dir: Path) -> None:
     """Requests that an engine that lost its position starts at the source's current position and re-snapshots all tables. Raises MetaError
-    if the store does not answer.
+    if the record store does not answer.
     """
     record_store(destination_dir).put(BEGIN_FILE, json.dumps({"kind": "begin"}))
 
 
 def new_start_requested(destination_dir: Path) -> bool:
-    """Returns whether a new start is requested. Raises MetaError if the store does not answer."""
+    """Returns whether a new start is requested. Raises MetaError if the record store does not answer."""
     return record_store(destination_dir).get(BEGIN_FILE) is not None
 
 
 def begin_done(destination_dir: Path) -> None:
-    """Removes the request for a new start, because it was executed or withdrawn. Raises MetaError if the store does not answer."""
+    """Removes the request for a new start, because it was executed or withdrawn. Raises MetaError if the record store does not answer."""
     record_store(destination_dir).remove(BEGIN_FILE)

@@ -1,12 +1,12 @@
 """Stores a destination's ledger as the record `meta.json` in the destination's record store. Each write is a compare-and-set with the token
 of the lease.
 
-A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). After that, a store that several
-hosts share refuses every write of an earlier holder, even if the write arrives late.
+A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). After that, a record store that
+several hosts share refuses every write of an earlier holder, even a write that arrives late.
 
-If the store does not answer a write, it is unknown whether the old or the new version of the ledger is stored. The old version in memory
-stays valid, because no other process may write. The next write first finds out which of the two versions is stored. A record that cannot be
-read is never overwritten.
+If the record store does not answer a write, it is unknown whether the old or the new version of the ledger is stored. The old version in
+memory stays valid, because no other process may write. The next write first finds out which of the two versions is stored. A record that
+cannot be read is never overwritten.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from sluice.cdc_engine.meta.manager import Transition
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LEDGER = "meta.json"
-LEDGER_OF_FORMAT_3 = "ledger"  # The name of the record in shared stores of earlier versions of Sluice.
+# The name of the ledger's record in a shared record store of format 3, which earlier versions of Sluice wrote.
+LEDGER_OF_FORMAT_3 = "ledger"
 
 
 def read_stored_ledger(records: RecordStore, destination: str) -> Ledger:
-    """Returns the stored ledger, or a new one if there is none. Never writes. Raises MetaError if the store does not answer or the ledger
-    is invalid.
+    """Returns the stored ledger, or a new one if there is none. Never writes. Raises MetaError if the record store does not answer or the
+    ledger is invalid.
     """
     stored = _read(records)
     return Ledger() if stored is None else _ledger(stored, records, destination)
@@ -80,13 +81,13 @@ def nobody_else(_: Ledger) -> Mapping[str, str]:
 
 
 def _not_fenced() -> None:
-    """Does nothing: the default of `fence`, for a caller that has no lease and that prevents other writers in another way."""
+    """Does nothing: the default of `fence`, for a caller that has no lease and excludes other writers in another way."""
 
 
 class StoredLedger:
     """A `MetaManager` that stores the ledger in a record store. Reads the record once, and later only writes it. `token` is the token of
     the lease. `fence` is called before each write, and raises an error if this process has lost the lease (`ports.Lease.check`). `also`
-    returns values for other programs, which are stored together with the ledger, in one step.
+    returns values for other programs, which are stored in the same step as the ledger.
     """
 
     def __init__(
@@ -101,7 +102,8 @@ class StoredLedger:
         self._records, self._destination = records, destination
         self._token, self._fence, self._also = token, fence, also
         self._lock = threading.Lock()
-        self._unsure: str | None = None  # The text of the last write if the store did not answer it, otherwise None.
+        # The text of the last write if the record store did not answer it, otherwise None.
+        self._unsure: str | None = None
         self._refused: LeaseLostError | None = None
         stored = _read(records)
         self._ledger = _ledger(stored, records, destination) if stored else Ledger(ledger_id=born_id())
@@ -156,8 +158,8 @@ class StoredLedger:
             raise
 
     def _settle(self) -> None:
-        """Finds out which version is stored, if the store did not answer the last write. Raises LeaseLostError if another process wrote the
-        stored version.
+        """Finds out which version is stored, if the record store did not answer the last write. Raises LeaseLostError if another process
+        wrote the stored version.
         """
         if self._unsure is None:
             return
