@@ -1,3 +1,3 @@
-"""Starts, restarts and stops the engines of a process, as conf/ and the orders of operators require. Also chooses which version of each
+"""Starts, restarts and stops the engines of a process, as conf/ and the requests of operators require. Also chooses which version of each
 file of conf/ is in use.
 """

@@ -1,8 +1,7 @@
-"""Executes an operator's command for one engine: start, stop, restart or release. Stores an order, and waits until the process that runs
-the engine has executed the order.
+"""Requests an operator's command for one engine (start, stop, restart or release), and waits until an engine process has executed it.
 
-`sluice instance` and a job in Dagster's UI use this module. A process that runs engines reads the order from the store, so this process may
-be on another host, or may start later.
+`sluice instance` and a job in Dagster's UI call this module. The request is a record next to the ledger, because the engine process may be
+on another host, or may start later.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.status_file import engine_status
 
 POLL_SECONDS = 0.2
-# How long a command waits until its order is executed. A start may compile kernels. Another host takes over only after
+# How long a command waits until its request is executed. The engine may have to compile kernels, and another host takes over only after
 # `meta.session_seconds`.
 WAIT_SECONDS = 40.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a command. `done`: the order was executed within the time limit. `message` is a sentence for the operator."""
+    """The result of a command. `done`: the request was executed within the time limit. `message` is a sentence for the operator."""
 
     destination: str
     act: str
@@ -38,8 +37,8 @@ class Outcome:
 
 
 def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Orders the engine of a destination to stop on every host, until an operator starts it. Raises SluiceError if the order cannot be
-    stored.
+    """Requests that the engine of a destination stops on every host, until an operator starts it. Raises SluiceError if the request cannot
+    be stored.
     """
     ran = holder_of(directory)
     orders.stay_stopped(directory)
@@ -54,13 +53,13 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Removes an operator's order to stop, so that the engine starts again. If no operator had stopped the engine, the message says so.
-    Raises SluiceError if the order cannot be removed.
+    """Removes an operator's request to stay stopped, so that the engine starts again. If there is no such request, the message of the
+    result says so. Raises SluiceError if the request cannot be removed.
     """
     if orders.may_run(directory):
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
-    # A held lease alone does not prove that the engine runs, because a process holds the lease already while it tries to start the engine.
+    # Also looks at the status, because a process holds the lease already while it tries to start the engine.
     _until(lambda: holder_of(directory) is not None and not _has_ended(engine_status(directory)), seconds)
     holder, status = holder_of(directory), engine_status(directory)
     if _has_ended(status):

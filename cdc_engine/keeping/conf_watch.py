@@ -1,4 +1,6 @@
-"""Polls conf/, and reports when the configuration in use has changed. Processes that run engines or serve Dagster's definitions use it."""
+"""Polls conf/, and reports when the configuration in use has changed. Processes that run engines or serve Dagster's definitions call this
+module.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ class ConfWatch:
         os.environ[VARIABLE] = str(self._path)  # Child processes use the same configuration.
 
     def look(self) -> bool:
-        """Reads conf/ once, and returns whether this changed the configuration in use. A change of conf/ is used only when two successive
-        calls find the same texts, because an editor may be writing a file.
+        """Reads conf/ once, and returns whether the configuration in use has changed. A change of conf/ takes effect only when two
+        successive calls find the same texts, because an editor may be writing a file.
         """
         found = self._read()
         if found is None or found != self._seen:
@@ -51,8 +53,8 @@ class ConfWatch:
             log.error("conf_refused", file="conf/", reason=str(error))
             return False
         if not self._kept(chosen):
-            # Keeps the old configuration in use, because child processes can only read the configuration that is recorded. `look` tries
-            # again at its next call.
+            # Keeps the old configuration in use, because child processes cannot read a configuration that is not recorded. The next `look`
+            # tries again.
             self._decided = None
             return False
         before, self.in_use = self.in_use, chosen

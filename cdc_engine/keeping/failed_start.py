@@ -18,7 +18,7 @@ from sluice.cdc_engine.keeping.acts import holder_of
 from sluice.cdc_engine.states import engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE, engine_status
 
-# Errors after which nothing is recorded: the engine is still being started, must not run, or runs in another process.
+# Errors of a start that are no failures and are not recorded: the engine is still being started, must not run, or runs in another process.
 NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)
 
 
@@ -36,7 +36,7 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(directory / STATUS_FILE, json.dumps(record, indent=1).encode())
     except OSError:
-        return  # The disk is full or read-only. The tick and the log say why the engine does not start.
+        return  # The disk is full or read-only. The tick and the log still say why the engine does not start.
 
 
 def _is_read(directory: Path) -> bool:

@@ -54,7 +54,7 @@ class InUse:
 
 def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool) -> InUse:
     """Chooses which text of each file of conf/ is used. `found` are the current texts, and `before` the texts that were in use so far.
-    `main_may_change` is True before any process of the stack runs, because sluice.yaml may change only then. Pure, except that it reads
+    `main_may_change` says whether a changed sluice.yaml may be used: only before any process of the stack runs. Pure, except that it reads
     which sources the destinations read now.
 
     Raises ConfigurationError if no valid configuration results.
@@ -93,7 +93,7 @@ def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, s
             break
         if error:
             refused[file_of(name)] = f"{error} ({OLD_GOES_ON if name in chosen else NOT_STARTED})"
-    if not refused:  # Each file is valid by itself, but the files are not valid together.
+    if not refused:  # Blames no single file: each file is valid, but the files are not valid together.
         raise ConfigurationError(why)
     return InUse(taken, ConfFiles(wanted.directory, wanted.main, chosen), refused)
 
@@ -130,12 +130,12 @@ def conf_in_use() -> InUse:
     return InUse(config_of(kept[0]), *kept)
 
 
-ROLES = ("engine", "code-server")  # The processes that run engines on a host.
+ROLES = ("engine", "code-server")  # The roles of the processes that run engines on a host.
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
-    """Returns the configuration that a starting process uses, and the file in which a process of the first of `roles` records it. A file of
-    conf/ that is invalid is replaced by the text that a process of one of the roles recorded last.
+    """Returns the configuration that a starting process uses, and the file in which a process with the first role of `roles` records it. A
+    file of conf/ that is invalid is replaced by the valid text that a process with one of `roles` recorded last.
 
     Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """

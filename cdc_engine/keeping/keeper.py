@@ -2,8 +2,8 @@
 decide, and carries out the decision.
 
 Each start, restart or stop runs in a separate thread, one at a time per destination. So an engine that is slow to start or stop does not
-delay other engines. The keeper tries again and again to start an engine that runs nowhere, without Dagster's ticks, so a standby host takes
-over by itself.
+delay other engines. If an engine runs nowhere, the keeper tries at intervals to start it. It does not wait for Dagster's ticks, so a
+standby host takes over by itself.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sluice.cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
 from sluice.cdc_engine.keeping.served import why_not_served
 
 LOOK_SECONDS = 0.5
-STANDBY_SECONDS = 1.0  # The interval at which a lease that another process holds is checked.
-# The interval between two attempts to start an engine that failed to start. Dagster's ticks have the same interval.
+STANDBY_SECONDS = 1.0  # The interval at which the keeper checks a lease that another process holds.
+# The interval at which the keeper tries again to start an engine after a failed start. Dagster's ticks have the same interval.
 RETRY_SECONDS = 5.0
 
 log = structlog.get_logger()
@@ -86,7 +86,7 @@ class Keeper:
             try:
                 act, why = decide(self._facts(name, in_use, kept))
             except SluiceError as error:
-                # The store with the orders of operators does not answer. An order could forbid a start, so nothing is started.
+                # Starts nothing: the record store with the operators' requests does not answer, and a request could forbid the start.
                 log.debug("operator_orders_not_read", destination=name, reason=str(error))
                 continue
             if act is not KeeperAct.LEAVE:
@@ -117,7 +117,7 @@ class Keeper:
         )
 
     def _begin(self, name: str, act: KeeperAct, why: str, digest: str) -> None:
-        # After a stop, the settings count as not tried, so that the engine starts again as soon as no order forbids it.
+        # After a stop, the settings count as not tried, so that the engine starts again as soon as no request forbids it.
         self._tried[name] = "" if act is KeeperAct.STOP else digest
         if name not in self._failed:
             log.info("instance_act", destination=name, act=str(act), why=why)
@@ -146,7 +146,8 @@ class Keeper:
         """Sets the time of the next attempt to start the engine. Logs the reason of the failure if it differs from the previous reason."""
         standby = isinstance(error, LeaseLostError)
         self._again_at[name] = self._clock() + (STANDBY_SECONDS if standby else RETRY_SECONDS)
-        # The message of a LeaseLostError may contain a number of seconds, so each message would count as a new reason.
+        # Compares only the code of a LeaseLostError. Its message may contain a number of seconds, so each message would count as a new
+        # reason.
         why = error.code if standby else f"{error.code}: {error}"
         if self._failed.get(name) != why:
             say = log.info if standby else log.warning
@@ -199,5 +200,5 @@ def _held(directory: Path) -> bool:
     try:
         holder = lease_holder(directory)
     except SluiceError:
-        return True  # The store of the lease does not answer, so another process may hold the lease.
+        return True  # Counts as held: the store of the lease does not answer, so another process may hold the lease.
     return holder is not None and holder.held

@@ -32,7 +32,7 @@ class LogFiles:
             return
         self._due = self._clock() + LOOK_SECONDS
         for log in (log for folder in FOLDERS for log in (in_use.config.data_dir / folder).glob("*.log")):
-            # After an error, for example because the disk is full, the next call tries again.
+            # Ignores errors, for example of a full disk, because the next call tries again.
             with contextlib.suppress(OSError):
                 if log.stat().st_size > LOG_BYTES_MAX:
                     _begin_again(log)
@@ -46,7 +46,8 @@ def _begin_again(log: Path) -> None:
     copy = log.with_name(f"{log.name}.1.new")
     try:
         with log.open("rb") as whole, copy.open("wb") as end:
-            whole.seek(-LOG_BYTES_MAX, os.SEEK_END)  # A log of an earlier version may be much larger than the limit.
+            # Copies only the end, because a log of an earlier version may be much larger than the limit.
+            whole.seek(-LOG_BYTES_MAX, os.SEEK_END)
             shutil.copyfileobj(whole, end)
     except OSError:
         copy.unlink(missing_ok=True)

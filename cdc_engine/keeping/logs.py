@@ -1,4 +1,4 @@
-"""Configures the log of processes that run engines: one line per event on standard output, also if Dagster has configured logging."""
+"""Configures the log of processes that run engines: one line per event on standard output, even if Dagster has configured logging."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Stores an operator's orders for an engine in records of its destination: to stay stopped, or to do something once.
+"""Stores an operator's requests to an engine as records of its destination: to stay stopped, or to restart or release once.
 
-`sluice instance` and a job in Dagster's UI write the orders, and processes that run engines read them. The order in `stopped.json` (stay
-stopped) remains until an operator starts the engine. This order survives restarts, and is valid for every host that shares the ledger or
-the folder. The process that executes the order in `requested.json` (do something once) removes it.
+`sluice instance` and a job in Dagster's UI write the requests, and engine processes read them. `stopped.json` is the request to stay
+stopped. It remains until an operator starts the engine, even after a restart, and is valid for all hosts that share the ledger or the
+folder. `requested.json` is the request to restart or release once. The process that executes it removes it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sluice.cdc_engine.records.location import record_store
 
 STOPPED_FILE, REQUESTED_FILE = "stopped.json", "requested.json"
 OrderKind = Literal["restart", "release"]
-# An order to do something once is ignored after this time, because its operator no longer waits for it.
+# A request to restart or release is ignored after this time, because its operator no longer waits for it.
 REQUEST_SECONDS_MAX = 60.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-    """An operator's order for an engine. `by` is the user and host that gave the order, and `at` the time in seconds since 1970. `kind` is
-    what the engine must do once, or empty if the engine must stay stopped.
+    """An operator's request to an engine. `by` is the user and host that made it, `at` the time in seconds since 1970. `kind` is what the
+    engine must do once; it is empty for a request to stay stopped.
     """
 
     by: str
@@ -38,28 +38,28 @@ class Order:
 
 
 def stopped(directory: Path) -> Order | None:
-    """Returns the order to stay stopped, or None if there is no such order. If the record cannot be parsed, returns an order of "somebody",
-    so that the engine stays stopped. Raises MetaError if the store does not answer.
+    """Returns the request to stay stopped, or None if there is none. If the record cannot be parsed, returns a request of "somebody", so
+    that the engine stays stopped. Raises MetaError if the record store does not answer.
     """
     text = record_store(directory).get(STOPPED_FILE)
     return None if text is None else _parsed(text) or Order(by="somebody", at=0.0)
 
 
 def stay_stopped(directory: Path, by: str = "") -> Order:
-    """Orders the engine to stop and to stay stopped. When the call returns, the order is durable. Raises MetaError if it cannot be
+    """Requests that the engine stops and stays stopped. When the call returns, the request is durable. Raises MetaError if it cannot be
     stored.
     """
     return _write(directory, STOPPED_FILE, Order(by=by or somebody(), at=time.time()))
 
 
 def may_run(directory: Path) -> bool:
-    """Removes the order to stay stopped. Returns whether there was such an order. Raises MetaError if the store does not answer."""
+    """Removes the request to stay stopped. Returns whether there was one. Raises MetaError if the record store does not answer."""
     return record_store(directory).remove(STOPPED_FILE)
 
 
 def requested(directory: Path, now: float | None = None) -> Order | None:
-    """Returns the order to do something once. Returns None if there is no such order, or if it is older than REQUEST_SECONDS_MAX. Raises
-    MetaError if the store does not answer.
+    """Returns the request to restart or release once. Returns None if there is none, or if it is older than REQUEST_SECONDS_MAX. Raises
+    MetaError if the record store does not answer.
     """
     order = _parsed(record_store(directory).get(REQUESTED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
@@ -67,20 +67,20 @@ def requested(directory: Path, now: float | None = None) -> Order | None:
 
 
 def request(directory: Path, kind: OrderKind, by: str = "") -> Order:
-    """Orders the engine to restart, or to release the destination, once. Raises MetaError if the order cannot be stored."""
+    """Requests that the engine restarts, or releases the destination, once. Raises MetaError if the request cannot be stored."""
     return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), kind=kind))
 
 
 def done(directory: Path) -> None:
-    """Removes the order to do something once, because it is being executed. Raises MetaError if the store does not answer."""
+    """Removes the request to restart or release, because it is being executed. Raises MetaError if the record store does not answer."""
     record_store(directory).remove(REQUESTED_FILE)
 
 
 def somebody() -> str:
-    """Returns the user and host of this process."""
+    """Returns "user@host" of this process, as the author of a request."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # The user of a container may have no name.
+    except (OSError, KeyError):  # The user id of this process has no name, as in some containers.
         user = "somebody"
     return f"{user}@{platform.node()}"
 

@@ -26,8 +26,9 @@ class KeeperFacts:
 
     - `conf`: digest of the destination's settings in use, or empty if the destination is not in conf/.
     - `running`: digest of the settings from which the destination's engine in this process was made, or empty if no engine runs or is being
-      started here. `tried`: digest of the settings at the last attempt to start the engine.
-    - `stopped`: an operator has ordered the engine to stay stopped. `requested`: an operator's order to do something once, or empty.
+      started here. `tried`: digest of the settings with which a start was last attempted.
+    - `stopped`: whether an operator has requested that the engine stays stopped. `requested`: what an operator has requested once
+      ("restart" or "release"), or empty.
     - `elsewhere`: another process holds the lease.
     - `ended`: the engine in this process has ended by itself, because another source must be read or its lease is lost.
     - `due`: no engine runs in this process, and the pause after the last attempt to start one is over.
@@ -43,7 +44,7 @@ class KeeperFacts:
     due: bool = False
 
 
-# (condition, what to do, reason as the end of a sentence)
+# (condition, what to do, reason as the end of a sentence). The first rule whose condition is true decides.
 RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
     (
         lambda f: not f.conf and bool(f.running),

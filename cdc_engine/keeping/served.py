@@ -1,5 +1,5 @@
-"""Limits the engines that this process starts to some destinations, for `sluice catch-up`. The process still reads all of conf/, because
-other destinations and groups may need the same shared files.
+"""Limits the engines that this process starts to the destinations in an environment variable, which `sluice catch-up` sets. The process
+still reads all of conf/, because other destinations and groups may need the same shared files.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
     RemoteAwayError if the archive cannot be downloaded.
     """
     request = urllib.request.Request(url)  # noqa: S310  the schemes are checked
-    if token:  # An "unredirected" header is used, because it is not sent to the target of a redirect.
+    if token:  # Sends the token in an "unredirected" header, which urllib does not send to the target of a redirect.
         basic = base64.b64encode(f"{remote.user}:{token}".encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {basic}" if remote.user else f"Bearer {token}")
     if etag:
@@ -39,13 +39,14 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         raise RemoteAwayError(
             f"{remote.shown} answered {error.code}: correct url and token in conf/remote.yaml"
         ) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:  # The text of the error may contain the URL.
+    # Does not show the error's text, because it may contain the URL.
+    except (OSError, http.client.HTTPException, ValueError) as error:
         why = getattr(error, "reason", error)
         said = why.strerror if isinstance(why, OSError) and why.strerror else type(why).__name__
         raise RemoteAwayError(f"{remote.shown} cannot be read: {said}") from None
     if len(content) > ARCHIVE_BYTES_MAX:
         raise RemoteAwayError(f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB")
-    # Another length means that the download is incomplete: the connection ended too early, or the file is being written.
+    # Refuses a content of another length than the server announced: the connection ended too early, or the file is being written.
     if length.isdecimal() and len(content) != int(length):
         raise RemoteAwayError(
             f"{remote.shown} cannot be read: the download ended after {len(content)} of {length} bytes"

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from sluice.cdc_engine.config.conf_files import MAIN, UNREADABLE
 from sluice.cdc_engine.errors import ConfigurationError
 
-TEXT_BYTES_MAX = 16 << 20  # The most bytes of all YAML files of an archive together.
+TEXT_BYTES_MAX = 16 << 20  # An archive whose YAML files have more bytes together is refused.
 ARCHIVE_BYTES_MAX = 64 << 20
 TAR_END_BYTES = 2 * tarfile.BLOCKSIZE
 _DESTINATION = re.compile(r"destinations/([^/]+)\.yaml")
@@ -45,7 +45,8 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
         files = dict(_files(archive))
     except ConfigurationError:
         raise
-    except Exception as error:  # For a damaged file, tarfile and zipfile raise errors of several libraries.
+    # Catches all errors, because tarfile and zipfile raise errors of several libraries for a damaged file.
+    except Exception as error:
         raise ConfigurationError(f"the archive is not a readable tar or zip file ({type(error).__name__})") from None
     found = _below(files, folder)
     tops = {name.partition("/")[0] for name in files}
@@ -86,7 +87,7 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
             if member.isdir() or not member.name.endswith(".yaml"):
                 continue
             file = opened.extractfile(member) if member.isfile() else None
-            # If this link were skipped, its destination would seem to be removed, and the engine would stop.
+            # Reports a link as an error. If it were skipped, its destination would seem to be removed, and the engine would stop.
             if file is None:
                 yield _named(member.name, f"{UNREADABLE}the path is a link: write a file instead".encode())
                 continue

@@ -30,19 +30,19 @@ from sluice.cdc_engine.keeping.remote_conf.git import fetch_git
 
 LOCK_FILE = "remote-conf.lock"
 LOOK_SECONDS = 0.2
-# How long to wait until another process has pulled. A pull runs three git commands that wait for the server, each for at most a minute.
+# How long a pull waits for the pull of another process. A pull runs three git commands, and each waits for the server for at most a minute.
 PULL_SECONDS_MAX = 240.0
-# How often Sluice looks for a newer revision. A look is one request of each host, which costs a server nothing once a minute. Somebody who
-# does not want to wait runs `sluice conf pull`.
+# The interval at which a host looks for a newer revision: one request per minute costs the server nothing. `sluice conf pull` looks at
+# once.
 LOOK_AGAIN_SECONDS = 60.0
-FIRST_SECONDS = 1.0  # How often conf/remote.yaml is checked while it is missing or invalid.
+FIRST_SECONDS = 1.0  # The interval at which conf/remote.yaml is checked while it is missing or invalid.
 
 log = structlog.get_logger()
 
 
 def pull(directory: Path, *, again: bool = True, wait_seconds: float = 0.0) -> RemoteRecord | None:
-    """Pulls the newest revision, and returns the record. Returns None if conf/remote.yaml does not exist. With `again`, checks a revision
-    that was refused again. Raises ConfigurationError if conf/remote.yaml is invalid.
+    """Pulls the newest revision, and returns the record. Returns None if conf/remote.yaml does not exist. With `again`, checks the newest
+    revision even if it was refused before. Raises ConfigurationError if conf/remote.yaml is invalid.
 
     If another process of this host is pulling, waits up to `wait_seconds` until that pull ends, and then pulls too, because the other
     process may have fetched an older revision. If `wait_seconds` is 0, does not wait, and returns the record unchanged.
@@ -118,9 +118,7 @@ def _interval(directory: Path) -> float:
 
 
 def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *, again: bool) -> RemoteRecord:
-    """Fetches the newest revision and checks it. Returns the new record, which has either the new revision or the reason why it is not
-    used.
-    """
+    """Fetches the newest revision and checks it. Returns the new record. If a new revision is not used, the record says why."""
     last = before or RemoteRecord(identity=remote.identity, shown=remote.shown)
     same = last.identity == remote.identity
     known = [each for each in (last.revision, "" if again else last.newer) if each and same]
@@ -129,7 +127,7 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     except (RemoteAwayError, SecretUnavailableError) as error:
         since = last.since if last.away else time.time()
         return dataclasses.replace(last, away=str(error), since=since)
-    # The branch is at the revision in use, possibly because a refused revision was reverted. So the record of the refusal is cleared.
+    # Clears the record of a refused revision, because the branch is at the revision in use: the refused one may have been reverted.
     if found is not None and same and found.revision == last.revision:
         return dataclasses.replace(last, newer="", refused="", etag=found.etag, away="", since=0.0)
     if found is None or found.revision in known:
