@@ -16,7 +16,8 @@ from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.states import ENDED
 
 QUIET_SECONDS = 60.0  # If a problem begins again within this time after its end, it counts as the same problem.
-# A number, or a duration with its unit. These may change in the message of a problem while the problem lasts.
+# Matches a number, or a duration with its unit. An alarm's key has "#" instead, because numbers in a message may change while the problem
+# lasts.
 FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")
 ENGINE = "engine"
 
@@ -35,7 +36,7 @@ class Alarm:
 
 
 def matters(destination: str, status: EngineStatus) -> Iterator[Alarm]:
-    """Yields all problems that an engine has now, as alarms."""
+    """Yields an alarm for each problem that an engine has now."""
     if status.state in ENDED:
         yield Alarm(destination=destination, key=ENGINE, state=status.state, text=status.reason)
     for stopped in status.stopped_tables:

@@ -1,4 +1,5 @@
-"""Serves metrics to Prometheus over HTTP. A process has one endpoint for all its engines. `launcher` starts it if conf/ names a port.
+"""Serves metrics to Prometheus over HTTP. A process has one endpoint for all its engines. `launcher` starts the endpoint if conf/ names a
+port.
 
 The endpoint returns the last status of each engine, without waiting for an engine. If another process uses the port, Sluice tries again.
 """
@@ -61,7 +62,7 @@ class Endpoint:
 
 
 class _OpenEndpoint:
-    """Whether this process has begun to open its endpoint, with the lock that protects this flag."""
+    """The state of this process's endpoint: whether the process has begun to open it, and the lock that protects this flag."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -18,7 +18,7 @@ from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.server.protocol.traffic import LATENCY_MS, TrafficCounters
 from sluice.cdc_engine.states import EngineState
 
-DOWN = "NOT_STARTED"  # The state of a destination whose engine does not run in this process.
+DOWN = "NOT_STARTED"  # The state in the metrics of a destination whose engine does not run in this process.
 DEBEZIUM = {"plugin": "mysql", "context": "streaming"}
 
 

@@ -29,7 +29,7 @@ TRIES, PAUSE_SECONDS = 5, 1.0
 ANSWER_SECONDS = 10.0
 
 log = structlog.get_logger()
-# Sends an alarm. Raises an error if it was not accepted, so that it is sent again.
+# A function that sends an alarm. It raises an error if the receiver did not accept the alarm, which is then sent again.
 Handler = Callable[[Alarm], None]
 
 
@@ -107,7 +107,7 @@ class AlarmSender:
 
 
 class _HandlerQueue:
-    """Runs one handler in a thread with a queue."""
+    """Queues alarms for one handler, and runs the handler in a separate thread."""
 
     def __init__(self, handler: Handler, pause: Callable[[float], object]) -> None:
         self._handler, self._pause = handler, pause

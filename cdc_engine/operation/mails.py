@@ -16,15 +16,15 @@ from sluice.cdc_engine.operation.alarms import Alarm
 
 ANSWER_SECONDS = 10.0
 SUBJECT_MAX = 120
-# The name with which this client introduces itself to the mail server. By default, smtplib queries a name server for the host's own name,
-# which may take long.
+# The host name that this client sends to the mail server. Without it, smtplib would query a name server for the host's name, which may take
+# long.
 OUR_NAME = "sluice"
 
 log = structlog.get_logger()
 
 
 def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """Returns the mail for an alarm. The subjects of all alarms of a destination begin with the same words, so that mail programs can sort
+    """Returns the email for an alarm. The subjects of all alarms of a destination begin with the same words, so that mail programs can sort
     them.
     """
     found = EmailMessage()
@@ -49,8 +49,8 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
                 server.login(config.user, password)
             refused = server.send_message(mail(alarm, config.sender, config.to))
         for address, (code, _) in refused.items():
-            # Logs addresses that the server refused, and raises no error: after an error, the mail would be sent again, also to the
-            # addresses that have got it.
+            # Logs the addresses that the server refused, and raises no error. After an error, the mail would be sent again to all
+            # addresses, even to those that have it.
             log.error(
                 "alarm_not_accepted",
                 destination=alarm.destination,
@@ -81,6 +81,6 @@ def _trusted(config: AlarmConfig) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=config.ca_file)
     except OSError as error:
         raise ConfigurationError(
-            f"alarms: the file {config.ca_file} with the authorities of the mail server cannot be read "
+            f"alarms: the file {config.ca_file} with the certificate authorities of the mail server cannot be read "
             f"({error.strerror or error}): correct ca_file"
         ) from None

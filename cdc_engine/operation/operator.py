@@ -1,4 +1,6 @@
-"""Watches all engines of a process, and reports their problems as alarms. `launcher` creates one `Operator` with the first engine."""
+"""Watches all engines of a process, and reports their problems as alarms. `launcher` creates one `Operator` when it starts the first
+engine.
+"""
 
 from __future__ import annotations
 

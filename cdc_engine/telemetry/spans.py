@@ -1,5 +1,5 @@
-"""Defines the trace of a batch, and the spans of a trace. The trace's id is computed from the ledger's id and the delivery number, so
-processes need not pass it to each other.
+"""Defines the trace of a batch, and the spans of a trace. The id of a trace is computed from the ledger's id and the delivery number, so
+processes need not pass the id to each other.
 
   batch                  from the get of the batch until its ack or rollback; one trace per delivery
   ├── stage              until the batch's files can be merged

@@ -15,7 +15,8 @@ from sluice.cdc_engine.telemetry.run_spans import spans_of_runs
 from sluice.cdc_engine.telemetry.spans import APPEND, BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
-MANIFEST = "manifest.json"  # The modification time of this file is the end of staging.
+# The last file that staging writes. Its modification time is the end of the span of staging.
+MANIFEST = "manifest.json"
 
 
 class TraceSender(Protocol):
@@ -38,7 +39,8 @@ class Traces:
         """Records the span of staging. The span began at `taken_ns`, when the batch was taken from the store, and ends now."""
         if self._sender is not None:
             with self._lock:
-                self._taken = {batch.delivery: taken_ns}  # A destination has only one batch in flight.
+                # Drops earlier deliveries, because a destination has only one batch in flight.
+                self._taken = {batch.delivery: taken_ns}
             stage = Span(path=(BATCH, STAGE), name=STAGE, start_ns=taken_ns, end_ns=time.time_ns())
             self._send(batch, [stage])
 
