@@ -2,7 +2,7 @@
 leases, snapshots and operators' requests are records.
 
 A record has a version. A writer passes the version that it has read, and the store refuses the write if the stored version is another one.
-So two writers can never replace the same version.
+So only one of two writers can replace a version.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def written_later(record: str, token: int) -> StaleWriteError:
 
 
 class RecordStore(abc.ABC):
-    """The records of one destination. Any thread may call the methods. Every method raises MetaError if the store does not answer.
+    """The records of one destination. Any thread may call the methods. Every method raises MetaError if the record store does not answer.
 
     A record's name has at most 128 ASCII characters and at most one folder, for example "filters.json" or "forget-requests/7.json". Two
     names must not differ only in letter case, because some databases ignore it.
@@ -121,8 +121,8 @@ class RecordStore(abc.ABC):
                 return None
             if there.token > token:
                 break
-            # If the previous holder of the lease writes between `read` and `write`, the loop tries again. The previous holder writes only a
-            # few times more.
+            # Tries again if the previous holder of the lease has written since `read`. It can write only a few times more, so the loop
+            # ends.
             with contextlib.suppress(StaleWriteError):
                 version = self.write(name, there.text, version=there.version, token=token)
                 return StoredRecord(there.text, version, token)

@@ -22,20 +22,20 @@ from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LOCK_FILE = "records.lock"
-# The names of the files that are records. The pattern does not match Sluice's `.tmp` and `.lock` files, or files that editors and people
-# leave, such as `NAME.json.bak`, `NAME.json~` and `.NAME.json.swp`.
+# Matches the names of the files that are records. Does not match Sluice's `.tmp` and `.lock` files, or files that editors and people leave,
+# such as `NAME.json.bak`, `NAME.json~` and `.NAME.json.swp`.
 FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
-# How many records `write_all` writes before it releases the lock for a moment, so that others can write.
+# After this many records, `write_all` releases the lock for a moment, so that others can write.
 LOCKED_MAX = 100
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
 
 
 class FileRecordStore(RecordStore):
-    """A record store in files."""
+    """A record store in a folder, with one file per record. Records whose names have a folder are in a subfolder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
-        # The last result of `read_all` for each prefix: the stamps of the files, and the records.
+        # Prefix → the last result of `read_all`: the stamps of the files, and the records.
         self._seen: dict[str, tuple[dict[str, FileStamp | None], dict[str, StoredRecord]]] = {}
 
     def read(self, name: str) -> StoredRecord | None:
@@ -67,8 +67,8 @@ class FileRecordStore(RecordStore):
         return found
 
     def _stamps(self, prefix: str) -> dict[str, FileStamp | None]:
-        """Returns the stamp of each record's file. Must be called before the records are read. Otherwise a write between the two steps
-        would get the stamp of the new file for the old text.
+        """Returns the stamp of each record's file. Must be called before the records are read. Otherwise, after a write between the two
+        steps, the old text would have the stamp of the new file.
         """
         folder, slash, begin = prefix.rpartition("/")
         where, stamps = self._folder / folder, dict[str, FileStamp | None]()
@@ -76,7 +76,7 @@ class FileRecordStore(RecordStore):
             with os.scandir(where) as entries:
                 for each in entries:
                     if each.name.startswith(begin) and FILE_NAME.fullmatch(each.name) and each.is_file():
-                        # The file was removed since the folder was listed.
+                        # Leaves out a file that was removed since the folder was listed.
                         with contextlib.suppress(FileNotFoundError):
                             stamps[f"{folder}{slash}{each.name}"] = stamp_in(each.stat())
         except FileNotFoundError:

@@ -14,8 +14,8 @@ from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.records.memory import MemoryRecordStore
 from sluice.extras import Extra, require
 
-# Where the records of a destination are. A `contracts.DestinationDir` is a path that also has the location of the ledger. With any other
-# path, the records are files in this folder.
+# Where the records of a destination are: the location of its ledger, or a path. A `contracts.DestinationDir` is a path that has the
+# location of the ledger. For any other path, the records are files in this folder.
 Location = Path | LedgerLocation
 
 _in_memory: dict[str, MemoryRecordStore] = {}
@@ -32,12 +32,12 @@ def as_location(location: Location) -> LedgerLocation:
 
 def record_store(location: Location) -> RecordStore:
     """Opens the record store of a destination. Raises ConfigurationError if a library is missing or the URL is invalid, and MetaError if
-    the store does not answer.
+    the record store does not answer.
     """
     return _opened(as_location(location), os.getpid())
 
 
-@functools.cache  # One store per destination of conf/.
+@functools.cache  # Cached, so that a process has one store per destination of conf/.
 def _opened(location: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  connections belong to one process
     if location.kind == "memory":
         with _lock:

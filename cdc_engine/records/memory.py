@@ -10,7 +10,7 @@ from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, 
 
 
 class MemoryRecordStore(RecordStore):
-    """A record store in memory."""
+    """A record store in the memory of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

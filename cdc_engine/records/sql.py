@@ -23,15 +23,15 @@ from sluice.extras import Extra, require
 from sluice.secret_values import is_reference
 
 TABLE = "sluice_meta"
-# How long to wait for an answer of the database. The limit is short, because the holder of a lease must notice in time that it cannot renew
-# the lease.
+# A request fails if the database does not answer within this time. The time is short, because the holder of a lease must notice in time
+# that it cannot renew the lease.
 ANSWER_SECONDS_MAX = 10
 SETTING = "meta.url"
 OPENED = "opened"
 CREATED_MAX = 50  # One statement creates at most this many records.
-# The drivers that Sluice installs.
+# Scheme of a URL without a driver → the scheme with the driver that Sluice installs.
 DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
-# The type for texts of any length. MySQL's TEXT has at most 64 KiB.
+# The SQL type for texts of any length: on MySQL LONGTEXT, because its TEXT has at most 64 KiB.
 LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 _metadata = sqlalchemy.MetaData()
 _records = sqlalchemy.Table(
@@ -43,7 +43,7 @@ _records = sqlalchemy.Table(
     sqlalchemy.Column("token", sqlalchemy.BigInteger, nullable=False),
     sqlalchemy.Column("record", LONG_TEXT, nullable=False),
 )
-# The options by which each driver limits how long it waits for the server.
+# Driver → the options that limit how long it waits for the database.
 TIMEOUTS: dict[str, dict[str, int | str]] = {
     "mysql": {"connect_timeout": ANSWER_SECONDS_MAX, "read_timeout": ANSWER_SECONDS_MAX, "write_timeout": ANSWER_SECONDS_MAX},
     "postgresql": {
@@ -109,7 +109,7 @@ class SqlRecordStore(RecordStore):
                 if connection.execute(sqlalchemy.update(_records).where(*is_read).values(**values)).rowcount == 1:
                     return version + 1
         except IntegrityError:
-            pass  # Another process created the record first.
+            pass  # Raises StaleWriteError below, because another process has created the record first.
         raise StaleWriteError(
             f"{name} in {self} no longer has version {version}: another process has written this record"
         )
@@ -124,7 +124,7 @@ class SqlRecordStore(RecordStore):
             )
             new = {"version": NOT_THERE + 1, "token": token, "destination": self._destination}
             created = set[str]()
-            # If another process creates one of the records first, the statement fails, and all records are written one by one.
+            # If another process has created one of the records first, the statement fails, and the records are written one by one.
             with contextlib.suppress(IntegrityError), self._translated("written"), self._engine.begin() as connection:
                 there = set(connection.execute(query).scalars())
                 rows = [{**new, "name": name, "record": texts[name]} for name in some if name not in there]
@@ -165,7 +165,7 @@ def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
     """
     try:
         parsed = sqlalchemy.make_url(url)
-    except (ArgumentError, ValueError):  # SQLAlchemy's message may contain a part of the password.
+    except (ArgumentError, ValueError):  # Leaves out SQLAlchemy's message, which may contain a part of the password.
         raise ConfigurationError(
             f"{SETTING} is not the URL of a database, such as mysql+pymysql://user:$NAME@host/db; "
             "write characters like / and @ of a password as %2F and %40"

@@ -55,9 +55,10 @@ class ZooKeeperRecordStore(RecordStore):
             requested = {name: client.get_async(self._path(name)) for name in names}
             found = {}
             for name, each in requested.items():
-                with contextlib.suppress(NoNodeError):  # The record was removed since the names were read.
+                # Leaves out a record that was removed since the names were read.
+                with contextlib.suppress(NoNodeError):
                     data, stat = answer(each)
-                    if data:  # A node without data is a folder.
+                    if data:  # A node without data is a folder, not a record.
                         found[name] = _kept(data, stat.version, f"{name} in {self}")
         return found
 

@@ -33,15 +33,17 @@ OWN = "sluice"  # The node under a destination's node that contains everything f
 ANSWER_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
-KERBEROS = "kerberos"  # pure-sasl imports this module for GSSAPI.
-NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses nodes that are larger than jute.maxbuffer, which is 1 MiB by default.
+KERBEROS = "kerberos"  # The module that pure-sasl imports for GSSAPI.
+# The most bytes that Sluice writes to a node; more are an error. ZooKeeper refuses nodes that are larger than jute.maxbuffer, by default 1
+# MiB.
+NODE_BYTES_MAX = 1_000_000
 
 _ADVICE = (
     (AuthFailedError, " (the login was refused: correct meta.user, meta.password and meta.sasl in conf/)"),
     (NoAuthError, " (another user owns this node: log in as that user, or change the ACL of the node)"),
 )
 
-logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # kazoo need not log its errors, because callers report them.
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # Hides kazoo's own log, because callers report its errors.
 
 
 @dataclasses.dataclass
@@ -52,7 +54,7 @@ class _Shared:
     client: Any = None
 
 
-# The shared clients by servers and process. An entry is never removed, because a thread may be waiting for the entry's lock.
+# (servers, process id) → the shared client. An entry is never removed, because a thread may be waiting for its lock.
 _shared: dict[tuple[ZooKeeperServers, int], _Shared] = {}
 _lock = threading.Lock()
 
@@ -158,7 +160,7 @@ def end_shared_clients() -> None:
 
 
 def end(client: Any) -> None:
-    """Closes a client and its session, also if it never connected."""
+    """Closes a client and its session, even if it never connected."""
     for step in (client.stop, client.close):
         with contextlib.suppress(KazooException, KazooTimeoutError):
             step()
