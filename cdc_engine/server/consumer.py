@@ -1,4 +1,4 @@
-"""Tracks for one consumer which changes the consumer got, which it has acked, and which it gets next. The lake is not a consumer:
+"""Tracks, for one consumer, which changes it got, which it has acked, and which it gets next. The lake is not a consumer:
 `instance.batches` serves the lake.
 
     get ─▶ Delivery waits ─▶ ack the cursor moves to the end of the delivery's last whole transaction
@@ -63,6 +63,7 @@ class DeliveryQueue(Generic[PositionT]):
         """Acks the first waiting delivery, whose id must be `batch_id`. Raises BatchNotFoundError if no waiting delivery has the id, and
         BatchNotFirstError if a later delivery has the id. `who` names the consumer in the message.
         """
+        # The texts of these errors are Canal's, mistakes included, because programs may compare them (docs/canal.md).
         first = self._first(batch_id, f"ack error , {who} batchId:{batch_id} is not exist , please check")
         rest = self.waiting[1:]
         return dataclasses.replace(self, acked=first.end if rest else self.taken, waiting=rest)
@@ -139,10 +140,10 @@ class ConsumerService(Generic[PositionT, Content_co]):
         self._stream, self._codec = stream, codec
         self._line: DeliveryQueue[PositionT] = DeliveryQueue(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
-        self._stops = 0  # Incremented to make waiting gets return.
+        self._stops = 0  # Counts the calls of `stop_waiting`. A get that waits returns when this number changes.
         self._closed = False
-        self.trouble = ""  # Why the last get failed.
-        self.undelivered = ""  # Why a delivery could not be sent to the consumer's broker.
+        self.trouble = ""  # Why the last get failed, or empty.
+        self.undelivered = ""  # Why a delivery could not be sent to the consumer's broker, or empty.
         self.waiting_since = 0.0  # When the oldest waiting delivery was handed out, in seconds since 1970.
 
     @property
@@ -168,7 +169,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
         SluiceError if the stream cannot be read.
         """
         deadline = time.monotonic() + timeout_seconds
-        # Reads the counter before the wait for the lock. So `stop_waiting`, which ends the get that holds the lock, also ends this get.
+        # Reads the counter before it waits for the lock, so that a call of `stop_waiting` during this wait ends this get too.
         stops = self._stops
         with self._taking:
             while not self._closed:
@@ -209,9 +210,10 @@ class ConsumerService(Generic[PositionT, Content_co]):
         """
         end = next((each.end for each in self._line.waiting if each.batch_id == batch_id), None)
         if end is None:
-            raise BatchNotFoundError(f"{self._who} batchId:{batch_id} is not exist , please check")
+            raise BatchNotFoundError(f"{self._who} has no waiting delivery {batch_id}")
         text = self._codec.text(end) if self._codec is not None else ""
-        if self._closed:  # The text may contain the identity of a later consumer with the same number.
+        # Refuses the text, because it may contain the identity of a later consumer with the same number.
+        if self._closed:
             raise NotSubscribedError(f"{self._who} was removed (`sluice consumer forget`), or its filter has changed")
         return text
 
@@ -221,8 +223,8 @@ class ConsumerService(Generic[PositionT, Content_co]):
         """
         while self._codec is not None and text:
             acked = self._line.acked
-            # Calls `later` without holding a lock, because it could deadlock: `later` waits for the lock of all consumers, and the thread
-            # that holds this lock may be waiting in `close` for a lock of this consumer.
+            # Holds no lock during the call of `later`, which waits for the lock of all consumers: a thread with that lock may be waiting in
+            # `close` for a lock of this consumer.
             later = self._codec.later(acked, text)
             if later is None:
                 return False

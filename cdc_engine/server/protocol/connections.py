@@ -1,5 +1,5 @@
-"""Limits two numbers of connections of one listener: authenticated clients, and connections that have not authenticated yet. Used by
-`listener`.
+"""Limits the connections of one listener: the number of authenticated clients, and the number of connections that have not authenticated
+yet. Used by `listener`.
 
 If too many connections have not authenticated, the oldest of them is ended. Clients authenticate at once, so the oldest connection is
 probably not from a client.
@@ -40,7 +40,7 @@ class ClientConnection:
     def stop_reading(self) -> None:
         """Ends the receiving side of the connection, so that the thread that reads from it stops and sends `ended_because`."""
         with contextlib.suppress(OSError):
-            # SSLSocket.shutdown would end TLS before the other thread has sent `ended_because`.
+            # Calls the method of the plain socket. SSLSocket.shutdown would end TLS before the other thread has sent `ended_because`.
             socket.socket.shutdown(self.channel, socket.SHUT_RD)
 
     def end(self) -> None:
@@ -55,11 +55,13 @@ class Connections:
     def __init__(self, clients_max: int, unauthenticated_max: int) -> None:
         self._clients_max, self._unauthenticated_max = clients_max, unauthenticated_max
         self._clients: set[ClientConnection] = set()
-        self._unauthenticated: dict[ClientConnection, None] = {}  # oldest first
+        self._unauthenticated: dict[ClientConnection, None] = {}  # In the order in which they connected.
         self._lock = threading.Lock()
 
     def enter(self, connection: ClientConnection) -> bool:
-        """Adds a connection that has not authenticated. If there are too many of them, ends the oldest and returns False."""
+        """Adds a connection that has not authenticated yet, and returns True. If there were already too many, also ends the oldest of them,
+        and returns False.
+        """
         with self._lock:
             oldest = None
             if len(self._unauthenticated) >= self._unauthenticated_max:

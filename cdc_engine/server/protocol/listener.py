@@ -1,6 +1,6 @@
 """Listens for clients of Canal's protocol: one listener per address, which several destinations may share, and one thread per client.
 
-`connections` limits the number of connections. This limit also bounds memory, because a client's packet is small and an answer is one
+`connections` limits the number of connections. This also limits the memory, because each connection needs only one small packet and one
 delivery. The listener ends a connection if the client does not authenticate within GREETING_SECONDS, sends nothing for SILENCE_SECONDS, or
 does not read an answer within WRITE_SECONDS. A listener uses the loopback address unless conf/ names another address.
 """
@@ -37,7 +37,7 @@ GREETING_SECONDS = 10.0
 FAREWELL_SECONDS = 1.0
 # If a client sends nothing for this long, its connection is ended. A client may request a shorter time-out.
 SILENCE_SECONDS = 3600.0
-WRITE_SECONDS = 60.0  # A client must read an answer within this time.
+WRITE_SECONDS = 60.0  # A connection is ended if the client does not read an answer within this time.
 BACKLOG = 64
 SEND_BYTES = 1 << 18
 
@@ -112,8 +112,8 @@ class CanalListener:
                 client, _ = self._socket.accept()
             except OSError:
                 if self._socket.fileno() < 0:
-                    return  # closed
-                # The process has no free file descriptor, or the client has already disconnected.
+                    return  # The listener was closed.
+                # Tries again after a pause: the process has no free file descriptor, or the client has already disconnected.
                 threading.Event().wait(ACCEPT_AGAIN_SECONDS)
                 continue
             connection = ClientConnection(client, self.address.greeting_seconds)
@@ -145,13 +145,13 @@ class CanalListener:
         connection.channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.channel.settimeout(connection.greeting_left())
         if self._tls is not None:
-            # `wrap_socket` takes the descriptor away from the plain socket. So `connection` gets the TLS socket before the handshake, which
-            # may wait: otherwise `stop_reading` could not end that wait.
+            # `wrap_socket` takes the descriptor away from the plain socket. So `connection` gets the TLS socket before the handshake.
+            # Otherwise `stop_reading` could not end a handshake that waits.
             connection.channel = tls = self._tls.wrap_socket(
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
-            # Raises EOFError if `stop_reading` was called before the connection had the TLS socket. That call had no effect, because the
-            # plain socket no longer has a descriptor.
+            # Raises EOFError if `stop_reading` was called before `connection` got the TLS socket. That call had no effect on the plain
+            # socket, which no longer has a descriptor.
             connection.greeting_left()
             tls.do_handshake()
         _write(connection.channel, ClientAnswer((session.greeting(),)))
@@ -223,7 +223,7 @@ def _write(channel: socket.socket, answer: ClientAnswer) -> None:
     for part in answer.parts:
         view = memoryview(part)
         while view:
-            channel.sendall(view[:SEND_BYTES])  # In pieces, because the time-out applies to each call.
+            channel.sendall(view[:SEND_BYTES])  # Sends the answer in pieces, because the time-out applies to each call.
             view = view[SEND_BYTES:]
 
 

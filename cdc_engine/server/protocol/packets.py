@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.errors import CanalServiceError
 
-FRAME_BYTES_MAX = 1 << 16  # The largest packet that a client may send. The longest field of a packet is a filter.
+# The most bytes in a packet of a client; a longer packet is refused. The longest field of a packet is a filter.
+FRAME_BYTES_MAX = 1 << 16
 FIELDS_MAX = 64
 LENGTH = struct.Struct(">I")
 VARINT_BITS_MAX = 63
@@ -35,7 +36,7 @@ class PacketType(enum.IntEnum):
     CLIENTROLLBACK = 12
 
 
-# The units in which a client sends the time-out of a get, in seconds. The index is the unit's code, as in Java's TimeUnit.
+# The units in which a client sends the time-out of a get: the seconds of each unit. The index is the unit's code, as in Java's TimeUnit.
 UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)
 
 

@@ -27,10 +27,11 @@ log = structlog.get_logger()
 SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
-FULL = 503  # Canal does not use this error number. Clients of Canal show the message of an error with any number.
+# The error number if too many clients are connected. Canal has no such number, but its clients show the message of any error.
+FULL = 503
 BYTES_A_UNIT = 1024  # The unit of a fetch size, as in Canal's batch mode MEMSIZE (memunit).
-# The most bytes of row events in one answer. After the conversion to entries, they need about ten times as much memory, for each client
-# whose get is being answered.
+# An answer has at most this many bytes of row events, even if the client requests more. As entries, they need about ten times as much
+# memory, for each client whose get is being answered.
 FETCH_BYTES_MAX = 4 << 20
 WAIT_SECONDS_MAX = 3600.0  # The longest wait of a get without a time-out.
 CLIENT_ID_MAX = (1 << 15) - 1
@@ -142,7 +143,7 @@ class ClientSession:
             return refused(PACKET, str(error), closes=True)
         except SluiceError as error:
             return refused(PACKET, f"something goes wrong with reason: {error}")
-        except Exception as error:  # The error is a defect of Sluice. The client gets only the error's type.
+        except Exception as error:  # A defect of Sluice. The client gets only the type of the error.
             return refused(
                 PACKET, f"internal error of the server, a defect to report ({type(error).__name__})", closes=True
             )
@@ -219,7 +220,7 @@ class ClientSession:
         try:
             found = served.messages(content)
         except Exception:
-            # The client must not miss these changes. After the rollback, the next get hands them out again, and fails in the same way.
+            # Rolls back, so that the client does not miss these changes. The next get hands them out again, and fails in the same way.
             consumer.rollback()
             raise
         return ClientAnswer((packets.messages_head(batch_id, len(found)), found))

@@ -12,8 +12,8 @@ LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # Upper bounds of the latency histogram's
 
 @dataclasses.dataclass(frozen=True)
 class TrafficCounters:
-    """The counters at one moment: `packets` by kind, and `errors` by number. `latencies` has, for each bound in LATENCY_MS, the number of
-    answers between the previous bound and this bound, and at the end the number of answers above all bounds.
+    """The counters at one moment: `packets` by kind, and `errors` by number. `latencies` has a count of answers for each bound in
+    LATENCY_MS: those above the previous bound and up to this one. The last value counts the answers above all bounds.
     """
 
     packets: dict[str, int]
