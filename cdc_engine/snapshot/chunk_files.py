@@ -79,9 +79,8 @@ class ChunksInFolder:
 class ChunksInStore:
     """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
 
-    A process that hung, and that another process replaced, may still write files. So each process uses its own file names, and the record
-    of a chunk names the file that it describes. If two files of one chunk exist, the publication notices that the number of rows is too
-    large.
+    A process that hung may still write files after another process has replaced it. So each process uses its own file names, and the record
+    of a chunk names the file that it describes. If two files of one chunk exist, the publication notices that there are too many rows.
     """
 
     def __init__(self, files: StoredFiles) -> None:
@@ -136,7 +135,7 @@ def chunks_in(files: StoredFiles) -> ChunkFiles:
 
 
 def is_complete(whole: tuple[KeptChunk, ...]) -> bool:
-    """Returns whether the last of the chunks `whole` ends at the end of the table."""
+    """Returns whether the complete chunks `whole` reach the end of the table."""
     return bool(whole) and not whole[-1].chunk.up_to
 
 
@@ -164,7 +163,7 @@ def _rows_name(chunk: Chunk) -> str:
 
 
 def _record_name(chunk: Chunk) -> str:
-    return f"_{chunk.number:06d}.json"  # Spark ignores files whose names begin with an underscore.
+    return f"_{chunk.number:06d}.json"  # The underscore at the beginning makes Spark ignore the file.
 
 
 def _record(chunk: Chunk, facts: ChunkFacts) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Splits a table into chunks, which are ranges of the table's key. The server finds the bound of each chunk with the key's index.
 
-Because a chunk is a range of keys, every row is in exactly one chunk at any moment, whichever rows are inserted, deleted or get another
-key. Bounds are SQL literals, so a file can store them, and a process can read the same chunk after a restart.
+Because a chunk is a range of keys, every row is in exactly one chunk at any moment, even if rows are inserted, deleted or get another key.
+Bounds are SQL literals, so they can be stored in a file, and a process can read the same chunk after a restart.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def chunks(
     """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches the bound of a chunk only when the
     caller requests the chunk. A table without a key is one chunk without bounds.
 
-    At the time of this search, the chunk has `rows_per_chunk` of the rows that `where` selects. Raises the errors of `RowReader`.
+    When its bound is searched, a chunk has `rows_per_chunk` of the rows that `where` selects. Raises the errors of `RowReader`.
     """
     if after is not None and not after.up_to:
         return

@@ -29,13 +29,13 @@ from sluice.cdc_engine.snapshot.statements import quoted
 from sluice.cdc_engine.source.reader import one_line
 
 CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
-# How many seconds a LOCK TABLES waits for active writers. The wait is short, because new writers wait too as long as LOCK TABLES waits.
+# A LOCK TABLES fails if active writers do not end within this many seconds. The time is short, because new writers wait behind LOCK TABLES.
 LOCK_SECONDS_MAX = 10
 TRANSACTIONAL = {"INNODB", "ROCKSDB"}
 LOCKS_WITH_PARENTS = 8  # The first version of MySQL whose table lock also blocks changes by foreign keys.
-UNLOCKED_TRIES = 100  # How often a read without a lock begins again before the reading fails.
+UNLOCKED_TRIES = 100  # After this many attempts without a lock, the reading fails.
 POLL_SECONDS = 0.1
-pause = time.sleep  # Tests replace this function.
+pause = time.sleep  # The function that waits between two attempts. Tests replace it.
 
 # The type of `positions.logged_after`. The arguments are: the position from which the binlog is read; the tables (database, name); the end
 # (file, offset) up to which changes of the tables count; and a GTID set whose transactions do not count. The function returns the binlog's
@@ -45,8 +45,8 @@ Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unlocked:
-    """What a read without a lock needs. `begin` is a position in the server's binlog, with the executed set. `logged` reads the binlog
-    after a position.
+    """The values that a read without a lock needs. `begin` is a position in the server's binlog, with the executed set. `logged` reads the
+    binlog after a position.
     """
 
     begin: Position
@@ -140,7 +140,7 @@ def binlog_end(reader: RowReader) -> tuple[str, int]:
     for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS"):
         try:
             rows = reader.texts(statement)
-        except SluiceError as error:  # The server is of another version and does not know the statement.
+        except SluiceError as error:  # Tries the other statement, because the server's version does not know this one.
             refused = refused or error
             continue
         if rows:

@@ -39,7 +39,7 @@ from sluice.cdc_engine.states import SnapshotState
 
 logger = logging.getLogger(__name__)
 
-TABLES_MAX = 50  # The maximum number of tables in a group.
+TABLES_MAX = 50  # The maximum number of tables in a group. The next tables form the next group.
 # A table whose estimated rows and bytes do not exceed these limits is small, and is read in a group. A larger table is read alone, with
 # several of its chunks at the same time.
 ROWS_MAX, BYTES_MAX = 10_000, 64 << 20
@@ -52,9 +52,9 @@ CALLS_SECONDS = 0.1
 
 @dataclasses.dataclass
 class Advanced:
-    """The result of `_Group.advance` by table name. `decisions` has the last decision about a table: NOTHING, WAIT, or PUBLISH if the table
-    was published. `errors` has the error that stopped a table's snapshot. `large` has the number of rows of each table that is too large
-    for a group.
+    """The result of `_Group.advance` by table name. `decisions` has the last decision about each table: NOTHING, WAIT, or PUBLISH if the
+    table was published. `errors` has the error that stopped a table's snapshot. `large` has the number of rows of each table that is too
+    large for a group.
     """
 
     decisions: dict[str, StepDecision] = dataclasses.field(default_factory=dict)
@@ -92,7 +92,7 @@ def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, St
         if SnapshotStep.WAIT not in steps or dependencies.conf_changed() or time.monotonic() >= deadline:
             return decisions
         if SnapshotStep.PUBLISH not in steps:
-            # After a publication, a table that waited for the published one may continue.
+            # Goes through the tables again, because a table that waited for a published one may continue now.
             stopping.wait(1.0)
 
 
@@ -192,8 +192,7 @@ class _Group:
     @contextlib.contextmanager
     def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
         """If the block raises an error, for example because the run lock was lost, returns these tables to the state WANTED. Without the
-        lock, another run may have merged changes of these tables at the same time, or buffered them in the files that the tables had before
-        the block.
+        lock, another run may meanwhile have merged changes of these tables, or buffered them in files that the tables no longer use.
         """
         try:
             yield
@@ -225,7 +224,7 @@ class _Group:
         named = [each for each in records if each.name in {table.name for table in tables}]
         try:
             return dict(self._dependencies.sizes(tables)) if tables else {}
-        except MISTAKES:  # One of the tables caused the error, which must not end the work on the others.
+        except MISTAKES:  # One of the tables caused the error. Estimates them one by one, so that the others continue.
             found = dict[str, SizeEstimate]()
             for table in tables:
                 with self._alone_in(table.name):
@@ -237,8 +236,7 @@ class _Group:
 
     def _read(self, records: list[SnapshotRecord]) -> None:
         readers = dict[str, TableReader]()
-        # A reader counts a waiting time from its creation (UNTOLD_SECONDS). Because all readers are created first, the tables wait at the
-        # same time.
+        # Creates all readers first. Each waits for UNTOLD_SECONDS from its creation on, so the tables wait at the same time.
         for record in records:
             with self._alone_in(record.name):
                 table = self._dependencies.table(record.name)
@@ -372,7 +370,7 @@ def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> No
     for_good = isinstance(error, TableStoppedError | ConfigurationError) and not isinstance(error, PASSING)
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
-        if not now.is_open:  # An operator canceled the snapshot while it was being advanced.
+        if not now.is_open:  # Records nothing, because an operator canceled the snapshot meanwhile.
             return now
         changed = now.noted(str(error))
         given_up = isinstance(error, SnapshotRaisedError) and changed.tries >= RAISED_TRIES_MAX

@@ -16,10 +16,10 @@ from sluice.cdc_engine.binlog.column_types.transcoding import is_text
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
-# Aliases of charsets, with the charset that replaces the alias in a literal. The alias `utf8` means different charsets on different
-# servers.
+# Alias of a charset → the charset that a literal names instead, because `utf8` means different charsets on different servers.
 ALIAS_FREE = {"utf8": "utf8mb3"}
-# The server compares values of the type SET as double-precision numbers. For a SET with up to this many members, the comparison is exact.
+# The values of a SET with more members than this are cast to integers before they are compared. The server compares SET values as
+# double-precision numbers, which is exact only up to this many members.
 EXACT_BITS = 53
 _DIGITS = re.compile(r"-?\d+(\.\d+)?")
 _DOUBLE = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
@@ -27,8 +27,8 @@ _MOMENT = re.compile(r"[-\d:. ]+")
 _ADDRESS = re.compile(r"[0-9a-f:.-]+")
 _HEX = re.compile(r"([0-9A-F]{2})*")
 _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
-# MariaDB up to 10.11.5 sorts UUIDs of version 6 or later in an order that differs from the result of its comparisons (>). On such a server
-# this query returns 0, and on other servers 1.
+# A query that returns 0 on a server whose order of UUIDs differs from its comparisons (>), and otherwise 1. MariaDB up to 10.11.5 has this
+# defect for UUIDs of version 6 or later.
 UUID_PROBE = (
     "SELECT CAST('e0910b91-9a8c-7c5f-8d2e-0123456789ab' AS UUID) > CAST('123e4567-e89b-12d3-a456-426655440000' AS UUID)"
 )

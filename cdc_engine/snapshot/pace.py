@@ -1,8 +1,8 @@
 """Limits how fast a snapshot reads: limits the rows per second, and waits while the source is busy. One `ReadPace` serves all chunks of a
 run.
 
-`due_seconds` computes the delay, and `ReadPace` waits. If `threads_running` or `wait` raises an exception, the reading of the chunk ends
-with this exception.
+`due_seconds` computes the time to wait for, and `ReadPace` waits. An exception of `threads_running` or `wait` ends the reading of the
+chunk.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-# How long a snapshot waits before it queries a busy source's Threads_running again. The wait doubles each time, up to the second value.
+# The shortest and the longest wait before a snapshot queries a busy source's Threads_running again. The wait doubles each time.
 BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0
 QUERY_SECONDS_MIN = 1.0  # Within a chunk, Threads_running is queried at most once in this time.
-# After a delay that the pace did not cause, reading may exceed the rate until it has made up for at most this many seconds of the delay.
+# If reading was slower than the rate, for example because the source was busy, it may exceed the rate afterwards to catch up. It catches up
+# at most this many seconds.
 BURST_SECONDS = 1.0
 
 
@@ -29,8 +30,8 @@ class PaceLimits:
 
 
 def due_seconds(limits: PaceLimits, due: float, now: float, rows: int) -> float:
-    """Returns the time until which the reading must wait after `rows` more rows, so that it does not exceed the rate. `due` is this time
-    after the previous rows, and `now` the current time, both in seconds.
+    """Returns the time until which the reading must wait after `rows` more rows, so that it does not exceed the rate. `due` is the result
+    for the previous rows, and `now` the current time, both in seconds.
     """
     if limits.rows_per_second <= 0:
         return now

@@ -85,7 +85,7 @@ def read_chunk(
     *,
     marks: Marks | None = None,
 ) -> ChunkFacts:
-    """Reads a chunk's rows into a Parquet file, also if the chunk has no rows. The file is complete and on disk when this function returns.
+    """Reads a chunk's rows into a Parquet file, even if the chunk has no rows. The file is complete and on disk when this function returns.
     The file has the table's captured columns in the table's order, and then the columns of `marks`.
 
     Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, or an OSError if the file cannot be written.
@@ -144,7 +144,8 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Joins small batches: yields Arrow tables that have enough rows for a row group of the Parquet file."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        if not batch.num_rows:  # All rows were excluded by the table's row filter (`rows` in conf/).
+        # Skips a batch whose rows were all excluded by the table's row filter (`rows` in conf/).
+        if not batch.num_rows:
             continue
         pending.append(batch)
         rows, size = sum(each.num_rows for each in pending), sum(each.nbytes for each in pending)

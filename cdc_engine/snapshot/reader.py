@@ -32,7 +32,7 @@ SETTINGS = (
     "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
 )
-# The statement that removes the time limit of a SELECT: for MySQL (False) and for MariaDB (True).
+# Whether the server is MariaDB → the statement that removes the time limit of a SELECT.
 NO_LIMITS = {False: "SET max_execution_time = 0", True: "SET max_statement_time = 0"}
 RAW_TEXT = "SET character_set_results = NULL"
 # The server's error codes if a table, column, index or database does not exist, or if a table's definition has changed.
@@ -83,7 +83,7 @@ class RowReader:
             with self._translated():
                 statement = self._prepare(sql)
                 self._session.command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, NO_CURSOR, ONCE))
-                # After it has sent the command, PyMySQL leaves the timeout for writes on the socket. This sets the timeout for reads.
+                # Sets the time-out for reads, because PyMySQL leaves the time-out for writes on the socket after it has sent a command.
                 self._session.silent_for(limits.SNAPSHOT_SILENCE_SECONDS_MAX)
                 yield ResultReader(self._session.take_socket().recv_into)
                 self._session.command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
@@ -92,7 +92,7 @@ class RowReader:
             raise
 
     def close(self) -> None:
-        """Closes the connection at once, also if rows of a SELECT are still arriving: the server stops when it notices that the connection
+        """Closes the connection at once, even if rows of a SELECT are still arriving: the server stops when it notices that the connection
         is closed.
         """
         self.closed = True
@@ -104,7 +104,7 @@ class RowReader:
         answer = self._session.answer()
         (statement,) = struct.unpack_from("<I", answer, STATEMENT_AT)
         (columns,) = struct.unpack_from("<H", answer, COLUMNS_AT)
-        # Skips the packets that describe the columns, because the server sends the descriptions again when it executes the statement.
+        # Skips the packets that describe the columns, because the server sends them again when it executes the statement.
         for _ in range(columns + 1 if columns else 0):
             self._session.answer()
         return int(statement)

@@ -28,14 +28,14 @@ from sluice.cdc_engine.progress import ReadProgress, measured
 from sluice.cdc_engine.states import SnapshotState, snapshot_follows
 
 SNAPSHOT_ID_CHARS = 12
-RESTARTS_MAX = 8  # How often the rows are read again for one RestartCause before the snapshot fails.
+RESTARTS_MAX = 8  # If the rows must be read again more often than this for one RestartCause, the snapshot fails.
 
 
 class RestartCause(enum.StrEnum):
     """Why the rows of a snapshot are read again, for the causes that may occur only RESTARTS_MAX times."""
 
     CASCADES = "cascades"  #: Foreign keys changed rows without row events, and Sluice cannot compute these changes.
-    IMAGES = "images"  #: Row images lack columns of rows whose keys changed.
+    IMAGES = "images"  #: Keys changed during the snapshot, and the row images lack columns.
     COLUMNS = "columns"  #: The columns of the rows that were read and of the buffered changes differ.
 
 
@@ -54,8 +54,7 @@ class SourceEnd:
 class SnapshotRecord:
     """One snapshot of one table.
 
-    - `since`: no change of the table after this position is merged. If the snapshot is canceled, the table continues from `since`, without
-      the rows.
+    - `since`: the position up to which changes of the table are merged. If the snapshot is canceled, the table stops at `since`.
     - `generation`: rises by one each time all chunks are read again. Each generation has its own folder.
     - `buffered_after`: only buffered changes after this order key belong to the generation.
     - `began_at`: the position up to which the stream was merged when the reading began, or None if the reading has not begun.
@@ -64,10 +63,10 @@ class SnapshotRecord:
     - `high`: the end of the source's binlog when all rows were read. The stream must pass `high` before the table is published.
     - `label`: the order key that the published rows got, or -1.
     - `wanted_at`, `reading_at`, `read_at`, `published_at`: when the snapshot reached the state, in seconds since 1970, or 0 if it has not.
-    - `restarts`: how often the chunks were read again since an operator last continued the snapshot. `causes`: how often for each
+    - `restarts`: how often the chunks were read again since an operator last continued the snapshot. `causes`: the same number for each
       `RestartCause`.
-    - `reason`: why the chunks were read again the last time, or in FAILED, why the snapshot failed. `tries`: how often in a row the same
-      reason prevented progress.
+    - `reason`: why the snapshot failed, why it cannot continue now, or why the chunks were last read again. `tries`: how often in a row the
+      same reason prevented progress.
     - `waits_for`: the tables whose snapshots must be published before this table is read, because changes of these tables change rows of
       this table through foreign keys.
     """
@@ -185,8 +184,8 @@ class SnapshotRecord:
         """Returns the record in the state WANTED, so that all chunks are read again. `buffered_after` is the order key of a statement that
         changed the table; None keeps all buffered changes. `cause` is set if the cause may occur only RESTARTS_MAX times.
 
-        A restart is only counted if the reading has begun. If every restart counted, many changes of the table could make a snapshot fail
-        that still waits to be read.
+        Counts a restart only if the reading has begun. Otherwise a snapshot that still waits to be read could fail because of many changes
+        of the table.
         """
         counts = cause is not None and self.began_at is not None
         return self._to(
@@ -203,8 +202,8 @@ class SnapshotRecord:
         self, why: str, *, buffered_after: int | None = None, through: Collection[str] = ()
     ) -> SnapshotRecord:
         """Returns the record in the state WANTED, because foreign keys changed rows without row events and Sluice cannot compute these
-        changes. If that happened RESTARTS_MAX times already, or if the snapshot has failed before, returns the record in the state FAILED.
-        `why` is a clause that names the foreign keys. `through` has the names of tables to add to `waits_for`.
+        changes. Returns it in the state FAILED instead if this happened RESTARTS_MAX times already, or if the snapshot has already failed.
+        `why` is a clause that names the foreign keys. `through` are tables to add to `waits_for`.
         """
         again = dataclasses.replace(
             self.again(why, buffered_after=buffered_after, cause=RestartCause.CASCADES),

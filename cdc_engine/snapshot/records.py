@@ -30,12 +30,12 @@ from sluice.object_stores.options import resolved
 from sluice.object_stores.stored_files import StoredFiles
 
 FOLDER = "snapshots"
-PARSED_MAX = 10_000  # The most parsed records that a process caches, some 2 kB each.
+PARSED_MAX = 10_000  # A process caches at most this many parsed records, of some 2 kB each.
 
-KNOWN_MAX = 128  # The number of destinations whose snapshots a process caches.
+KNOWN_MAX = 128  # A process caches the snapshots of at most this many destinations.
 
-# A cache by location of the record store: the records that the store returned last, and the snapshots that were parsed from these records.
-# Threads replace an entry as a whole, so no lock is needed.
+# Location of the record store → the records that it returned last, and the snapshots that were parsed from them. Needs no lock, because
+# threads replace an entry as a whole.
 _known: dict[LedgerLocation, tuple[Mapping[str, StoredRecord], tuple[SnapshotRecord, ...]]] = {}
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
@@ -107,7 +107,7 @@ class SnapshotRecords:
     def forget_ended(self, captured: Container[str], before: float) -> tuple[str, ...]:
         """Removes ended snapshots, with their files, of tables that are not captured any more. `before` is a time in seconds since 1970:
         keeps snapshots that ended later. Returns the names of the tables whose snapshots were removed. Keeps a snapshot that another
-        process requests during the call. Raises MetaError if the store does not answer or a record is invalid.
+        process requests during the call. Raises MetaError if the record store does not answer or a record is invalid.
         """
         forgotten = []
         for key, stored in sorted(self._records.read_all(f"{FOLDER}/").items()):
@@ -118,7 +118,7 @@ class SnapshotRecords:
                 self.sweep(record.name)
             if self._records.remove(key, stored.version):
                 forgotten.append(record.name)
-                # The folder may not exist, or may have files of a snapshot that another process requested during the call.
+                # Ignores that the folder does not exist, or has files of a snapshot that another process requested during the call.
                 with contextlib.suppress(OSError):
                     (self._folder / digest_of(record.name)).rmdir()
         return tuple(forgotten)
@@ -190,7 +190,7 @@ class SnapshotRecords:
         self._sweep(name, lambda _: True)
 
     def _sweep(self, name: str, may_go: Callable[[str], bool]) -> None:
-        # Lists the folders before it reads the record. Otherwise it would remove a folder that another process creates for a newer record.
+        # Lists the folders before it reads the record, so that it does not remove a folder that another process creates for a newer record.
         home, stored = self._folder / digest_of(name), self._store(name)
         here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
         with _translated():

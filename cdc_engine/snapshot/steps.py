@@ -121,7 +121,8 @@ def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Positio
             "the table was dropped or renamed, or is not captured any more; end the snapshot with `sluice "
             "snapshot cancel`"
         )
-        return StepDecision(SnapshotStep.WAIT, why)  # If the table reappears, its rows are read again.
+        # Waits instead of failing: if the table reappears, its rows are read again.
+        return StepDecision(SnapshotStep.WAIT, why)
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return StepDecision(
             SnapshotStep.AGAIN,

@@ -24,9 +24,9 @@ from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas
 from sluice.cdc_engine.snapshot.work import SizeEstimate
 from sluice.cdc_engine.source import reader as replica
 
-# MySQL without GTIDs does not report which transactions its reads show. A transaction in the binlog is committed within milliseconds,
-# unless it waits for a replica's acknowledgement (semi-sync). So after this time, Sluice only checks whether transactions wait for an
-# acknowledgement.
+# How long a snapshot waits before it reads from a MySQL server without GTIDs, which does not report which transactions its reads show.
+# Usually a transaction in the binlog is committed within milliseconds; only a wait for semi-sync takes longer, and Sluice checks that
+# separately.
 UNTOLD_SECONDS = 2.0
 
 
@@ -107,7 +107,8 @@ class SourceTable:
         self._opened: list[RowReader] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._end: SourceEnd | None = None  # For a table without a key, the position at which `read` read its rows.
+        # The position at which `read` read the rows of a table without a key. None for other tables.
+        self._end: SourceEnd | None = None
         self._shown: Position | None = None  # The position with which `shows` was called last.
         self._server = ""  # The identity of the server whose binlog the engine reads. Empty before `shows` is called.
         # The GTID set that every new connection to a replica must show. One host name may lead to several replicas, and another replica may
@@ -118,8 +119,8 @@ class SourceTable:
         """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
         AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
 
-        From this call on, every connection must lead to the server of the position, and raises SourceConnectionError if it leads to another
-        server.
+        From this call on, every connection must lead to the server of the position. A connection to another server raises
+        SourceConnectionError.
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()
@@ -130,7 +131,7 @@ class SourceTable:
             self._require_same(reader)
             _require_executed(reader, position)
         if not reader.mariadb and position.gtid_set:
-            # The executed set decides, because MySQL adds a GTID to it after the storage engine's commit.
+            # Compares the executed set, to which MySQL adds a GTID after the storage engine's commit.
             return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
         with contextlib.closing(self._connected()) as view:
             if view.mariadb:
@@ -160,7 +161,7 @@ class SourceTable:
         return read_chunk(reader, self._table, chunk, path, self._rules, marks=marks)
 
     def end(self) -> SourceEnd:
-        """Returns the current end of the binlog that the engine reads. All changes that the read rows contain are before this end, also if
+        """Returns the current end of the binlog that the engine reads. All changes that the read rows contain are before this end, even if
         the rows were read from a replica. For a table without a key, returns the position at which the table's rows were read.
         """
         if self._end is not None:
@@ -224,7 +225,7 @@ def _require_executed(reader: RowReader, position: Position) -> None:
     executed = _one_line(reader.texts("SELECT @@GLOBAL.gtid_binlog_pos"))
     if not has_executed(executed, position.gtid_set):
         raise SourceConnectionError(
-            f"{reader.source.address} has executed {executed or 'nothing'}, and the stream was read up to "
+            f"{reader.source.address} has executed only {executed or 'nothing'}, but the engine has read the stream up to "
             f"{position.gtid_set}: the server was reset or restored, or is another server, so its rows do not "
             "match the changes of the stream. Sluice tries again"
         )

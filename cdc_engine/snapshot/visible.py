@@ -13,8 +13,8 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
 
-# How many seconds a LOCK TABLES waits for active writers. The value is the server's minimum, because new writers wait too while LOCK TABLES
-# waits.
+# A LOCK TABLES fails if active writers do not end within this many seconds. It is the server's minimum, because new writers wait behind
+# LOCK TABLES.
 LOCK_TRY_SECONDS = 1
 LOCK_WAIT_TIMEOUT = "(error 1205)"
 
@@ -23,8 +23,8 @@ def view_contains(reader: RowReader, position: Position) -> bool:
     """Begins a consistent read of MariaDB, and returns whether the read shows every commit up to a position. After the call, the connection
     is still in this read.
 
-    If the binlog offset of the read is before the position, the GTIDs decide: events without a commit can move the engine's position beyond
-    the last commit.
+    If the read's position in the binlog is before `position`, compares the GTIDs instead, because events without a commit can move the
+    engine's position beyond the last commit.
     """
     reader.texts(CONSISTENT_READ)
     seen = position_of_read(reader)

@@ -37,10 +37,10 @@ from sluice.cdc_engine.states import SnapshotState
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The most attempts to read a table whose definition changed on the server. Each run makes one attempt, about once per minute. Within this
-# time, the stream should reach the statement that changed the table.
+# If a table's definition has changed on the server, the snapshot fails after this many attempts to read the table. Each run makes one,
+# about once per minute. Within this time, the stream should reach the statement that changed the table.
 CHANGED_TRIES_MAX = 30
-# The most attempts to advance a table's snapshot that raises an unexpected error. A merge of a table is attempted equally often.
+# A table's snapshot fails after this many attempts with an unexpected error. A merge of a table is attempted equally often.
 RAISED_TRIES_MAX = 4
 # Errors that a defect in Sluice causes. Other errors report that a source, a disk, a store or Spark refused something.
 MISTAKES = (
@@ -53,7 +53,7 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
-# How long a snapshot waits until reads of the server show all transactions that the engine has read from the server's binlog.
+# The reading fails if reads of the server do not, within this time, show all transactions that the engine has read from the binlog.
 VISIBLE_SECONDS_MAX = 60.0
 
 
@@ -126,10 +126,10 @@ class SnapshotDependencies:
     close: Callable[[], None] = lambda: None
     readers: int = 2
     pause: Callable[[float], object] = time.sleep
-    conf_changed: Callable[[], str] = str  # The default always returns an empty text.
+    conf_changed: Callable[[], str] = str  # By default `str`, which returns an empty text.
 
 
-# ConfigurationErrors after which the next run may succeed: a password is being changed, or the store of a secret does not answer.
+# ConfigurationErrors that may pass by themselves, so the next run tries again: a password is being changed, or a secret cannot be read now.
 PASSING = (AccessDeniedError, SecretUnavailableError)
 
 
@@ -158,7 +158,7 @@ def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependenc
     Does nothing if the snapshot can no longer begin, for example because an operator canceled it. `expected` is the estimated number of
     rows. The caller must hold the run lock.
     """
-    # The record and conf/ may have changed during the wait for the lock.
+    # Reads both again, because the record and conf/ may have changed during the wait for the lock.
     now, table, there = (
         dependencies.records.get(record.name),
         dependencies.table(record.name),
@@ -197,8 +197,8 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
     try:
         files = chunks_in(dependencies.records.chunks(record))
         if not record.key:
-            # The only chunk of a table without a key is valid at the position at which it was read. This position is not stored, so the
-            # table is read again.
+            # Reads a table without a key again. Its only chunk is valid at the position at which it was read, and this position is not
+            # stored.
             files.clear()
         whole = list(files.prepare())
         wait_until_shown(reader, record.began_at, dependencies.pause)
@@ -206,7 +206,7 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
             if not is_complete(tuple(whole)):
                 _read_chunks(record, dependencies, files, reader, whole, rows_max)
         except TableChangedError as error:
-            # When the stream reaches the statement that changed the table, the snapshot restarts.
+            # Only reports the error, because the snapshot restarts when the stream reaches the statement that changed the table.
             dependencies.say(f"{record.name}: {error}")
             dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
@@ -294,7 +294,7 @@ class _InThisThread(Executor):
         future: Future[T] = Future()
         try:
             future.set_result(call(*given, **named))
-        except Exception as error:  # The caller gets the error from the future, as with a thread.
+        except Exception as error:  # Stores the error in the future, from which the caller gets it, as with a thread.
             future.set_exception(error)
         return future
 
@@ -373,7 +373,7 @@ def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | N
     """Publishes the rows of a table's snapshot, and returns the snapshot's record. Returns None if the snapshot can no longer be published.
     The caller must hold the run lock, so that no merge run buffers or merges changes at the same time.
     """
-    # The record and conf/ may have changed during the wait for the lock.
+    # Reads both again, because the record and conf/ may have changed during the wait for the lock.
     now, table = dependencies.records.get(name), dependencies.table(name)
     if now is None or table is None or next_step(now, dependencies.look(name)).step != SnapshotStep.PUBLISH:
         return None
