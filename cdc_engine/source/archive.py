@@ -28,7 +28,7 @@ from sluice.cdc_engine.source.archive_fetch import POLL_SECONDS, ArchiveFetch
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"(?P<log>[^/]+\.\d{6,})(?P<packed>|\.gz|\.tar|\.tar\.gz|\.tgz)")
-# The names that the fetch command may get. A name must not begin with a hyphen, because the command would read it as an option.
+# Matches the names that the fetch command may get. A name must not begin with a hyphen, because the command would read it as an option.
 _FETCHED_NAME = re.compile(r"\w[\w.-]*\.\d{6,}")
 GZIPPED = (".gz", ".tgz")
 PART, FETCH_LOCK = ".sluice-part", ".sluice-fetch.lock"

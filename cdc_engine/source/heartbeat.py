@@ -24,8 +24,8 @@ class Heartbeat:
         reconnects.
 
         Raises ConfigurationError if the source cannot be queried for another reason: a password, TLS file or package is missing on this
-        host, or the source refuses the account. Such an error does not count as a failure of the source. A failover would not help, because
-        a standby source would refuse the same password.
+        host, or the source refuses the account. Such an error is no failure of the source, and a failover would not help, because a standby
+        source would refuse the same password.
         """
         try:
             self._session = self._session or open_session(self._source, SECONDS_MAX, SECONDS_MAX)
@@ -38,7 +38,7 @@ class Heartbeat:
                 self.close()
                 raise translated from error
             failure = str(translated)
-        # This handler comes before the handler of SluiceError, because a wrong configuration of this host is not a failure of the source.
+        # Passes the error on, because a wrong configuration of this host is not a failure of the source.
         except ConfigurationError:
             self.close()
             raise

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
 from sluice.extras import Extra, missing_sentence
 
-# `shop.abc.eu-west-1.rds.amazonaws.com`, or in China `shop.abc.rds.cn-north-1.amazonaws.com.cn`.
+# Finds the region in an endpoint such as `shop.abc.eu-west-1.rds.amazonaws.com`, or in China `shop.abc.rds.cn-north-1.amazonaws.com.cn`.
 ENDPOINT = re.compile(r"\.(?:([a-z]{2}(?:-[a-z]+)+-\d+)\.rds|rds\.([a-z]{2}(?:-[a-z]+)+-\d+))\.")
 
 
@@ -38,7 +38,7 @@ def iam_token(login: Login) -> str:
     try:
         client = boto3.client("rds", region_name=_region(login.host))
         return str(client.generate_db_auth_token(DBHostname=login.host, Port=login.port, DBUsername=login.user))
-    # botocore raises exceptions of its own, for example NoCredentialsError and NoRegionError.
+    # Catches all errors, because botocore raises exceptions of its own, for example NoCredentialsError and NoRegionError.
     except Exception as error:
         raise SecretUnavailableError(
             f"AWS gave no token for {login.user}@{login.host}:{login.port} ({type(error).__name__}): check the credentials that boto3 "

@@ -4,8 +4,8 @@ this record.
 If the file names another source than the source that a running engine reads, `instance.failover` ends the engine, and the next engine reads
 the named source. At every connect, the engine checks whether the stream can continue on this source.
 
-If several hosts share the ledger, the chosen source is stored in the ledger's record store, and `source.json` is a copy. The copy exists
-because reading conf/ must not require a connection to the record store. Each engine updates the copy when it checks which source is chosen.
+If several hosts share the ledger, the chosen source is stored in the ledger's record store, and `source.json` is a copy, so that reading
+conf/ needs no connection to the record store. Each engine updates the copy when it checks which source is chosen.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def address_chosen(directory: Path) -> str:
     """Updates the local file from the record store that all hosts share, and returns the chosen address as `address_in_use` does. Raises
     ConfigurationError if the file cannot be parsed, and MetaError if the record store does not answer.
     """
-    if not as_location(directory).is_shared:  # Without a shared ledger, the file itself is the record.
+    # Reads only the file, which is itself the record if no other host shares the ledger.
+    if not as_location(directory).is_shared:
         return address_in_use(directory)
     text, path = record_store(directory).get(SOURCE_FILE), directory / SOURCE_FILE
     if text is None:

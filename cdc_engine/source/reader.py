@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import has_executed
 
-WAIT_SECONDS_MAX = 60.0  # The longest wait until a replica has executed the needed transactions.
+WAIT_SECONDS_MAX = 60.0  # A read fails if the replica has not executed the needed transactions within this time.
 POLL_SECONDS = 0.2
-pause = time.sleep  # Tests replace this function.
-# The queries for a replica's executed set and for a server's identity: for MariaDB (True) and for MySQL (False).
+pause = time.sleep  # The function that waits between two queries. Tests replace it.
+# Whether the server is MariaDB → the query for a replica's executed set, and the query for a server's identity.
 EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
 IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
 STATUS = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-FILTERS = "replicate_"  # Status columns with replication filters begin with this.
+FILTERS = "replicate_"  # The prefix of the status columns that show replication filters.
 NO_FILTERS = frozenset({"replicate_ignore_server_ids"})
 
 

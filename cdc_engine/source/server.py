@@ -14,9 +14,10 @@ from sluice.cdc_engine.source.tunnel import Bastion
 TlsMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "sluice:destination")
-INSTALLATION_CHARS = 8  # How many characters of the installation's id the host name of the replica contains.
-HOST_CHARS = 60  # Every server accepts host names of this length.
-# Server ids that Sluice derives are at least this number and below 2³¹, so they are above the ids that people usually configure.
+INSTALLATION_CHARS = 8  # The replica's host name contains this many characters of the installation's id.
+# The most characters in the replica's host name; a longer name is cut. Every server accepts this length.
+HOST_CHARS = 60
+# The smallest server id that Sluice derives; the largest is below 2³¹. So derived ids are above the ids that people usually configure.
 SERVER_ID_FIRST = 1 << 30
 
 
@@ -26,7 +27,7 @@ def no_password() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A server, and the identity with which the engine registers as its replica.
+    """A server to read, and the identity with which the engine registers as its replica.
 
     - `password`: returns the password. Called for each new connection, because the password may change.
     - `installation`: the id of the installation. Empty for a session that does not read the binlog.

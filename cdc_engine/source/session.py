@@ -18,7 +18,7 @@ from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, Slui
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.tunnel import Tunnel, explained
 
-# Errors of the server that a retry does not resolve.
+# The server's error codes for a refused login or privilege, which a retry does not resolve.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
 
 
@@ -64,7 +64,7 @@ class SourceSession(pymysql.connections.Connection):
     def silent_for(self, seconds: float) -> None:
         """Sets how long the server may send nothing. Also enables TCP keepalive probes, which detect a lost server earlier."""
         self._sock.settimeout(seconds)
-        if self._tunnel is not None:  # ssh itself checks whether the bastion still answers.
+        if self._tunnel is not None:  # Enables no probes: ssh itself checks whether the bastion still answers.
             return
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_SECONDS)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_AGAIN_SECONDS)
@@ -88,7 +88,7 @@ def open_session(
         host=source.host,
         port=source.port,
         user=source.user,
-        password=source.password().encode(),  # PyMySQL would encode a str as latin-1.
+        password=source.password().encode(),  # Passed as bytes, because PyMySQL would encode a str as latin-1.
         charset="utf8mb4",
         autocommit=True,
         connect_timeout=connect_timeout,
@@ -146,8 +146,8 @@ def _verified(source: Source) -> ssl.SSLContext:
     cannot be used.
     """
     context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
-    # Turns off strict verification, because it requires that a certificate states its key usage, and the certificates that MySQL generates
-    # do not.
+    # Turns off strict verification. It requires that a certificate states its key usage, which the certificates that MySQL generates do
+    # not.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
     return context

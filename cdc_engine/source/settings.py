@@ -15,7 +15,8 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import time_us
 from sluice.secret_values import SecretLocation, is_reference
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only processes of the same host can reach.
+# The addresses on which only processes of the same host can reach a server.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def root_of(info: ValidationInfo) -> Path | None:

@@ -19,7 +19,7 @@ from typing import IO
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError, SourceConnectionError
 
-# After ALIVE_SECONDS without data, ssh sends a keep-alive message. After ALIVE_COUNT_MAX messages without an answer, ssh ends.
+# ssh sends a keep-alive message after ALIVE_SECONDS without data, and ends after ALIVE_COUNT_MAX messages without an answer.
 ALIVE_SECONDS, ALIVE_COUNT_MAX = 15, 3
 END_SECONDS_MAX = 5.0
 SSH_FAILED = 255  # ssh's exit code for its own errors.
@@ -111,7 +111,7 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
-        "UpdateHostKeys": "no",  # By default, ssh adds host keys that the bastion offers to known_hosts.
+        "UpdateHostKeys": "no",  # Otherwise ssh would add host keys that the bastion offers to known_hosts.
         "ConnectTimeout": str(limits.CONNECT_TIMEOUT_SECONDS),
         "ServerAliveInterval": str(ALIVE_SECONDS),
         "ServerAliveCountMax": str(ALIVE_COUNT_MAX),
