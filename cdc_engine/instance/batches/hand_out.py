@@ -1,4 +1,4 @@
-"""Makes batches: reads changes from the store, stages them, and records the batch in the ledger, where it waits for its ack.
+"""Hands out batches: reads changes from the store, stages them, and records each batch in the ledger, where it waits for its ack.
 
 The sensor's ticks call this module through `engine`. Staging has a separate thread, so that a tick never takes longer than its timeout. If
 a batch is not staged in time, the next tick hands it out. If a batch has no changes for the lake, this module acks the batch at once, which
@@ -43,14 +43,14 @@ logger = logging.getLogger(__name__)
 
 # If fewer bytes of row events than this arrive within GET_SECONDS, the stream counts as near the end of the binlog.
 MORE_BYTES_MIN = 1 << 20
-# Changes may be appended to a batch of up to this size. Appending stages the whole batch again, which takes at most a tenth of a second at
-# this size.
+# Changes may be appended only to batches of up to this size. Appending stages the whole batch again, which takes up to a tenth of a second
+# for this many bytes.
 APPENDABLE_BYTES_MAX = 8 << 20
-# If a change is read more than this many seconds after its commit, the stream probably lags behind the source.
+# If a part's last change was committed more than this many seconds ago, the source probably has further changes, and the batch waits for
+# them.
 LIVE_SECONDS_MAX = 2.0
 GET_SECONDS = 0.2  # How long the staging thread waits for the first change of a batch.
-# A batch waits at least this long for further changes. After a shorter wait without changes, the parser may just have had no CPU time to
-# read them.
+# The shortest time for which a batch waits for further changes. In a shorter time, the parser might get no CPU time to read them.
 MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "the run did not merge the table", "the run could not read the staged files of the table"
 ENDS = "the engine of {} was stopped at this moment"
@@ -58,8 +58,8 @@ ENDS = "the engine of {} was stopped at this moment"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """The limits of a batch. While a batch has at most `appendable_bytes_max` bytes of row events, changes may be appended until its run
-    takes it. An appendable batch stays in memory, because appending stages the whole batch again.
+    """The limits of a batch. A batch with at most `appendable_bytes_max` bytes of row events is appendable until its run takes it. It stays
+    in memory until then, because appending stages the whole batch again.
     """
 
     bytes_max: int
@@ -93,10 +93,9 @@ class HandOut:
         # The delivery number of the appendable batch, and the parts from which the batch was staged.
         self._appendable: tuple[int, list[Batch]] | None = None
         self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # The delivery that a run is taking now.
-        # Whether runs can reach this engine's process to take their batches. If they cannot, the end of every batch is fixed when it is
-        # handed out.
+        # Whether runs can reach this engine's process to take their batches. If not, no batch is appendable.
         self._runs_take = False
-        # When the first change of the batch in flight was committed; 0 if no batch is in flight.
+        # The commit time of the first change of the batch in flight, in µs since 1970; 0 if no batch is in flight.
         self.first_commit_time_us = 0
         # The error of the last attempt to stage a batch, or None if that attempt succeeded.
         self.trouble: SluiceError | None = None
@@ -169,7 +168,7 @@ class HandOut:
             if longer := self._append_to(head, parts) if parts else None:
                 return longer
         except (CanalServiceError, MetaError, LeaseLostError):
-            # Either the batch was settled meanwhile, or it is unknown whether the ledger has recorded the longer batch.
+            # Passes the error on: the batch was settled meanwhile, or it is unknown whether the ledger has recorded the longer batch.
             raise
         except SluiceError as error:
             logger.warning(
@@ -196,7 +195,7 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    # A table stops in the appended changes, but a table must stop at the start of a batch.
+                    # Appends nothing, because a table stops within these changes, and a table must stop at the start of a batch.
                     return False
                 longer = dataclasses.replace(
                     longer,
@@ -223,7 +222,7 @@ class HandOut:
             self._stream.append_to(parts[-1], bytes_max, events_left, keep)
         if found is not None:
             self._traces.appended(found, begun_ns)
-            self._remove(head)  # No run has taken the batch, so no run reads its files.
+            self._remove(head)  # The files of the shorter batch are not needed, because no run has taken it.
         return found
 
     def ack(self, batch: OutstandingBatch) -> None:
@@ -245,9 +244,10 @@ class HandOut:
         batch = self._now(batch)
         whole = self._batches.is_whole(batch)
         if batch.appendable:
-            # The run ended and did not take its batch, perhaps because the run's host cannot reach the engine.
+            # The run ended without taking its batch, perhaps because its host cannot reach the engine. So the next batches are not
+            # appendable.
             self._runs_take = False
-        # If a run has taken the batch meanwhile, and changes were appended to it, this loop rolls the longer batch back instead.
+        # If a run takes the batch meanwhile, and changes are appended to it, the longer batch is rolled back instead.
         while (now := self._now(batch)).path != batch.path:
             batch, whole = now, self._batches.is_whole(now)
         if not damaged and whole:
@@ -299,8 +299,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging ended without an error. If the tick that waited for staging has ended, another tick may have found the
-        staged batch in the ledger, and may have handed it out and settled it already.
+        """Returns whether staging ended without an error. Another tick may already have found the staged batch in the ledger, handed it out
+        and settled it.
         """
         return staging.done() and staging.exception() is None
 
@@ -319,7 +319,8 @@ class HandOut:
         if head is not None:
             return head
         if any(not each.path for each in self._meta.ledger.outstanding):
-            # An earlier attempt to stage a batch failed and could not save its rollback in the ledger, for example because a disk was full.
+            # Repeats the rollback of a failed attempt to stage a batch: it could not be saved in the ledger, for example because a disk was
+            # full.
             self._stream.rollback()
         batch = self._stream.get(self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS)
         if batch.empty:
@@ -395,7 +396,7 @@ class HandOut:
 
 
 class _Rest:
-    """Reads further parts for a batch, after its first part, up to the batch's limits. Staging calls this object after each part.
+    """Reads the parts of a batch after the first one, up to the batch's limits. Staging calls this object after each part.
 
     The batch ends when the stream seems to be near the end of the source's binlog: after a first part with recent changes and fewer than
     MORE_BYTES_MIN bytes, when fewer bytes than that arrived within GET_SECONDS, or when nothing arrived within `more_seconds`. So a backlog

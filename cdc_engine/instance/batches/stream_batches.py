@@ -23,8 +23,8 @@ class StreamBatches:
     """The batches of one destination, as whole transactions. Thread-safe. `get` and `rollback` hold the lock `_taking`; `ack` and
     `rollback` hold the lock `_settling`. So an ack never waits for a get.
 
-    `rewind` empties the store, and restarts the parser and the store at a position. `rewind` is called if a rollback needs changes that the
-    store no longer has, or if the store is not at the ledger's position.
+    `rewind` empties the store, and restarts the parser and the store at a position. It is called if a rollback needs changes that the store
+    no longer has, or if the store does not continue at the ledger's position.
     """
 
     def __init__(

@@ -82,8 +82,8 @@ def known_begin(
         claim(each.version() for each in snapshot.tables if tables.keeps(each.database, each.table))
     if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
-    # The cursor is written to the ledger before the schema history is written. So a schema history without a cursor in the ledger proves
-    # that the ledger was lost (`refuse_lost_ledger` checks this).
+    # Writes the cursor to the ledger before the schema history. So a schema history without a cursor in the ledger proves that the ledger
+    # was lost (`refuse_lost_ledger` checks this).
     if meta.ledger.cursor is None:
         left = left_consumers(directory, cast("Position", first)) if config.has_consumers else ()
         meta.update(lambda ledger: functools.reduce(Ledger.with_consumer, left, ledger.set_cursor(first)))
@@ -96,8 +96,8 @@ def known_begin(
 
 
 def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Position) -> None:
-    """Adds the source's triggers and views to the schema history, if the history has no triggers and views and the source now writes its
-    binlog in MIXED format.
+    """Adds the source's triggers and views to the schema history, if the history lacks them and the source now writes its binlog in MIXED
+    format.
 
     If the source does not answer, the schema history stays as it is, and the parser refuses the MIXED format (`StreamRules.follows_mixed`).
     """
@@ -120,7 +120,7 @@ def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Posit
     try:
         scan_ddl(source_of(config), begin, touched, archive_of(config))
     except PositionLostError:
-        return  # The parser reports the lost position.
+        return  # Notes nothing. The parser will find the same lost position and report it.
     history.note_objects(touched.left_objects() or StoredObjects(complete=False), begin)
 
 

@@ -55,7 +55,7 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
 
-# States of the parser, with the engine's states under which operators see them.
+# State of the parser → the engine's state that operators see. Other states have the same name.
 ENGINE_STATE_OF_PARSER = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_SECONDS = 1.0
 
@@ -81,7 +81,7 @@ class Engine:
         self._state: EngineState = EngineState.STOPPED
         self._reason = ""
         self._stopping = threading.Event()
-        self._steering = threading.RLock()  # A thread holds this lock while it starts or stops the parser.
+        self._steering = threading.RLock()  # Held by a thread while it starts or stops the parser.
         self._acts = EngineActs(self._destination, self.directory)
         self._reporter: threading.Thread | None = None
         self._rate = RateMeter()
@@ -93,12 +93,12 @@ class Engine:
         self._failover: Failover | None = None
         # Set when this engine must end, because conf/ or a failover chose another source.
         self._gave_way = threading.Event()
-        self._unwatched = threading.Event()  # Set to end the running watch and failover.
+        self._unwatched = threading.Event()  # Set to end the threads of the source watch and the failover.
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._conflicts = ConflictCount(self.directory)
         self._serving: Serving | None = None
         self._sending: Sending[tuple[Chosen, ...]] | None = None
-        self._revived = 0  # Restarts of the parser since it was last RUNNING.
+        self._revived = 0  # The number of restarts of the parser since it was last RUNNING.
         self._changed_at = 0.0  # The monotonic time when the parser last changed its state.
 
     # ── start and stop ──
@@ -151,6 +151,7 @@ class Engine:
         """The destination's consumers. Raises NotStartedError if the engine serves none, and LeaseLostError if another process does."""
         consumers = self._parts.consumers if self._parts is not None else None
         if consumers is None or self._state == EngineState.LEASE_LOST:
+            # The text is Canal's, because programs may compare it (docs/canal.md).
             raise NotStartedError(f"destination:{self.name} should start first")
         self._lease.check()
         return consumers
@@ -169,8 +170,8 @@ class Engine:
                 each.end()
 
     def _keep_cursors(self) -> None:
-        """Saves the cursors of consumers on a separate thread, so that a ledger store that does not answer cannot delay the lease's
-        check.
+        """Saves the cursors of consumers every STATUS_SECONDS, on a separate thread, so that a record store that does not answer cannot
+        delay the check of the lease.
         """
         while (parts := self._parts) is not None and not self._stopping.wait(STATUS_SECONDS):
             try:
@@ -353,7 +354,7 @@ class Engine:
         metrics, ledger = parts.store.metrics(), parts.meta.ledger
         state, reason = self._state_now()
         return EngineStatus(
-            state=str(state),  # Plain text, because Dagster refuses other types in its metadata.
+            state=str(state),  # Converted to plain text, because Dagster refuses other types in its metadata.
             reason=reason,
             waiting=self._waiting,
             position=parts.parser.position,
@@ -427,8 +428,8 @@ class Engine:
         while not self._stopping.wait(STATUS_SECONDS):
             try:
                 self._lease.check()
-                # Raises LeaseLostError if another engine has replaced the stored ledger. Without this check, the engine would keep the
-                # lease forever and could not write the ledger.
+                # Raises LeaseLostError if another engine has replaced the stored ledger. Otherwise this engine would keep the lease without
+                # being able to write the ledger.
                 self._opened().meta.require_own()
                 self._revive()
                 if self._serving is not None:
@@ -448,7 +449,8 @@ class Engine:
     def _lose(self, reason: str) -> None:
         """Stops reading, staging and writing for the destination, because another process may hold the lease by now."""
         self._set_state(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # Consumers come first, because another engine may already send them the same changes.
+        # Stops serving consumers first, because another engine may already send them the same changes.
+        self._stop_serving()
         if self._stream is not None:
             self._stream.stop()
         with self._steering:
@@ -474,7 +476,7 @@ class Engine:
 
     def _set_state(self, state: str, reason: str) -> None:
         reported = ENGINE_STATE_OF_PARSER.get(state) or engine_state(state)
-        # The engine is not stopping, so only the parser stopped, and it starts again at another position.
+        # If the engine is not stopping, only the parser has stopped, to start again at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):
             return  # The engine keeps its present state, which says more than "stopped".

@@ -122,14 +122,15 @@ def positions_while_running(
 def never_read_again(
     meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]
 ) -> Position | None:
-    """Returns the position before which no change will be read again, or None if this position is unknown now."""
+    """Returns the earliest position from which changes may be read again, or None if this position is unknown now."""
     positions = [position for position in (store.acked_position, meta.ledger.cursor) if position is not None]
     if not positions:
         return None
     try:
         begin = min(positions, key=_order_key)
         return min(positions_to_keep(meta, begin, directory, groups), key=_order_key)
-    except MetaError:  # The ledger of a group does not answer.
+    # The ledger of a group does not answer, so it is unknown which positions its consumers still need.
+    except MetaError:
         return None
 
 

@@ -1,4 +1,4 @@
-"""Checks once per minute, over a separate connection, whether the stream still matches the source's binlog. `engine` starts it.
+"""Checks once per minute, over a separate connection, whether the stream still matches the source's binlog. `engine` starts this watch.
 
 `parser.watch` interprets the source's answers. If the stream does not match the binlog, or does not move, this module reconnects it. The
 parser then decides, as at every start, whether to continue, to begin an epoch, or to stop in the state POSITION_LOST.
@@ -34,7 +34,7 @@ from sluice.cdc_engine.parser.source_check import short_retention_sentence
 from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch
 from sluice.cdc_engine.position import Position
 
-UNASKED_LOOKS_MAX = 5  # `trouble` reports a source that has not answered for this many check intervals.
+UNASKED_LOOKS_MAX = 5  # `trouble` reports a source that has not answered for more than this many check intervals.
 
 log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> S
 
 class SourceWatch:
     """Checks at intervals whether the stream still matches the source's binlog. `query_facts` returns the source's facts about its settings
-    and binlog files. `saved` returns the position where reading would continue after a restart. `archived` tells whether an archive has
+    and binlog files. `saved` returns the position where reading would continue after a restart. `archived` says whether an archive has
     binlog files that the source purged.
 
     `retention_trouble` warns if the source purges the needed binlog in fewer than `retention_left_hours_min` hours, or keeps its binlog for
@@ -105,7 +105,7 @@ class SourceWatch:
         ):
             try:
                 self.look(stopping)
-            # Errors of any kind are caught, because an error that ended this thread would silently end the checks.
+            # Catches all errors, because an error that ended this thread would silently end the checks.
             except Exception as error:
                 self._unanswered = str(error) or type(error).__name__
                 log.warning("source_query_failed", reason=str(error))
@@ -116,11 +116,11 @@ class SourceWatch:
         """
         stream_state = self._parser.stream_state()
         if stream_state is None:
-            # Without a stream, nothing can be checked. The parser's state says why there is no stream.
+            # Checks nothing, because there is no stream. The parser's state says why.
             self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._query_facts(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
-        # The source did not name its current binlog file. With an empty name, every stream would seem to match, or none.
+        # Without the name of the source's current binlog file, it cannot be decided whether the stream matches the binlog.
         if not facts.file:
             raise SourceConnectionError("the source did not report the end of its binlog")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts

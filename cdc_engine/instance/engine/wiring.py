@@ -56,8 +56,8 @@ def make_parts(
     groups: tuple[Path, ...] = (),
     claim: Callable[[Iterable[TableVersion]], None] = lambda _: None,
 ) -> EngineParts:
-    """Makes the parts of an engine. Reads the ledger, decides where the stream starts, and loads the schemas at that position. Without a
-    cursor in the ledger, asks the server for the start position.
+    """Makes the parts of an engine. Reads the ledger, decides where the stream starts, and loads the schemas at that position. If the
+    ledger has no cursor, queries the source for the start position.
 
     `groups` are the folders of the groups that have this destination as a member. For a new destination, `claim` is called with the
     captured tables before the start; an error of `claim` prevents the start. Raises SourceConnectionError, SourceCheckError,
@@ -88,10 +88,11 @@ def _parts_around(
     folder.refuse_another()
     kept = history_kept(directory, lease.token)
     refuse_lost_ledger(meta, kept, directory)
-    meta.update(take_up(directory))  # A new ledger is written before any other file of the destination.
+    meta.update(take_up(directory))  # Writes a new ledger before any other file of the destination.
     remove_strays(meta, directory)
     if meta.ledger.resume_position is None:
-        forget_prepared(directory)  # The stored prepared transactions belong to an earlier ledger, which was removed.
+        # Removes prepared transactions of an earlier ledger, because the present ledger is new.
+        forget_prepared(directory)
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = known_begin(config, meta, history, tables, directory, claim=claim)
@@ -102,7 +103,8 @@ def _parts_around(
     note_transforms(policies, directory)
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     listed = TableListWriter(directory, token=lease.token, fence=lease.check)
-    goes_on = store.put_position or begin  # The stream continues after the events that are in the store's files.
+    # Where the stream continues: after the events in the store's files, if there are any.
+    goes_on = store.put_position or begin
     window = window_of(config, goes_on) if config.has_consumers or groups else None
     running = functools.partial(positions_while_running, meta, store, begin, directory, groups, window=window)
     published = PublishedHistory(history, listed, fence=lease.check, begins=folder.note, kept=running)
@@ -117,7 +119,8 @@ def _parts_around(
     parser = EventParser(
         source_of(config),
         StreamRules(
-            choice=StartChoice(),  # The ledger has a cursor by now.
+            # Empty, because the ledger has a cursor by now, so the start position in conf/ is not used.
+            choice=StartChoice(),
             epochs=lambda: epochs_of(meta),
             waits=len(config.sources) > 1,
             by_time=by_time_of(source_of(config), config, tables.keeps),

@@ -1,5 +1,5 @@
-"""Decides whether a stream may continue on another server at a position that is found by commit time. Near that position some changes are
-read twice, so this module also decides which tables stop.
+"""Decides whether a stream may continue on another server at a position that is found by commit time. From this position on, some changes
+are read a second time, so this module also decides which tables stop.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[st
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
-    """Returns tables to which changes cannot be applied twice although they may have a key, as "database.table" → reason. These tables are
-    child tables of a cascade, and tables with a history or a change log. `cascades` come from the schema history.
+    """Returns the tables to which changes cannot be applied twice, even if they have a key, as "database.table" → reason: child tables of
+    cascades, and tables with a history or a change log. `cascades` come from the schema history.
     """
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():
@@ -54,8 +54,8 @@ def _of_cascade(cascade: Cascade) -> str:
 def stops_of(
     tables: Sequence[TableVersion], start: DumpStart, others: Mapping[str, str] = NO_OTHERS
 ) -> tuple[StoppedTable, ...]:
-    """Returns a stop with its reason for each table to which changes cannot be applied twice. Returns no stops if the stream continues
-    exactly where it ended. `others` comes from `cannot_repeat`.
+    """Returns a stop with its reason for each table to which changes cannot be applied twice: tables without a key, and those in `others`
+    (from `cannot_repeat`). Returns no stops if the stream continues exactly where it ended.
     """
     if not start.read_twice_seconds:
         return ()

@@ -1,4 +1,4 @@
-"""Sends heartbeats to the current source, and switches to another source if the heartbeats fail. `engine` starts it.
+"""Sends heartbeats to the current source, and switches to another source if the heartbeats fail. Started by `engine`.
 
 The switch is one durable write of the record that names the source in use (`source.in_use`), so after a crash the record names either the
 old or the new source. After the write the engine ends, and `launcher` starts another engine. The new engine connects to the new source,
@@ -42,12 +42,14 @@ def sources_of(config: DestinationConfig) -> dict[str, Source]:
 
 
 def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig:
-    """Returns the configuration of a destination with the source that any host chose last. Raises ConfigurationError or MetaError."""
+    """Returns the configuration of a destination with the source that was chosen last, on any host. Raises ConfigurationError or
+    MetaError.
+    """
     return config.reading(address_chosen(directory) or config.sources[0].address) if config.sources else config
 
 
 def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
-    """Asks a source for its facts, and checks whether Sluice can capture it. `file` is a binlog file whose creation time is needed."""
+    """Queries a source for its facts, and checks whether Sluice can capture it. `file` is a binlog file whose creation time is needed."""
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
             facts = read_facts(connection, file)
@@ -59,9 +61,9 @@ def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
-    """The callbacks of the engine that the failover calls. `position` returns where reading continues after everything that was handed out.
-    `lacks` returns why the current source cannot continue at that position, or an empty text. `gives_way` is called once, when another
-    source must be read.
+    """The callbacks of the engine that the failover calls. `position` returns the position after everything that was handed out, at which
+    another source must continue. `lacks` returns why the current source cannot continue there, or an empty text. `gives_way` is called
+    once, when another source must be read.
     """
 
     directory: Path
@@ -97,7 +99,8 @@ class Failover:
         """Calls `beat`. If it raises an error, stores the error for `trouble` and returns False."""
         try:
             gives_way, self._broken = self.beat(), ""
-        except Exception as error:  # Errors of any kind are caught, because an error that ended this thread would silently end the checks.
+        # Catches all errors, because an error that ended this thread would silently end the checks.
+        except Exception as error:
             log.warning("heartbeat_failed", reason=str(error))
             self._broken = str(error) or type(error).__name__
             return False
@@ -106,7 +109,7 @@ class Failover:
     def beat(self) -> bool:
         """Sends one heartbeat. Returns whether another source must be read from now on.
 
-        Raises MetaError. Raises ConfigurationError if this host cannot ask the source, which is not the source's failure.
+        Raises MetaError. Raises ConfigurationError if this host cannot query the source, for a reason that is not the source's failure.
         """
         chosen = address_chosen(self._dependencies.directory)
         if chosen != self._reading and chosen in self._sources:
@@ -120,7 +123,7 @@ class Failover:
 
     def _switched(self, chosen: str) -> bool:
         """Switches to the first other source that can take over. Returns whether it switched. `chosen` is the address that the record of
-        the source in use had before the sources were asked.
+        the source in use had before the other sources were queried.
         """
         refused: dict[str, str] = {}
         for address in in_order(tuple(self._sources), self._reading):
@@ -139,7 +142,7 @@ class Failover:
             answer = takeover_answer(self._sources[address], position.file if position else "")
             by_time = by_time_of(self._sources[address], self._destination, self._captured)
             return refusal(position, answer, self._dependencies.epochs(), by_time) or self._silence_of(address)
-        except Exception as error:  # Errors of any kind are caught, because the other sources must still be asked.
+        except Exception as error:  # Catches all errors, because the other sources must still be queried.
             return str(error) or type(error).__name__
 
     def _silence_of(self, address: str) -> str:
@@ -151,7 +154,7 @@ class Failover:
 
     def _taken(self, address: str, chosen: str) -> bool:
         """Records that the source `address` is read from now on, and returns True. Returns False and writes nothing if the engine was
-        stopped, or if somebody chose another source than `chosen` meanwhile.
+        stopped, or if the source in use is no longer `chosen`, because somebody chose another one meanwhile.
         """
         if self._stopping.is_set() or address_chosen(self._dependencies.directory) != chosen:
             return False
@@ -191,8 +194,8 @@ def failover_of(
 
 
 def _unreadable(parser: EventParser) -> str:
-    """Returns why the stream cannot continue on the current source although the source answers, or an empty text if it can. The reason is
-    always that the current source lacks transactions that another source may have.
+    """Returns why the stream cannot continue on the current source although the source answers, or an empty text if it can. The only reason
+    that counts is that the source lacks transactions that another source may have.
     """
     return parser.lacks or (str(parser.last_error) if isinstance(parser.last_error, PositionLostError) else "")
 

@@ -1,8 +1,8 @@
 """Decides which other source can continue the stream from a position, and in which order sources are tried. Used by `failover`.
 
 A source can take over if its GTIDs prove two things: it has executed every transaction that was read, and it has purged no later
-transaction. If a source lacks a transaction that was read, the failover does not switch to this source, and reports it. After such a
-switch, the lake would have changes that the new source does not have.
+transaction. If a source lacks a transaction that was read, the failover does not switch to this source, and reports it, because the lake
+would then have changes that the source does not have.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakeoverAnswer:
-    """What a source answered when the failover asked whether it can take over. If the source did not answer, `facts` is None, and `trouble`
-    says why.
+    """A source's answer to the failover's query whether it can take over. If the source did not answer, `facts` is None, and `trouble` says
+    why.
     """
 
     address: str
@@ -29,7 +29,7 @@ class TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """How many heartbeats in a row failed, and why the last heartbeat failed."""
+    """Counts failed heartbeats in a row: their number, and why the last one failed."""
 
     missed: int = 0
     failure: str = ""
