@@ -37,9 +37,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-    """The epoch and the table filter on which the meaning of a consumer's position depends: the destination's highest epoch, and the filter
-    of captured tables. A position within a transaction counts row events of captured tables, so with another filter the same count means
-    another position.
+    """The values on which the meaning of a consumer's position depends: the destination's highest epoch, and the filter of captured tables.
+    A position within a transaction counts row events of captured tables, so with another filter the same count means another position.
     """
 
     epoch: int
@@ -80,8 +79,8 @@ def unpacked(text: str, identity: str) -> dict[str, Any] | None:
     except (ValueError, zlib.error, KeyError, TypeError, RecursionError) as error:
         raise _of_another_version(error) from None
     if owner != identity:
-        # An earlier consumer wrote the text: an operator forgot that consumer, or the ledger was created again. The new consumer sends
-        # everything after its own position.
+        # Ignores the text, because an earlier consumer wrote it, before an operator forgot that consumer or created the ledger again. The
+        # new consumer sends everything after its own cursor.
         log.warning("committed_position_of_another_consumer", consumer=identity, committed_by=owner)
         return None
     return dict(record)
@@ -116,8 +115,8 @@ def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) 
 def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
     """Returns whether the committed position is after the acked one. Compares epochs and order keys.
 
-    After a failover by GTID, compares the executed sets instead. A position on the new server has a higher epoch, but may be before the
-    position that was committed on the old server.
+    After a failover by GTID, compares the executed sets instead: the acked position on the new server has the higher epoch, but may be
+    before the position that was committed on the old server.
     """
     ours, theirs = acked.position, committed.position
     if theirs.epoch < ours.epoch and has_executed(theirs.gtid_set, ours.gtid_set):

@@ -30,14 +30,14 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import CapturedTables
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
-# A reader waits at most this long for changes. Then it decides again whether to read the window or its own stream.
+# One wait for changes takes at most this long. Then the reader decides again whether to read the window or its own stream.
 LOOK_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamPosition:
-    """A consumer's position in a stream. If the position is within a transaction, `state` tells which entries of the transaction were
-    handed out.
+    """A consumer's position in a stream. If the position is within a transaction, `state` says which entries of the transaction were handed
+    out.
     """
 
     window_position: WindowPosition
@@ -62,8 +62,8 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class StreamReader:
-    """Identifies who reads a stream: the consumer `client_id` of the destination, or of the group `group` if the consumer reads a group
-    that has the destination as a member.
+    """Identifies the reader of a destination's stream: the destination's consumer `client_id`, or, if `group` is set, the consumer
+    `client_id` of a group that has the destination as a member.
     """
 
     client_id: int
@@ -97,8 +97,8 @@ class LiveStream(Stream, Protocol):
 
 
 class Selection:
-    """Selects what a consumer gets: statements, and the row events of tables that all of the consumer's filters keep. `shown` checks
-    whether a table's rows can be shown. `entries` are the kinds of entries that the consumer gets.
+    """Selects what a consumer gets: statements, and the row events of tables that all of the consumer's filters keep. `shown` says whether
+    a table's rows can be shown. `entries` are the kinds of entries that the consumer gets.
     """
 
     def __init__(
@@ -296,9 +296,9 @@ class DestinationStream:
         try:
             found = self._own.read(position, bytes_max, entries_max, wait_seconds, given_up, full=full)
         except SluiceError:
-            self.close()  # The consumer's own stream has ended. The next call opens another one.
+            self.close()  # Closes the consumer's own stream, which has ended. The next call opens another one.
             raise
-        # The own stream cannot read from this position: the consumer was rolled back, or the live stream began another epoch.
+        # The own stream cannot read from `position`, because the consumer was rolled back, or the live stream began another epoch.
         if found is None:
             self.close()
         return found

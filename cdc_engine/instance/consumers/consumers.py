@@ -1,6 +1,6 @@
 """Manages the consumers of one destination: their numbers, their cursors in the ledger, and their statuses.
 
-The protocol server, brokers, and the groups that have the destination as a member call it from any thread.
+The protocol server, brokers, and the groups that have the destination as a member call this module from any thread.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class ConsumerStreams:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveSource:
-    """What a group uses of a member's live stream: the source, the position up to which the stream has read, and why the stream does not
-    run.
+    """The facts about a member's live stream that a group needs: the source, the position up to which the stream has read, and why the
+    stream does not run.
     """
 
     source: Source | None = None
@@ -64,7 +64,7 @@ NO_SOURCE = LiveSource()
 
 class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     """The consumers of a destination. The destination's filter `server_filter` applies in addition to a consumer's own filter. `wants`
-    makes the function that selects statements for a consumer.
+    returns the function that selects statements for a consumer.
 
     `brokers` has the name and the filter of each broker, by consumer number. Brokers subscribe before anything is read.
     """

@@ -1,5 +1,5 @@
 """Collects the settings of conf/ about the rows that consumers get: values, columns and keys (`Forms`). The streams and servers of
-consumers use them.
+consumers use these settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownEntries:
-    """Which kinds of entries a consumer gets. With `rows_queries`, the consumer gets the SQL of statements that change rows. With
+    """The kinds of entries that a consumer gets. With `rows_queries`, the consumer gets the SQL of statements that change rows. With
     `transactions`, the consumer gets the begin and the end of every transaction; without `transactions`, only one begin and end every few
     seconds. With `others`, the consumer gets statements of Canal's type QUERY.
     """

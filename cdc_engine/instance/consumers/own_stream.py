@@ -29,7 +29,7 @@ from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
-# The maximum number of bytes that are read before the consumer has requested them.
+# The maximum number of bytes that an own stream reads ahead of its consumer's requests.
 OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES
 
 
@@ -41,7 +41,7 @@ class OwnStreams:
 
     `archive` has binlog files that the server has purged. `by_time` finds a position by commit time, and is None if conf/ does not allow
     that. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position. With `isolated`, a
-    statement that changes tables is read alone. `rows_queries` tells whether the streams contain the SQL texts of statements that change
+    statement that changes tables is read alone. `rows_queries` says whether the streams contain the SQL texts of statements that change
     rows.
     """
 
@@ -68,7 +68,8 @@ class OwnStreams:
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = self.source.named(name)
-        # Gets this position before the records of the schema history, so that the records reach at least to the position.
+        # Gets the position of the live stream before the records of the schema history, so that the records reach at least to this
+        # position.
         live = self.known_to()
         own = own_start(
             begin,

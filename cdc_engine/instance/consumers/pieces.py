@@ -1,4 +1,4 @@
-"""Splits pieces of a stream at the ends of transactions. Pure functions. The streams of destinations and groups use it."""
+"""Splits pieces of a stream at the ends of transactions. Pure functions. Called by the streams of destinations and groups."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Decides which tables of a stream a consumer gets, and which tables have rows that can be shown. Used by `consumer_stream`.
 
-Consumers get rows with the schema that the stream has, also of a table that is stopped for the lake. The rows of a table cannot be shown if
+Consumers get rows with the schema that the stream has, even of a table that is stopped for the lake. The rows of a table cannot be shown if
 its schema is unknown, if a column type has no text form, or if conf/ names masks, conditions or columns that do not fit its schema.
 """
 

@@ -51,7 +51,7 @@ def rules_of(config: BrokerConfig) -> Rules:
 
 
 def name_of(config: BrokerConfig) -> str:
-    """Returns a broker's kind and servers, as the name of the broker in messages."""
+    """Returns the name of a broker in messages: its kind and servers."""
     return f"{config.kind} {config.servers}"
 
 

@@ -19,7 +19,8 @@ from sluice.cdc_engine.store.opening import another_file
 from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
 from sluice.cdc_engine.store.window.window import Window
 
-# This window needs no limit, because a block is put into it only after the previous block was read.
+# The size of the window of a stored stream. It needs no limit, because a block is put into the window only after the previous block was
+# read.
 NEVER_FULL = 1 << 62
 
 
@@ -32,7 +33,7 @@ class StoredStreams:
         self, log: EventLog, otherwise: Callable[[StreamReader, WindowPosition], OwnStream], *, isolated: bool = False
     ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        # Each reader's position at which the files had no more changes. From this position the reader reads the source.
+        # Reader → the position at which the files had no more changes. From there on, the reader reads the source.
         self._spent: dict[StreamReader, WindowPosition] = {}
 
     def open(self, reader: StreamReader, position: WindowPosition) -> OwnStream:

@@ -26,8 +26,8 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
-# The maximum number of consumers per destination. The maximum is low because the ledger has a record for each consumer, and each write
-# replaces the whole ledger.
+# The maximum number of consumers per destination; further ones are refused. It is low because the ledger has a record for each consumer,
+# and each write replaces the whole ledger.
 CONSUMERS_MAX = 64
 IDENTITY_BYTES = 6
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
@@ -100,7 +100,7 @@ class Forgetting(Protocol):
 
 
 def without(client_id: int) -> Transition:
-    """Returns the change to the ledger that removes the consumer."""
+    """Returns a transition of the ledger that removes the consumer."""
     return lambda ledger: ledger.without_consumer(client_id)
 
 
@@ -150,6 +150,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
         with self._lock:
             record = self._record(client_id)
             if record is None:
+                # The text is Canal's, because programs may compare it (docs/canal.md).
                 raise NotSubscribedError(f"ClientIdentity:{client_id} should subscribe first")
             if not record.identity:
                 record = self._identified(record, secrets.token_hex(IDENTITY_BYTES))
@@ -185,6 +186,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
             found = self._services.get(client_id)
             record = self._record(client_id)
             if record is None:
+                # The text is Canal's, because programs may compare it (docs/canal.md).
                 raise NotSubscribedError(f"ClientIdentity:{client_id} should subscribe first")
             return found or self._begun(record, client_tables(record.filter))
 

@@ -1,5 +1,5 @@
-"""Splits the transactions that were read from a group's member into the transactions that are handed out next and the later transactions,
-with their commit times. Does no I/O.
+"""Divides the transactions that were read from a group's member into those that are handed out next and later ones, with their commit
+times. Does no I/O.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Decides which member's transactions a group hands out next, or which member the group waits for. Pure functions. Called by
 `group_stream`.
 
-For each member, the group knows either the commit time of the member's next transaction, or a time before which the member will have no
-further transaction. The member with the earliest of these times is next; members with equal times are ordered by name. If the next member
-has transactions, the group hands out the transactions that are older than the next transaction of every other member. If the next member
-has no transaction yet, the group waits, because the member may still send a transaction that is older than the next transactions of the
-other members.
+For each member, the group knows the commit time of the member's next transaction. If that transaction has not arrived, the group knows up
+to which time it has all transactions of the member. The member with the earliest of these times is next; members with equal times are
+ordered by name.
+
+If the next member has transactions, the group hands out those that are older than the next transaction of every other member. If it has
+none yet, the group waits, because the member may still send a transaction that is older than those of the other members.
 
 So the order does not depend on when transactions arrive. An idle member does not delay the group while the member's clock advances.
 """
@@ -24,9 +25,9 @@ from sluice.cdc_engine.contracts import Int64s
 class Known:
     """What the group knows about one member's transactions. Times are in µs since 1970.
 
-    `times` are the ascending commit times of the transactions that were read and not handed out. No transaction that the member sends later
-    is older than `clock_us`. `begun` is True if the next transaction was partly handed out, and `absent` if the group does not wait for the
-    member.
+    `times` are the ascending commit times of the transactions that were read and not handed out. `clock_us` is the time up to which all
+    transactions of the member have arrived. `begun`: whether the next transaction was partly handed out. `absent`: whether the group does
+    not wait for the member.
     """
 
     times: Int64s

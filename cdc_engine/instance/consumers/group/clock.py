@@ -1,6 +1,4 @@
-"""Asks the source of a group's member for the time of its clock, so that the group knows up to which time an idle member has no
-transaction.
-"""
+"""Queries the clock of a member's source. From the answer, the group knows up to which time it has all transactions of an idle member."""
 
 from __future__ import annotations
 
@@ -17,24 +15,24 @@ from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.source.server import Source
 
 INTERVAL_SECONDS = 0.25
-AGAIN_SECONDS = 2.0  # How many seconds pass between a request without an answer and the next request.
-# How many of the source's answers are kept. A stream that lags may have reached only the time of an older answer.
+AGAIN_SECONDS = 2.0  # After a query without an answer, the source's clock is queried again after this time.
+# The source's last answers, up to this number, are kept, because a stream that lags may have reached only the time of an older answer.
 ANSWERS_MAX = 4
 
 log = structlog.get_logger()
 
 
 class ClockReader(Protocol):
-    """Asks one source for the time of its clock. Not thread-safe."""
+    """Queries the clock of one source. Not thread-safe."""
 
     def read(self) -> ClockAnswer:
-        """Asks the source for its time, and returns the answer. Raises SluiceError if the source does not answer."""
+        """Queries the source's clock, and returns the answer. Raises SluiceError if the source does not answer."""
 
     def close(self) -> None: ...
 
 
 class SourceClock:
-    """Asks a source for the time of its clock, over a separate connection."""
+    """Queries the clock of a source, over a separate connection (implements `ClockReader`)."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -57,15 +55,15 @@ class SourceClock:
 
 
 class MemberClock:
-    """Asks a member's source for the time of its clock at short intervals, in a thread. Call `begin` and `end` once. The other methods may
-    be called from any thread.
+    """Queries the clock of a member's source at short intervals, in a thread. Call `begin` and `end` once. The other methods may be called
+    from any thread.
     """
 
     def __init__(self, name: str, reader: ClockReader) -> None:
         self._name, self._reader = name, reader
         self._answers: collections.deque[ClockAnswer] = collections.deque(maxlen=ANSWERS_MAX)
         self._ended = threading.Event()
-        self.trouble = ""  # Why the last request got no answer.
+        self.trouble = ""  # Why the last query got no answer, or empty.
         # How many seconds the source's clock is ahead of this host's, by the newest answer.
         self.ahead_seconds: float | None = None
 
@@ -89,11 +87,11 @@ class MemberClock:
         return max((each.before_us for each in list(self._answers) if each.holds(stream_state)), default=0)
 
     def read(self) -> bool:
-        """Asks the source for its time once. Returns whether the source answered."""
+        """Queries the source's clock once. Returns whether the source answered."""
         begun = time.time()
         try:
             answer = self._reader.read()
-        # Errors of any kind are caught, because the group would wait forever if this thread ended.
+        # Catches all errors, because the group would wait forever if this thread ended.
         except Exception as error:
             if (why := str(error) or type(error).__name__) != self.trouble:
                 log.warning("source_clock_query_failed", member=self._name, reason=why)

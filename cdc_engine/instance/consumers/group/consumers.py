@@ -1,6 +1,6 @@
 """Manages the consumers of one group: their numbers, their cursors in the group's ledger (one position per member), and their statuses.
 
-The protocol server and brokers call it from any thread.
+The protocol server and brokers call this module from any thread.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
     def _serving(self, record: GroupConsumer, tables: TableFilter) -> Service:
         complete = self._begun_everywhere(record)
         if complete != record:
-            # A member joined the group. The position where it starts is saved before its first change is handed out.
+            # A member joined the group. Saves the position where it starts before its first change is handed out.
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]

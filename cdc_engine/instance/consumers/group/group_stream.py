@@ -35,13 +35,14 @@ from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.position import GroupPosition, Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
-LOOK_SECONDS = 0.1  # How often the group checks the clock of a member for which it waits.
-# How many seconds one check can add to the time for which a member counts as silent. Without this maximum, a member would count as silent
-# for an hour if a client requested nothing for an hour.
+LOOK_SECONDS = 0.1  # The interval at which the group checks the clock of a member for which it waits.
+# A member's time of silence grows at each check, by at most this many seconds. Without this maximum, a member would count as silent for an
+# hour if a client requested nothing for an hour.
 SILENCE_SECONDS_MAX = 1.0
-RUNS_MAX = 2000  # The maximum number of runs per batch. Each run has at least one entry.
-# A commit time that is more than this many µs ahead of the source's clock is not used, because a session can set any commit time by SET
-# timestamp.
+# The maximum number of runs (consecutive entries of one member) in a batch. A batch with more runs ends early.
+RUNS_MAX = 2000
+# A commit time that is more than this many µs ahead of the source's clock is replaced by the clock's time, because a session can set any
+# commit time by SET timestamp.
 FUTURE_US_MAX = 60_000_000
 AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError, SourceConnectionError)
 
@@ -67,8 +68,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Moves some members, whose streams restarted, back to the start of their open transaction. The stream now continues with another
-        transaction than the transaction that was partly handed out. Returns the same position if `members` is empty.
+        """Returns this position with `members`, whose streams restarted, moved back to the start of their open transactions. The restarted
+        streams continue with other transactions than those that were partly handed out.
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
@@ -84,7 +85,7 @@ class Run:
 
 
 class GroupProgress:
-    """Tracks the position of each member while a batch is filled. Call `position` once, at the end, because it computes executed sets,
+    """Tracks the position of each member while a batch is filled. Call `position` only once, at the end, because it computes executed sets,
     which takes time.
     """
 
@@ -144,7 +145,7 @@ class GroupStream:
         self._streams = {each.name: each for each in streams}
         self._wait_seconds, self._clock = wait_seconds, clock
         self._looked_at = clock()
-        self._silent = dict.fromkeys(self._streams, 0.0)  # How long each member has been silent.
+        self._silent = dict.fromkeys(self._streams, 0.0)  # Member → for how many seconds it has been silent.
         self._clocks = dict.fromkeys(self._streams, 0)
         self.waits_for = self.why = ""
         self.absent: tuple[str, ...] = ()
@@ -162,7 +163,7 @@ class GroupStream:
         *,
         entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[tuple[Run, ...] | None, GroupStreamPosition]:
-        del entries_max  # conf/ refuses `fetch_unit: entries` for a group.
+        del entries_max  # Has no effect, because conf/ refuses `fetch_unit: entries` for a group.
         deadline = time.monotonic() + timeout_seconds
         while True:
             views = {
@@ -210,8 +211,8 @@ class GroupStream:
                 break
             name, stream, whole = decision.member, self._streams[decision.member], ahead[decision.member]
             readable = stream.readable(whole.first(decision.count))
-            # If `readable` is 0, the rows of the first transaction cannot be read, and `chosen` below raises the error that stops the
-            # consumer.
+            # Hands out only the transactions before the first unreadable row. If there are none, `chosen` below raises the error that stops
+            # the consumer.
             count = readable or decision.count
             pieces = whole.first(count)
             try:
@@ -228,7 +229,7 @@ class GroupStream:
                 runs.append(Run(name, chosen, stream.forms))
             left -= size_of(pieces)
             if is_all:
-                break  # The member's next transaction is unknown until the next check.
+                break  # Ends here, because the time of the member's next transaction is unknown until the next check.
         return tuple(runs), moved.position()
 
     def _hear(self, views: Mapping[str, View]) -> None:

@@ -94,8 +94,8 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 class View:
     """What `MemberStream.look` found in a member's stream after a position. If `look` found changes, they are in `ahead`. If it found none,
     the stream has read everything that the source committed before the time `clock_us`, in µs since 1970. If this time is unknown,
-    `clock_us` is 0, and `clock_trouble` may say why. `newest_us` is the current time of the member's source. `trouble` is the error because
-    of which the member could not be read.
+    `clock_us` is 0, and `clock_trouble` may say why. `newest_us` is the current time of the member's source. `trouble` is the error that
+    occurred when the member was read.
     """
 
     ahead: Ahead
@@ -130,7 +130,7 @@ class MemberStream:
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
-            # Another engine runs the member now, so the consumer's own stream of the previous engine is closed.
+            # Closes the consumer's own stream of the previous engine, because another engine runs the member now.
             self.close()
             return View(Ahead((), position, NOTHING), trouble=error)
         try:

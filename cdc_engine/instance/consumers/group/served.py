@@ -38,7 +38,7 @@ class GroupEntries:
     """Converts the changes of a group to entries (`consumers.served.ServedEntries`). Raises ConfigurationError for an invalid time zone."""
 
     def __init__(self, display: Display) -> None:
-        # Raises the error of an invalid setting at the start, and not with the first change.
+        # Makes one entry maker at the start, so that an invalid setting raises its error now and not with the first change.
         entry_maker(display, Forms())
         self._makers = ByMember(lambda forms: entry_maker(display, forms))
 
