@@ -1,1 +1,1 @@
-"""The engine of one destination: creates its parts, connects them, starts and stops them."""
+"""Implements the engine of one destination: creates its parts, connects them, starts and stops them."""

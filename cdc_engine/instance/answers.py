@@ -1,8 +1,8 @@
 """Finds the schema of a table that the schema history does not know: the schema that an operator gave, or the table's current schema on the
 server. Used by `wiring`.
 
-The server's schema is used only if the stream has reached the end of the binlog. This module then stores the server's schema in the same
-way as a schema from an operator, so that changes that are read again are decoded with the same schema.
+The server's schema is used only if the stream has reached the end of the binlog. It is then stored like a schema from an operator, so that
+the same changes get the same schema when they are read again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Finds where a destination that replaces Canal starts: at the cursor that Canal left in ZooKeeper. `begin` calls it once.
+"""Finds where a destination that replaces Canal starts: at the cursor that Canal left in ZooKeeper. `begin` calls this module once, at the
+first start.
 
-Canal's cursor is within the transaction that Canal's client acked last. A new lake has no row of this transaction. So the stream begins at
-the start of the second in which the transaction was committed. The new lake is empty, so the lake has no transaction twice if the stream
-begins earlier than Canal's cursor.
+Canal's cursor is within the transaction that Canal's client acked last. The lake needs the whole transaction, so the stream begins at the
+start of the second in which it was committed. Because the lake is empty, it gets no transaction twice, although the stream starts before
+Canal's cursor.
 """
 
 from __future__ import annotations

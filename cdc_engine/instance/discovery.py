@@ -1,4 +1,4 @@
-"""Asks the source which tables a destination captures, and writes the list of captured tables before an engine runs.
+"""Reads from the source which tables a destination captures, and writes the list of captured tables before an engine runs.
 
 `sluice up` calls this module before it starts the code server. Dagster's asset definitions are made from the list, so importing the
 definitions opens no connection.
@@ -27,7 +27,7 @@ from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.cdc_engine.table_meta.table_list.values import Comments
 from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 
-# Destinations that start at the same time take this lock one after the other, so that the later one sees the tables of the earlier one.
+# Held while a destination claims its tables, so that destinations that start at the same time see each other's tables.
 _claiming = threading.Lock()
 
 
@@ -105,7 +105,7 @@ class SourceSchema:
 
     @functools.cached_property
     def _snapshot(self) -> SchemaSnapshot:
-        """Returns the schemas of all tables, also of tables that are not captured, because their foreign keys may change rows of captured
+        """Returns the schemas of all tables. Includes tables that are not captured, because their foreign keys may change rows of captured
         tables.
         """
         if self._error is not None:

@@ -1,8 +1,8 @@
-"""Returns memory to the system that an engine process has freed. The code server and `sluice engine` call it regularly.
+"""Returns memory to the system that an engine process has freed. The code server and `sluice engine` call this module regularly.
 
 glibc returns a large allocation to the system when it is freed, but keeps smaller allocations in its arenas. After the first large
-allocation is freed, glibc raises the limit, so that it keeps all buffers of the stream. For example, after a backlog, 154 of the 204 MiB of
-the process were free and not returned.
+allocation is freed, glibc raises the size above which an allocation counts as large. It then keeps all buffers of the stream. For example,
+after a backlog, 154 of the 204 MiB of the process were free and not returned.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from sluice.cdc_engine.limits import MEBIBYTE
 
 LOOK_SECONDS = 5.0
-# If malloc has fewer free bytes than this, they stay in the process. If the process uses a returned page again, the kernel must clear the
-# page, which takes 10 ms for this many bytes.
+# Free memory up to this size stays in the process, because the kernel must clear returned pages before the process uses them again, which
+# takes 10 ms for this many bytes.
 FREED_BYTES_MAX = 64 * MEBIBYTE
 
 
@@ -66,7 +66,7 @@ class FreedMemory:
 
 
 def to_return(free: int, returned: int) -> bool:
-    """Returns whether the process has enough free bytes to return. `free` is malloc's count, which also counts the `returned` bytes until
-    malloc uses them again.
+    """Returns whether the process has enough free bytes to return. `free` is malloc's count of free bytes. It includes the `returned` bytes
+    until malloc uses them again.
     """
     return free - returned >= FREED_BYTES_MAX

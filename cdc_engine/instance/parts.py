@@ -19,8 +19,8 @@ from sluice.cdc_engine.store.window.window import Window
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineParts:
-    """The parts of the engine of one destination. `policies` has each table's value policy by "database.table". The policies were read when
-    the engine started. Files that a policy uses, such as the module of a transform, may have changed since then.
+    """The parts of the engine of one destination. `policies` has each table's value policy by "database.table", as read when the engine
+    started. The files that a policy uses, such as the module of a transform, may have changed since.
     """
 
     source: Source

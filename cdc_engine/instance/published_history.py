@@ -28,8 +28,8 @@ class PublishedHistory:
     """A schema history (`ports.SchemaHistory`) that wraps a `TableHistory` and writes the list of its captured tables after each change.
 
     `fence` is called before each write, and raises an error if this process has lost its lease (`ports.Lease.check`). `begins` is called
-    each time before the stream starts to read at a position. `kept` returns the positions from which changes may be read again. Without
-    `kept`, the schema history is not compacted.
+    each time before the stream starts at a position. `kept` returns the positions from which changes may be read again. Without `kept`, the
+    schema history is not compacted.
     """
 
     def __init__(
@@ -157,6 +157,7 @@ class PublishedHistory:
             raise LeaseLostError(
                 f"{error}: this engine writes no more; it takes the destination again when the lease is free"
             ) from error
-        # Called only after a successful write. After an error, the tables count as unlisted, so the next statement writes them too.
+        # Marks the tables as listed only after a successful write. After an error, they count as unlisted, and the next statement writes
+        # them too.
         self._history.list_written(position)
         self._listed_cascades = self._history.all_cascades()

@@ -21,15 +21,16 @@ class Pulse:
         # Why and when the newest tick failed, or None if the newest tick succeeded.
         self._tick_failed: tuple[str, float] | None = None
         self._acked: float | None = None
-        self._out: tuple[int, float] = (0, 0.0)  # The number of the delivery in flight, and since when it is in flight.
+        # The number of the delivery in flight, and the time since which it is in flight.
+        self._out: tuple[int, float] = (0, 0.0)
         self._run = (0, "")  # The number of a delivery, and the last known state of its run.
         # The cursor, and the time since which the cursor has not moved although changes wait.
         self._stood: tuple[Position | None, float] = (None, self._started)
-        self.failing = ""  # Why runs do not merge the batch in flight.
+        self.failing = ""  # Why runs fail to merge the batch in flight, or empty.
 
     def ticked(self, failed: str = "") -> None:
-        """Records a tick of the sensor. `failed` is the reason if the tick failed, and is empty otherwise. `tick_seconds` does not count a
-        failed tick, because a failed tick settles no batch.
+        """Records a tick of the sensor. `failed` is the reason if the tick failed, and otherwise empty. `tick_seconds` ignores failed
+        ticks, because a failed tick settles no batch.
         """
         if failed:
             self._tick_failed = (failed, time.monotonic())

@@ -52,13 +52,13 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
-# The server's recorded answer to the SELECT of a snapshot's chunk, from the table that SELECTED names.
+# A server's recorded answer to the SELECT with which a snapshot reads a chunk. SELECTED is the name of the table.
 RESULT = Path(__file__).with_name("rehearsal.result")
 SELECTED = "everything"
 ADDRESSES = ("inet4", "inet6")
 MAGIC_BYTES = 4
 START = Position(epoch=1, file="binlog.000001", offset=MAGIC_BYTES)
-# The ring's limit of events in the second pass of `rehearse`, which is so low that the recorded transactions spill to a file.
+# The limit of events of the ring in the second pass of `rehearse`. It is so low that the recorded transactions spill to a file.
 SPILLING_EVENTS = 2
 
 

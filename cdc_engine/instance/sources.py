@@ -1,4 +1,4 @@
-"""Converts the sources and the archive in conf/ to the values that other packages use, and asks the source for its facts."""
+"""Converts the sources and the archive in conf/ to the values that other packages use, and queries the source for its facts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def reader_of(config: DestinationConfig) -> Source | None:
 
 
 def bastion_of(given: SshConfig) -> Bastion:
-    """Converts the SSH settings in conf/ to the bastion through which connections to a source go."""
+    """Converts the SSH settings in conf/ to a bastion, the SSH host through which connections to a source go."""
     return Bastion(
         host=given.host,
         port=given.port,
@@ -66,7 +66,7 @@ def archive_of(config: DestinationConfig) -> Archive | None:
 
 
 def source_facts(config: DestinationConfig) -> ServerFacts:
-    """Asks the source for its facts. Raises SourceConnectionError or ConfigurationError."""
+    """Queries the source for its facts. Raises SourceConnectionError or ConfigurationError."""
     from sluice.cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415  kernels, and definitions import this module
     from sluice.cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
 

@@ -24,8 +24,8 @@ class StreamFigures:
     """Figures of an engine's stream, such as the bytes, transactions and row events since the start of the engine.
 
     `received_at` is when the source last sent something (seconds since 1970, 0: never). `events_max` is the limit of the ring.
-    `behind_seconds` is for how long the source has had changes that are not read. `shared` tells whether several destinations share this
-    connection to the server.
+    `behind_seconds` is for how long the source has had changes that the stream has not read. `shared` says whether several destinations
+    share this connection to the server.
     """
 
     bytes: int = 0
@@ -51,7 +51,7 @@ def figures_of(
         connections=counters.connections,
         received_at=counters.received_at,
         put_wait_seconds=metrics.put_wait_seconds,
-        # Discarded events count as put and as acked. So the two sequences never decrease, and their difference is the number of events that
+        # Adds the discarded events to both sequences. So the sequences never decrease, and their difference is the number of events that
         # wait.
         put_sequence=metrics.put_sequence + metrics.forgotten_events,
         ack_sequence=metrics.ack_sequence + metrics.forgotten_events,

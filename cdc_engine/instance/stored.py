@@ -33,7 +33,7 @@ def store_of(
     this store was written.
 
     Raises StoreUnfitError, StoreDamagedError or StoreFullError if the stored events cannot be used, and SourceConnectionError if the source
-    must be asked and does not answer.
+    must be queried and does not answer.
     """
     plan = StorePlan(
         kind=config.store.kind,
@@ -54,8 +54,8 @@ def store_of(
 
 
 def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, directory: Path) -> str:
-    """Returns why only the store has the changes after the cursor, or an empty text if the source or the archive still has these changes.
-    Raises SourceConnectionError.
+    """Returns why the source lacks the changes after the cursor, so that the stored events are their only copy. Returns an empty text if
+    the source has these changes, if conf/ names an archive, or if no events are stored. Raises SourceConnectionError.
     """
     cursor = meta.ledger.cursor
     if cursor is None or config.archive or not (directory / EVENTS_DIRECTORY).is_dir():

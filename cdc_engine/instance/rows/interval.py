@@ -152,7 +152,7 @@ def tables_unlike(
 
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:
-    """Returns the names of the requested tables, also of stopped ones. Raises ConfigurationError if a requested table is not captured."""
+    """Returns the names of the requested tables, including stopped ones. Raises ConfigurationError if a requested table is not captured."""
     stopped = {each.name for each in ledger.stopped_tables}
     return rules.chosen(request, sorted(stopped | schemas.versions().keys()))
 
@@ -204,7 +204,7 @@ def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts
         return facts(name)
     except SluiceError:
         raise
-    except Exception as error:  # Errors of any kind are caught, so that the other tables continue.
+    except Exception as error:  # Catches all errors, so that the other tables continue.
         logger.exception("the schema and settings of %s could not be read, so the backfill leaves it out", name)
         return TableFacts(name=name, raised=f"{type(error).__name__}: {error}")
 

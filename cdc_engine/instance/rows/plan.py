@@ -1,7 +1,7 @@
 """Plans a backfill: what the backfill would read and change, and which tables it would refuse. Changes nothing. `sluice backfill --plan`
 shows the plan.
 
-Stages a part of the interval into a temporary folder, as the backfill would, and extrapolates from this part the number of changes and the
+Stages a part of the interval into a temporary folder, as the backfill would. From this part, it extrapolates the number of changes and the
 time for the whole interval.
 """
 

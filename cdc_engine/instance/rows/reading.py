@@ -1,7 +1,7 @@
 """Reads an interval of the binlog while the stream continues, and stages the interval's changes like a batch. Used by `plan` and `work`.
 
-Reading an interval does not affect the engine, because the interval is read over a separate connection, which the server does not count as
-a replica, and with separate schemas.
+Reading an interval does not affect the engine. It uses a separate connection, which the server does not count as a replica, and separate
+schemas.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def binlog_files(config: DestinationConfig) -> BinlogFiles:
 
 
 def files_for(config: DestinationConfig, archive: str, cursor: Position | None) -> ReadableFiles:
-    """Returns the binlog files in the archive that a request names, without asking the source. If the request names no archive, returns the
-    source's binlog files. Raises the errors of `binlog_files`, and PositionLostError.
+    """Returns the binlog files in the archive that a request names, without a query to the source. If the request names no archive, returns
+    the source's binlog files. Raises the errors of `binlog_files`, and PositionLostError.
     """
     return archive_alone(Archive(archive), cursor) if archive and cursor is not None else binlog_files(config)
 
@@ -48,8 +48,8 @@ def files_for(config: DestinationConfig, archive: str, cursor: Position | None) 
 class IntervalReader:
     """Reads the binlog after the position `start`, up to `until` if that is given, and at most about `bytes_max` bytes.
 
-    Afterwards, `bytes` is how much of the binlog was read, `end` is the end of the last transaction that was read, and `whole` tells
-    whether the whole interval was read.
+    Afterwards, `bytes` is how much of the binlog was read, `end` is the end of the last transaction that was read, and `whole` says whether
+    the whole interval was read.
     """
 
     def __init__(
@@ -82,16 +82,15 @@ class IntervalReader:
             try:
                 staged = self._staged_once(directory, policies)
             except UndoneRowsError:
-                # Nothing is staged after an error. The next reading leaves the undone rows out.
+                # Stages nothing, because transactions undo rows that were already read. After `_find_undone`, the next reading leaves these
+                # rows out.
                 self._find_undone()
             else:
                 self.seconds = time.monotonic() - began
                 return staged
 
     def _find_undone(self) -> None:
-        """Reads the interval and stages nothing, to find all rows that their transactions undo: one reading for all of these
-        transactions.
-        """
+        """Reads the interval without staging it, to find at once all rows that their transactions undo."""
         self._begin_again()
         self._undone.only_finds = True
         try:
@@ -160,7 +159,8 @@ class IntervalReader:
             last = int(np.searchsorted(block.transaction_end, until.offset, side="right")) - 1
         if last < 0:
             return BlockSlice(block, 0, 0), True
-        self.end = end_position(block, last)  # Transactions of the block that end after `until` are not staged.
+        # The end of the last transaction that is staged. Later ones in the block end after `until`.
+        self.end = end_position(block, last)
         return BlockSlice(block, 0, int(block.transaction_events[last])), True
 
     def _batch(self, part: BlockSlice) -> Batch:

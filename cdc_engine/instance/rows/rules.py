@@ -22,8 +22,7 @@ from sluice.cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "re-snapshot the table with `sluice snapshot start`"
-# Rough values for estimates, measured on 2 processors: the seconds that the merge of a table takes at least, and the seconds that each
-# change adds.
+# Values for estimates, measured on 2 processors: the shortest time of a merge of one table, and the time that each change adds, in seconds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 
@@ -56,7 +55,8 @@ class TableFacts:
 
     `statements` are the statements in the interval that concern the table, with their positions. `unread` says why the table's rows cannot
     be decoded. With `partial`, its row images lack columns. With `quarantined`, some of its values cannot be decoded. `unlike` is the
-    requested schema file if the table's columns in the file differ. `raised` is an error because of which all other facts are missing.
+    requested schema file if the table's columns in the file differ. `raised` is the error that occurred when the facts were collected; the
+    other facts are then missing.
     """
 
     name: str
@@ -76,7 +76,7 @@ class TableFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusalAdvice:
-    """The advice that messages give about a refused table. `again` is the advice if the interval has DDL statements, or rows that cannot be
+    """The advice in messages about refused tables. `again` is the advice if the interval has DDL statements, or rows that cannot be
     decoded. `partial` is the advice if row images lack columns; it is empty, or ends with ", or ".
     """
 
@@ -161,7 +161,7 @@ def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
     GTID set.
     """
     if not (facts.gtid_enabled or facts.executed):
-        # Facts that were read from an archive contain no server settings, only the executed set, so a set in them proves that the source
+        # Accepts facts from an archive if they have an executed set. Such facts have no server settings, but the set proves that the source
         # has GTIDs.
         raise ConfigurationError(
             "--gtids: the source has no GTIDs (gtid_mode is not ON); name times with --from and --to"
@@ -210,7 +210,7 @@ def check_reaches(request: RequestedInterval, read_to: Position, lake: Position)
     """
     if request.archive and not request.past and read_to.order_key < lake.order_key:
         raise ActRefusedError(
-            f"the archive {request.archive} ends at {read_to}, and the lake is at {lake}: put the later "
+            f"the archive {request.archive} ends at {read_to}, before the position of the lake, {lake}: put the later "
             "binlog files into the archive, or build a past state as a separate table with --into"
         )
 

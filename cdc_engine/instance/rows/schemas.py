@@ -38,7 +38,7 @@ from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordsInMemory
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, is_of_users
 
-TEXT_CHARS_MAX = 80  # Messages show at most this many characters of a statement.
+TEXT_CHARS_MAX = 80  # A message shows at most this many characters of a statement.
 
 
 class IntervalSchemas:
@@ -66,8 +66,8 @@ class IntervalSchemas:
         self._start, self._captured = start, captured
         self._server = self._known.server(start.order_key) or DdlServerFacts(flavour="mysql", charset="")
         self.statements: dict[str, list[str]] = defaultdict(list)
-        # Names in lower case → names. Tables are also found without letter case, because the dump of a database does not say whether its
-        # server's table names are case-sensitive.
+        # Name in lower case → the names with this spelling. Tables are found even by other letter case, because the dump of a database does
+        # not say whether its server's table names are case-sensitive.
         self._folded: dict[TableKey, list[TableKey]] = defaultdict(list)
         for name in self._known.table_names():
             self._folded[_folded(name)].append(name)
@@ -119,11 +119,11 @@ class IntervalSchemas:
                 text, self._server.flavour, session.sql_mode, Literals(session.client, session.connection)
             )
         except Exception:
-            # Errors of any kind are caught, because a defect of the statement parser must not hide a change.
+            # Catches all errors, because a defect of the statement parser must not hide a change.
             return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
-        return ()  # No cascade is needed, because `rules` refuses a table with cascades.
+        return ()  # Returns none, because `rules` refuses a table that follows cascades.
 
     def is_undone(self, database: str, table: str) -> bool:
         return self._history.is_undone(database, table)
@@ -156,10 +156,10 @@ def _reaching_everything(statement: Statement, objects: StoredObjects | None, de
     """If a statement may write other tables through a trigger, a view or a function, marks it as a statement that may write all tables.
     Returns other statements unchanged.
 
-    Statements are marked whether or not such a trigger or view exists now, because others may have existed in the interval. A CREATE TABLE
-    with a SELECT is marked, because the SELECT may read a view that calls a function. Statements on tables in the server's own databases,
-    where RDS writes a heartbeat, are not marked, because these tables have no triggers. If `objects` is None, the source does not write its
-    binlog in the MIXED format, and no statement is marked.
+    Marks statements whether or not such a trigger or view exists now, because one may have existed in the interval. Marks a CREATE TABLE
+    with a SELECT, because the SELECT may read a view that calls a function. Does not mark statements on tables in the server's own
+    databases, where RDS writes a heartbeat, because these tables have no triggers. Marks nothing if `objects` is None, because the source
+    does not write its binlog in the MIXED format.
     """
     if objects is None:
         return statement
@@ -176,9 +176,7 @@ def _reaching_everything(statement: Statement, objects: StoredObjects | None, de
 def _touched(
     statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
 ) -> Sequence[TableKey]:
-    """Returns the tables whose rows or columns a statement may have changed. The result has all changed tables, and may also have unchanged
-    ones.
-    """
+    """Returns the tables whose rows or columns a statement may have changed: all tables that it changed, and possibly others."""
     if _changes_nothing(statement):
         return ()
     names = concerned(statement, known, full_name, default_database)

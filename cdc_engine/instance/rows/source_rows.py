@@ -1,8 +1,8 @@
 """Reads the rows with certain keys from the source while the stream continues, in the same way as a snapshot reads its chunks.
 
-The caller passes a position of the binlog from before the rows are read, and gets a position from after the last row was read. The rows
-include all changes up to the first position, and no change after the second position. Rows may or may not include the changes between the
-two positions; the stream shows which keys these changes concern.
+The caller passes a position of the binlog (low) from before the rows are read, and gets a position (high) from after the last row was read.
+The rows include all changes up to the low position, and no change after the high one. They may or may not include changes between the two;
+the stream shows which keys these changes concern.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SourceRows:
                     if number == 1:
                         wait_until_shown(reader, low, self._pause)
                     else:
-                        # Raises an error if another source has become the source in use since the first condition was read.
+                        # Checks again, because another source may have become the source in use since the first condition was read.
                         reader.shows(low)
                     rows += _read(reader, name, number, files[-1])
                     high = reader.end()
@@ -98,8 +98,8 @@ class SourceRows:
                 return
             if time.monotonic() >= deadline:
                 raise ActRefusedError(
-                    f"after {seconds:.0f} s the lake is complete only up to {cursor}, and the repair read "
-                    f"rows at {high.file}:{high.offset}: `sluice status` shows what delays the merges; start the "
+                    f"the repair has read rows at {high.file}:{high.offset}, and after {seconds:.0f} s the lake still lacks "
+                    f"changes after {cursor}: `sluice status` shows what delays the merges; start the "
                     "repair again when the lake has caught up"
                 )
             self._pause(POLL_SECONDS)

@@ -116,7 +116,7 @@ class BackfillReading:
         self._schemas = schemas_of(config, records, self.interval)
         self.names = tables_of(self._ledger, self._schemas, request)
         self._unlike = tables_unlike(config, directory, self.interval, self._schemas, request)
-        # The value policies are made once, so that a transform's module that is edited during the operation is not imported again.
+        # Makes the value policies once, so that the module of a transform is not imported again if somebody edits it during the operation.
         self._policies = policies_of(config)
         refuse_other_functions({name: self._policies[name] for name in self.names if name in self._policies}, directory)
         self.staged: list[StagingResult] = []
@@ -137,7 +137,7 @@ class BackfillReading:
 
     @property
     def changed_in(self) -> tuple[tuple[int, int], ...]:
-        """Intervals of order keys, each as (after, up to). The operation includes the rows that changed in one of these intervals."""
+        """The intervals of the operation, as order keys (after, up to). It corrects the rows that changed in one of these intervals."""
         found = self.interval.transactions
         return ((-1, self.end.order_key),) if found is None else found.order_keys
 
@@ -166,8 +166,8 @@ class BackfillReading:
             self._go_on()
         if need.order_key > self.read_to.order_key:
             raise ActRefusedError(
-                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}, a later "
-                "position: start the backfill or repair again"
+                f"the lake may have changes up to {need}, but the source's binlog ends earlier, at "
+                f"{self.read_to}: start the backfill or repair again"
             )
         self.judge()
         return ledger.ledger_id, cursor
@@ -215,7 +215,7 @@ class BackfillReading:
             given=self._request.schemas,
         )
         found = {each.name: rules.refusal(each, self._advice) for each in facts}
-        # A table that was refused before stays refused, because its changes have not been read since then.
+        # A table that was refused earlier stays refused, because its changes have not been read since.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
         named = [name for name in self._request.tables if name in self.refused and self._request.all_or_none]
         if named or len(self.refused) == len(self.names):

@@ -34,8 +34,7 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
-# How many seconds pass between two removals of the records of ended snapshots, and how old a removed record is at least. No process reads a
-# record that is older.
+# The records of ended snapshots are removed at this interval, if they are at least this old. No process reads older ones.
 FORGET_SECONDS = 3600.0
 
 
@@ -115,7 +114,7 @@ class EngineActs:
             return
         try:
             steering.hand_out.while_idle(lambda: self._fulfil(wanted, due, steering))
-        # If the source does not answer, batches are still handed out, and a later call tries again.
+        # Raises no error, so that batches are still handed out while the source does not answer. A later call tries again.
         except SourceConnectionError as error:
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
@@ -132,9 +131,9 @@ class EngineActs:
 
         def stop_stream(table: str) -> None:
             with steering.still:
-                # The parser stops first, because only the parser may change the schema history while it runs.
+                # Stops the parser first, because only the parser may change the schema history while it runs.
                 parts.parser.stop()
-            # The events in the store's files lack the table's rows, so after a crash no engine may continue from these events.
+            # Removes the stored events, because they lack the table's rows. After a crash, no engine may continue from them.
             forget_events(self._directory)
             taken.append(table)
 
@@ -185,7 +184,7 @@ class EngineActs:
 
 def schema_of_stopped(parts: EngineParts, stop: StoppedTable, position: Position) -> TableSchema | None:
     """Returns the schema of a stopped table at a position, or None if it is unknown. Raises SourceConnectionError if the source must be
-    asked and does not answer.
+    queried and does not answer.
     """
     there = parts.history.state(stop.database, stop.table, position)
     query_schema = functools.partial(schema_at, parts.source, stop.database, stop.table, str(position))

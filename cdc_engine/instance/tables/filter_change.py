@@ -1,5 +1,5 @@
-"""Requests snapshots or stops, when an engine starts, for tables whose earlier rows the lake lacks or has in another form. These tables are
-all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by `wiring`.
+"""Finds, when an engine starts, the tables whose earlier rows the lake lacks or has in another form, and requests their snapshots or stops
+them: all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by `wiring`.
 
 `filters.json` stores the include and exclude patterns and the row settings with which the engine last started.
 
@@ -38,7 +38,7 @@ from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
 RULES = ("rows, masks, transform or current_state",)
-# A table stops in one of these states if its row rules do not fit its columns, or if its transform failed.
+# The states of tables that stopped because their row rules do not fit their columns, or because their transform failed.
 _UNFIT = frozenset({TableState.ROWS_RULE, TableState.TRANSFORM_FAILED})
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ def take_rules(
     """Saves the engine's current settings as the settings of the rows that these tables have in the lake. Called when tables are
     re-snapshotted, or when an operator resumes tables although their older rows have other settings.
 
-    `policies` are the value policies with which the engine started. The engine uses these policies until it stops, also for the changes
+    `policies` are the value policies with which the engine started. The engine uses these policies until it stops, even for the changes
     that a snapshot buffers. If a salt or the module of a transform has changed since the start, the engine notices the change at its next
     start.
     """
@@ -163,8 +163,8 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
-    """Returns the changed settings of a table because of which the table's rows in the lake no longer match conf/. If the saved record has
-    no `shapes`, an older version of Sluice wrote the record, and the lake counts as made with the current settings of `row_shape`.
+    """Returns the settings of a table whose change makes the table's rows in the lake differ from conf/. If the saved record has no
+    `shapes`, because an older version of Sluice wrote it, the settings of `row_shape` count as unchanged.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:
@@ -181,8 +181,8 @@ def _mixed(old: Mapping[str, T], new: Mapping[str, T], waits: Collection[str]) -
 def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
     """Returns a digest of each table's row rules, by "database.table". A digest reveals no salt.
 
-    If a table has no current-state table, the digest also depends on whether the table has a change log or a history. So the table stops if
-    conf/ later adds a current-state table, or replaces a change log by a history, because the new Delta table would lack all earlier rows.
+    For a table without a current-state table, the digest also contains whether it has a change log or a history. So the table stops if
+    conf/ later adds a current-state table, or replaces the change log by a history: the new Delta table would lack all earlier rows.
     """
     rules = {name: rules_digest(policy.rules) for name, policy in policies.items() if policy.rules}
     alone = {name: table for name, table in config.tables.items() if not table.current_state}
@@ -201,7 +201,7 @@ def _stop_changed(
 ) -> bool:
     """Stops a table because its settings changed. Returns whether the table is now stopped for this reason.
 
-    A table that is already stopped because its rules did not fit, or because its transform failed, gets the new reason, so that it is
+    A table that already stopped because its rules did not fit, or because its transform failed, gets the new reason, so that it is
     re-snapshotted with the new rules. A table that is stopped for any other reason keeps that reason; its rules are checked when it
     resumes.
     """

@@ -1,8 +1,8 @@
-"""Re-snapshots stopped tables automatically if nothing else can repair them. `sluice snapshot start` does the same at an operator's
+"""Re-snapshots stopped tables automatically if only a re-snapshot can repair them. `sluice snapshot start` does the same at an operator's
 request. Called by `engine`.
 
 `Resnapshots` decides which tables are due for a re-snapshot, from the state in which a table stopped and from conf/, with pauses between
-attempts. `resnapshot` starts the re-snapshot of a table, also for an operator's request (`snapshot_requests`), while no batch is in flight.
+attempts. `resnapshot` starts the re-snapshot of a table while no batch is in flight. Operators' requests (`snapshot_requests`) use it too.
 `resnapshot` makes three writes:
 
 - The snapshot record. After this write, changes of the table are buffered.
@@ -30,7 +30,7 @@ from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE, TableState
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, was_dropped
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
-# The shortest and the longest pause between two attempts to re-snapshot a table, if the earlier attempt led to no publication.
+# The shortest and the longest pause before the next attempt to re-snapshot a table, if the last attempt led to no publication.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0
 
 log = structlog.get_logger()
@@ -81,14 +81,16 @@ class Resnapshots:
         sequence, resumes the name. If the schema of a table is unknown, the table stays stopped, and a later call tries again. Call it only
         while no batch is in flight.
 
-        Raises SourceConnectionError if the source must be asked and does not answer.
+        Raises SourceConnectionError if the source must be queried and does not answer.
         """
         cursor = dependencies.meta.ledger.cursor
         if cursor is None:
             return
         for stop in due:
             if cursor.epoch < stop.position.epoch:
-                continue  # The table stopped after the stream changed to another server, and no change of the new server is merged yet.
+                # Skips the table: it stopped on another server than the one to which the cursor belongs. The table is due when the cursor
+                # has reached that server's binlog.
+                continue
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
@@ -101,7 +103,8 @@ class Resnapshots:
                 log.warning("table_resnapshot_requested", table=stop.name, state=stop.state, reason=stop.reason)
             elif end_dropped(stop, cursor, dependencies):
                 continue
-            # Views and sequences have no rows in the binlog. If a table gets this name later, the table stops at its first row.
+            # A view or a sequence has no row events, so no change is lost when the stop of the name ends. If a table gets the name later,
+            # its schema is unknown, and it stops at its first row event.
             elif dependencies.is_no_table(stop):
                 dependencies.meta.update(_resumes(stop))
 

@@ -67,10 +67,10 @@ def take_up(
         positions = [stop.position for stop in stops if stop not in lost]
         if positions:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
-            # If the batch in which a table stopped was rolled back, the cursor is before the stop. The stream then starts at the cursor.
+            # Includes the cursor, which is before the stop if the batch in which the table stopped was rolled back.
             begin = min([*positions, *filter(None, [meta.ledger.cursor])], key=lambda position: position.order_key)
             resumed = {stop.name for stop in stops if stop not in lost}
-            # The events in the store's files lack rows of stopped tables, so after a crash no engine may continue from these events.
+            # Removes the stored events, because they lack rows of stopped tables. After a crash, no engine may continue from them.
             forget_events(folder)
             meta.update(lambda ledger: ledger.set_cursor(begin, resumed))
             read_again()

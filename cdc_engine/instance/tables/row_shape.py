@@ -40,10 +40,10 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     "cascades": ShapeEffect.SHAPES_ROWS,
     **dict.fromkeys(("rows", "masks", "transform", "current_state"), ShapeEffect.RULES),
     "path": ShapeEffect.LOCATION,
-    # A change log or a history that is added to a table with a current-state table starts with the next change. A `gap` row in the change
-    # log marks that earlier changes are missing.
+    # A change of these settings re-snapshots only a table without a current-state table. For other tables, an added change log or history
+    # begins with the next change, and a `gap` row in the change log marks that earlier changes are missing.
     **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
-    # These settings choose the layout of the Delta table's files and the program that merges. If `partition_by` changes for an existing
+    # These settings choose only the layout of the Delta table's files and the way of merging. If `partition_by` changes for an existing
     # table, the run refuses the table with a message.
     **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), ShapeEffect.NONE),
     # These settings have an effect only when the schema of the source's table changes, or when a table is snapshotted.
@@ -77,9 +77,9 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
     "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
-# Changes of settings, as (setting, before, after), after which the rows in the lake are still right; an empty text is the default value.
-# While `undecodable` was `stop`, no undecodable value reached the lake. While `zero_dates` was `error`, no invalid date reached the lake.
-# While `cascades` was not `ignore`, the lake got the effects of foreign keys, and keeps them.
+# Changes of settings, as (setting, before, after), after which the rows in the lake are still right. An empty text is the default value.
+# With `undecodable: stop`, the lake has no undecodable values. With `zero_dates: error`, it has no invalid dates. Without `cascades:
+# ignore`, it has the effects of foreign keys.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )

@@ -53,7 +53,8 @@ def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -
             case ResumeKind.RE_SNAPSHOT:
                 _resnapshot(each, dependencies)
             case ResumeKind.CANCEL if not _canceled(each, dependencies):
-                continue  # A run may be publishing the snapshot, so the next tick tries to cancel it.
+                # Keeps the request, because a run may be publishing the snapshot. The next tick tries again to cancel it.
+                continue
             case ResumeKind.RESUME:
                 continue
         log.info("snapshot_requested", table=each.name, kind=each.kind)
@@ -103,7 +104,7 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
     try:
         dependencies.records.update(wanted.name, lambda now: now.canceled())
         dependencies.records.sweep(wanted.name)
-    except ActRefusedError as error:  # The snapshot was published just before, so there is nothing to cancel.
+    except ActRefusedError as error:  # Nothing remains to be canceled, because the snapshot was published just before.
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 

@@ -122,13 +122,13 @@ def _decision(
 ) -> StepDecision:
     try:
         return next_step(record, look(record.name), others)
-    except ConfigurationError as error:  # A setting of this table is invalid now.
+    except ConfigurationError as error:  # Reports the error in the decision: a setting of the table is invalid now.
         return StepDecision(SnapshotStep.WAIT, str(error))
     except SluiceError:
         raise
     except Exception:
-        # An unexpected error about one table must not prevent the snapshots of other tables. The run that reads the table reports the
-        # error.
+        # Catches all errors, because an error about one table must not prevent the snapshots of others. The run that reads the table
+        # reports it.
         logger.exception("the next step of a snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 
@@ -234,8 +234,8 @@ class SourceTables:
         policy = self._policy(table)
         refuse_other_functions({table.name: policy}, self._directory)
         now = self._reading_now()
-        # Positions in a replica's own binlog cannot be compared with the stream's position. So only tables with a key are read from the
-        # replica, because their rows need no exact position.
+        # Reads only tables with a key from the replica, because their rows need no exact position. Positions in the replica's own binlog
+        # cannot be compared with the stream's position.
         replica = reader_of(now) if table.key else None
         server = replica or source_of(now)
         return SourceTable(
@@ -274,7 +274,7 @@ class SourceTables:
 
 
 class _Cached(Generic[T]):
-    """Caches what `read` returns until the content changes, so that the content is not read again for each table."""
+    """Caches the result of `read` until `stamp` returns another value, so that the content is not read again for each table."""
 
     def __init__(self, stamp: Callable[[], object], read: Callable[[], T]) -> None:
         """Creates an empty cache. `read` returns the content. `stamp` returns another value after the content has changed."""

@@ -97,7 +97,7 @@ class _Call:
     def run(self) -> None:
         try:
             self.result = self.function(self.rows)
-        except BaseException as error:  # Errors of any kind are caught, because the operator's function may raise any.
+        except BaseException as error:  # Catches all errors, because the operator's function may raise any.
             self.error = error
 
 

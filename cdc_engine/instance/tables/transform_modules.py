@@ -22,10 +22,12 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 DIGEST_CHARS = 16
 
-_MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module, and the digest of its file when it was imported.
+# Name of a module → the module, and the digest of its file at its import.
+_MODULES: dict[str, tuple[ModuleType, str]] = {}
 # The folders of installed packages and of the standard library.
 _INSTALLED = {Path(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
-# When this process began. If a module's file has not changed since this time, the process imported the file's present content.
+# The time at which this module was imported, early in the process. A file that has not changed since then was imported with its present
+# content.
 _BEGUN = time.time()
 
 
@@ -53,7 +55,7 @@ def _imported(name: str) -> tuple[ModuleType, str]:
         spec = importlib.util.find_spec(name)
         before = _digest(str(spec.origin)) if spec is not None and spec.has_location else ""
         module = importlib.import_module(name)
-    except BaseException as error:  # Errors of any kind are caught, because the operator's module may raise any.
+    except BaseException as error:  # Catches all errors, because the operator's module may raise any.
         raise ConfigurationError(
             f"the module {name} cannot be imported: {type(error).__name__}: {error}; install it in the environment of Sluice "
             f"({sys.prefix}), or name its folder in PYTHONPATH"
@@ -94,7 +96,7 @@ def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
     try:
         nodes = list(ast.walk(ast.parse(Path(file_of(module)).read_bytes())))
     except (OSError, SyntaxError, ValueError):
-        # The module's file is not Python source, or somebody is editing the file.
+        # Finds no imports: the module's file is not Python source, or somebody is editing it.
         return
     for node in nodes:
         names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -128,8 +130,8 @@ def _is_current(module: ModuleType) -> bool:
     if imported is module:
         return before == _digest(file_of(module))
     try:
-        # Another part of the process imported the module, so the digest of the file at the import is unknown. The module is current only if
-        # the file has not changed since the process began.
+        # The digest of the file at the import is unknown, because another part of the process imported the module. Counts it as current
+        # only if the file has not changed since the process began.
         return not file_of(module) or Path(file_of(module)).stat().st_ctime < _BEGUN
     except OSError:
         return False

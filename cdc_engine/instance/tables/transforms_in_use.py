@@ -44,8 +44,8 @@ def refuse_other_functions(policies: Mapping[str, ValuePolicy], directory: Path)
     for name, digest in now.items():
         if in_use.get(name) != digest:
             raise ActRefusedError(
-                f"{name}: {_what(policies[name].rules)} changed after the engine started, or differs on this "
-                f"host: after a change, run `sluice instance restart {directory.name}`, which re-snapshots "
+                f"{name}: {_what(policies[name].rules)} changed after the engine started, or differs between this "
+                f"host and the engine's host. If you changed it, run `sluice instance restart {directory.name}`, which re-snapshots "
                 "the table"
             )
 

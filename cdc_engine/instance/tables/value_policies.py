@@ -69,8 +69,8 @@ class _WithShards(Mapping[str, T]):
         return len(self._named)
 
     def __bool__(self) -> bool:
-        """Returns True if tables or shards have settings. Without this method, a mapping that has only shards would count as empty, because
-        its length is 0, and `given or {}` would lose the settings of the shards.
+        """Returns True if tables or shards have settings. Without this method, `given or {}` would lose the settings of shards, because a
+        mapping that has only shards has the length 0.
         """
         return bool(self._named or self._config.shards)
 
