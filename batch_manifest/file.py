@@ -51,8 +51,8 @@ def to_record(value: Any) -> dict[str, Any]:
 
 
 def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
-    """Converts a record of `to_record` to a value of the class `kind`. The files that the record names are in `directory`. Raises
-    ManifestError if the record does not fit.
+    """Converts a record that `to_record` returned to a value of the class `kind`. The files that the record names are in `directory`.
+    Raises ManifestError if the record does not fit.
     """
     try:
         found: T = _value(kind, record, directory)
@@ -111,8 +111,8 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the type to which a JSON value is converted, if a union allows several. If several dataclasses are possible, the record's
-    `kind` selects one of them. Any other value gets its own JSON type if the union has that type, otherwise the union's first type.
+    """Returns the type of the union `kinds` to which a JSON value is converted. If the union has several dataclasses, the record's `kind`
+    selects one of them. Any other value keeps its JSON type if the union has it, and otherwise gets the union's first type.
     """
     if value is None:
         return type(None)

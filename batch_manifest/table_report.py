@@ -10,8 +10,8 @@ Way = Literal["spark", "small"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableReport:
-    """What one batch did to one table, between the Delta versions `delta_version_before` and `delta_version`. `start_order_key` and
-    `end_order_key` are the order keys of the batch's first and last change.
+    """The report of a merge: what one batch did to one table, between the Delta versions `delta_version_before` and `delta_version`.
+    `start_order_key` and `end_order_key` are the order keys of the batch's first and last change.
 
     - `source_inserts`, `source_updates` and `source_deletes` count the changes in the source, by kind.
     - Row counts are Delta's metrics of this merge's commits. A soft delete counts as an update. A row image that is appended to a table

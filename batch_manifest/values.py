@@ -18,7 +18,7 @@ TableName = tuple[str, str]  # (database, table)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeColumn:
     """A column of a staged file and of a lake table. `type` is its type in Spark SQL. `mysql_type` is its type as declared in the source.
-    `nullable` tells whether the column may be NULL in the staged file. A zero date becomes NULL too.
+    `nullable` says whether the column may be NULL in the staged file, for example because a zero date becomes NULL.
     """
 
     name: str
@@ -36,17 +36,16 @@ class ChangesSegment:
     - `rows` is the number of images. `key_changes` is the number of before images among them, if the table has a key.
     - `key_min` and `key_max` are the lowest and the highest value of each key column: an integer, or a string, ordered by its UTF-8 bytes.
     A bound is None if the type has no bounds or all values are NULL.
-    - `unique_keys` says that each image has a different key. `unique_keys` is exact if the key is one integer column, and always False for
-    other keys.
+    - `unique_keys` says whether each image has a different key. For a key other than one integer column, it is always False.
     - `first_commit_time_us` and `last_commit_time_us` are the earliest and the latest commit time of the images.
     - `partial` says that some images lack columns. The file then has the additional columns of `binlog.rows.partial.partial_schema` and
     `staging.moves`.
     - `moves` is the number of updates that changed the key and lack columns.
     - `log` is the name of the file with all before images, if the table has a change log. `log_rows` is the number of images in it.
     - `derived` says that some images are effects of foreign keys. Only runs make such a segment.
-    - `again` says that the images are not changes, but the rows of their keys at `last_order_key`. Such images also replace rows with
-    exactly this order key. Only runs make such a segment.
-    - `stored` is the URL of the file if Spark reads it in an object store. Only runs set it.
+    - `again` says that the images are not changes, but the rows of their keys at `last_order_key`. They replace even rows with exactly this
+      order key. Only runs make such a segment.
+    - `stored` is the URL of the file if Spark reads it from an object store. Only runs set it.
     """
 
     kind: Literal["changes"] = "changes"
@@ -179,7 +178,7 @@ class Cascade:
     - `doubt` says why it is uncertain that the foreign key has this effect, or is empty.
     - `captured` says whether the child is captured. `key` is the child's primary key. `generated` says that the child has generated
     columns.
-    - `dated` says that one of `columns` is a date, which may have another form in the lake because of conf/.
+    - `dated` says that one of `columns` is a date, whose form in the lake depends on conf/.
     - `unlike` says that values of parent and child cannot be compared. `doubt` then says why.
     """
 
@@ -249,8 +248,8 @@ class Manifest:
     - `start` and `end` are values of Position.to_json. Runs copy them to Delta's commit history.
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
     - `quarantine` is None if all values could be decoded.
-    - `again_up_to` is the order key up to which the changes were staged before and may be merged in part. The earlier files no longer
-    exist, nor do the images that were derived from them. `again_up_to` is 0 if nothing was staged before.
+    - `again_up_to` is the order key up to which changes of the batch were staged earlier, and may be merged in part. The earlier files and
+      the images derived from them no longer exist. It is 0 if nothing was staged earlier.
     """
 
     destination: str

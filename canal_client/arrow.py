@@ -33,7 +33,7 @@ ABOUT = {
 
 @dataclasses.dataclass
 class _Images:
-    """Collects the row images of one table. If a column appears later, its value is NULL in earlier rows."""
+    """Collects the row images of one table. A column that first appears in a later row is NULL in the earlier rows."""
 
     about: list[tuple[str, int, str, int]] = dataclasses.field(default_factory=list)
     texts: dict[str, list[str | None]] = dataclasses.field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Connects to a server: frames, handshake and authentication. `client` sends its requests through this module.
 
-A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses an ack or a rollback,
-it sends the refusal, and the client takes the refusal for the answer to its next request. From then on the client cannot match answers to
-requests, and must close the connection.
+A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses one of them, it sends
+a refusal, which the client reads as the answer to its next request. From then on the client cannot match answers to requests, and must
+close the connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sluice.canal_client.messages import PacketType
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30
-# The client requests this time-out. The server may close a connection on which nothing is sent for this long.
+# The time-out that the client requests, in ms. The server may close a connection on which nothing is sent for this long.
 NET_TIMEOUT_MS = 3_600_000
 PLAIN = {0, 1}  # The compression codes of packets without compression.
 FULL = 503  # Sluice's error code if the server has the maximum number of clients.

@@ -29,11 +29,10 @@ PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
 MILLISECONDS = 2  # Canal's code for milliseconds as the unit of a get's time-out.
 NO_WAIT = -1
 ANSWER_SECONDS = 60.0
-# The time-out of a get in a loop, in seconds. The time-out is short, so that the loop soon notices that nothing has arrived for
-# `idle_seconds`.
+# The time-out of a get in a loop, in seconds. It is short, so that the loop soon notices that nothing has arrived for `idle_seconds`.
 WAIT_SECONDS = 1.0
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
-# A standby server's error message has one of these texts.
+# The error message of a server that does not serve the destination now has one of these texts. The client then tries the next server.
 NOT_HERE = ("should start first", "can't find destination")
 
 
@@ -82,9 +81,9 @@ class CanalClient:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
         self._retry_seconds = settings.retry_seconds
         self._channel: Channel | None = None
-        # True after an ack. If the server refuses the ack, the next get receives the refusal as its answer.
+        # Whether an ack was sent after the last answer. If the server refuses the ack, the next get receives the refusal as its answer.
         self._unanswered = False
-        # The time at which the server began to refuse the acks of a loop. The time is 0 while the server accepts acks.
+        # The time at which the server began to refuse the acks of a loop, or 0 while it accepts them.
         self._refused_since = 0.0
 
     @classmethod
@@ -116,8 +115,8 @@ class CanalClient:
         if self._channel is not None and self._servers.allowed:
             return
         self.disconnect()
-        # `enter` may wait while another client with this id reads. `enter` is called before the client connects, because the server closes
-        # a connection on which nothing is sent.
+        # Calls `enter` before it connects, because `enter` may wait while another client with this id reads, and the server closes a
+        # connection on which nothing is sent.
         self._servers.enter(socket.gethostname())
         try:
             self._connect_to_one()
@@ -205,8 +204,8 @@ class CanalClient:
         """Yields batches that are not empty: without end, or until nothing has arrived for `idle_seconds`.
 
         With `ack`, the client acks a batch when the loop requests the next one. If the loop's body raises an error, the server sends the
-        batch again. Without `ack`, the body must call `batch.ack()`. The client reconnects when the connection ends, and when the server
-        refused an ack, because its engine was replaced and sends the batch again.
+        batch again. Without `ack`, the body must call `batch.ack()`. The client reconnects when the connection ends. It also reconnects
+        when the server refuses an ack, because another engine may have replaced the server's, and sends the batch again.
 
         Raises CanalConnectionError after `retry_seconds` without a server, CanalServerError if the server refuses a request or refuses
         acks for `retry_seconds`, and CanalAuthenticationError if the server refuses the login.
@@ -218,7 +217,7 @@ class CanalClient:
                 yield batch
                 last = time.monotonic()
                 if ack:
-                    # If the ack fails, the server sends the batch again after the next connection.
+                    # Ignores a failed ack, because the server sends the batch again after the next connection.
                     with contextlib.suppress(BatchGoneError, CanalConnectionError):
                         batch.ack()
 

@@ -1,7 +1,7 @@
 """Defines the messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes.
 
-The classes are created at import from the table SHAPES. The classes are in a descriptor pool of their own, so that they do not clash with
-other Canal clients in the same process. Enumerations are plain integers, which have the same encoding.
+The classes are created at import from the table SHAPES, in a descriptor pool of their own, so that they do not clash with other Canal
+clients in the same process. Enumerations are plain integers, which have the same encoding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from sluice.canal_client.errors import CanalProtocolError
 
 PACKAGE = "com.alibaba.otter.canal.protocol"
-# The fields of each message as name:number:type. A repeated field has "*" before its type.
+# Name of a message → its fields as name:number:type. A repeated field has "*" before its type.
 SHAPES = {
     "Packet": "magic_number:1:int32 version:2:int32 type:3:int32 compression:4:int32 body:5:bytes",
     "Handshake": "communication_encoding:1:string seeds:2:bytes supported_compressions:3:int32",

@@ -77,7 +77,7 @@ class ClusterServers:
         self._running = f"{self._path}/{client_id}/running"
         self._wait_seconds = wait_seconds
         self._zookeeper: Any = None
-        self._session = 0  # How many sessions have ended.
+        self._session = 0  # The number of sessions that have ended, which identifies the present session.
         self._entered = -1
         self._lock = threading.Lock()
 
@@ -111,7 +111,7 @@ class ClusterServers:
                     if running is None:
                         continue
                     if running.ephemeralOwner == (zookeeper.client_id or [None])[0]:
-                        # This client itself created the node, before it lost the connection to ZooKeeper.
+                        # Counts as entered: this client itself created the node, before it lost the connection to ZooKeeper.
                         self._entered = session
                         return
                 else:
@@ -130,7 +130,8 @@ class ClusterServers:
     def leave(self) -> None:
         entered, self._entered = self._entered == self._session, -1
         if entered and self._zookeeper is not None:
-            with contextlib.suppress(Exception):  # If this fails, ZooKeeper removes the node when the session ends.
+            # Ignores errors, because ZooKeeper removes the node when the session ends.
+            with contextlib.suppress(Exception):
                 self._zookeeper.delete(self._running)
 
     def close(self) -> None:

@@ -41,9 +41,7 @@ class ConsistentSnapshotError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableAtVersion:
-    """One table of a consistent snapshot. If `stopped`, the table is at an earlier position than the other tables, because the table has
-    stopped.
-    """
+    """One table of a consistent snapshot. If `stopped`, the table has stopped, so it is at an earlier position than the other tables."""
 
     name: str
     path: str
@@ -81,7 +79,7 @@ def read_consistent_snapshot(
     at: dt.datetime | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ConsistentSnapshot:
-    """Returns the newest consistent snapshot, or with `at` the newest one without a transaction that was committed after `at`. Raises
+    """Returns the newest consistent snapshot, or with `at` the newest one whose transactions were all committed up to `at`. Raises
     ConsistentSnapshotError if there is none or it cannot be read.
     """
     path = consistent_snapshots_path(lake, destination)
@@ -107,10 +105,10 @@ def read_consistent_snapshot(
 
 
 def newest_row(log: deltalake.DeltaTable, at: dt.datetime | None = None) -> dict[str, Any] | None:
-    """Returns the row of the newest consistent snapshot, or with `at` of the newest one without a transaction that was committed after
-    `at`. Returns None if there is none.
+    """Returns the row of the newest consistent snapshot, or with `at` of the newest one whose transactions were all committed up to `at`.
+    Returns None if there is none.
 
-    Reads the column `tables` of the returned row only, because it is large. Raises DeltaError.
+    Reads the column `tables` only for the returned row, because the column is large. Raises DeltaError.
     """
     published: Any = pa.table(log.scan(columns=["order_key", "commit_time", "published_at"]))
     if at is not None:

@@ -46,7 +46,7 @@ def duckdb_views(
             connection.execute(
                 f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{path}', version => {table.version})"
             )
-        except Exception as error:  # After any error, the other tables still get their views.
+        except Exception as error:  # Catches all errors, so that the other tables still get their views.
             failed[table.name] = error
         else:
             made.append(name)
@@ -74,7 +74,7 @@ def spark_views(
             spark.sql(
                 f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name, '`')} AS SELECT * FROM delta.{path} VERSION AS OF {table.version}"
             )
-        except Exception as error:  # After any error, the other tables still get their views.
+        except Exception as error:  # Catches all errors, so that the other tables still get their views.
             failed[table.name] = error
         else:
             made.append(name)

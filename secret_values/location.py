@@ -1,6 +1,4 @@
-"""Defines where a secret is. Settings, records and URLs contain this location as a text. A setting, record or URL never contains the secret
-itself.
-"""
+"""Defines the location of a secret, and its form as a text. Settings, records and URLs contain this text, never the secret itself."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import re
 from pathlib import Path
 
 FILE, COMMAND = "$file:", "$command:"
-# The name of an environment variable. Kubernetes also makes names with dots and hyphens.
+# Matches the name of an environment variable. Kubernetes permits names with dots and hyphens.
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 

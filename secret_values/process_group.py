@@ -9,8 +9,8 @@ import subprocess
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a command that leads a process group, and its child processes. Afterwards closes the command's pipes. A child process that is
-    not killed could wait forever.
+    """Kills a command that leads a process group, and its child processes, which could otherwise wait forever. Then closes the command's
+    pipes.
     """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

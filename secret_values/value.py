@@ -15,7 +15,7 @@ from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_
 from sluice.secret_values.process_group import end_group
 
 COMMAND_SECONDS_MAX = 20.0
-SECRET_BYTES_MAX = 64 << 10  # A file or an output that is larger than this is not a secret.
+SECRET_BYTES_MAX = 64 << 10  # A longer file or output is refused, because it cannot be a secret.
 
 
 def value_of(location: SecretLocation, setting: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -52,7 +52,7 @@ def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.env
 def _of_file(file: Path, setting: str) -> str:
     what = f"{setting}: {SecretLocation(file=file).description}"
     try:
-        # O_NONBLOCK is needed because opening a named pipe would otherwise wait for a writer.
+        # Uses O_NONBLOCK, because otherwise opening a named pipe would wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -76,7 +76,7 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # The command's messages may contain the secret.
+            stderr=subprocess.DEVNULL,  # Discarded, because the command's messages may contain the secret.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -91,7 +91,7 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
     finally:
         if process.returncode is None:
             end_group(process)
-    # A command that writes more than this is killed, so its exit status means nothing.
+    # Ignores the exit status of a command that wrote too much, because it was killed.
     if process.returncode and len(content) <= SECRET_BYTES_MAX:
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run the command by hand to see why")
     return _text(content, f"{setting}: the output of {SecretLocation(command=command).description}")
@@ -103,7 +103,7 @@ def _output(process: subprocess.Popen[bytes]) -> bytes:
     """
     until = time.monotonic() + COMMAND_SECONDS_MAX
     content = bytearray()
-    stdout: Any = process.stdout  # subprocess types it as optional, but with PIPE it is set.
+    stdout: Any = process.stdout  # Typed as Any, because subprocess types it as optional although it is set with PIPE.
     with stdout as output, selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
         while len(content) <= SECRET_BYTES_MAX:
