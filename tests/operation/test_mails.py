@@ -134,7 +134,7 @@ def test_an_email_that_is_refused_is_logged_without_its_secret_admin(
 
 
 def test_the_authorities_of_a_mail_server_that_cannot_be_read_are_named_admin(post: Post, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"nowhere\.pem with the authorities .*No such file"):
+    with pytest.raises(ConfigurationError, match=r"nowhere\.pem with the certificate authorities .*No such file"):
         handler_of(config(post, 25, ca_file=tmp_path / "nowhere.pem"))
 
 

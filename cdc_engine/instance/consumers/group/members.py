@@ -130,7 +130,7 @@ class MemberStream:
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
-            # Closes the consumer's own stream of the previous engine, because another engine runs the member now.
+            # Closes the consumer's own stream, because the member's engine does not run in this process now.
             self.close()
             return View(Ahead((), position, NOTHING), trouble=error)
         try:
