@@ -204,8 +204,9 @@ class SourceTable:
         return reader
 
     def _require_same(self, reader: RowReader) -> None:
-        """Raises SourceConnectionError if a connection does not lead to the server whose binlog the engine reads. A switch of the source,
-        or a change of its address, can cause this during the reading. Positions of one server have no meaning on another server.
+        """Raises SourceConnectionError if a connection does not lead to the server whose binlog the engine reads. The server may change
+        during the reading, because another source was chosen, or because an address now leads to another server. Positions of one server
+        have no meaning on another server.
         """
         if self._server and (found := reader.server()) != self._server:
             reader.close()

@@ -139,8 +139,8 @@ class SourceWatch:
         return (after,) if after else ()
 
     def _unknown_oldest(self) -> tuple[str, ...]:
-        """Returns the source's oldest binlog file if its creation time is not known yet. Reading the creation time costs one more
-        connection, but the oldest file changes only after a purge.
+        """Returns the source's oldest binlog file if its creation time is not known yet. Reading the creation time needs one more
+        connection, but only once after each purge, because only a purge changes the oldest file.
         """
         return self._oldest.unknown(self._facts) if self._facts else ()
 
