@@ -179,9 +179,8 @@ class ManyTables:
         return {"alters": len(names), "alters_s": round(seconds, 2), "alter_s": round(seconds / len(names), 3)}
 
     def _idle(self) -> dict[str, Any]:
-        time.sleep(
-            CALM_SECONDS
-        )  # Work that follows the snapshots and batches, such as a reload of definitions, ends in this time.
+        # Work that follows the snapshots and batches, such as a reload of definitions, ends in this time.
+        time.sleep(CALM_SECONDS)
         written = self._written_bytes()
         rows = measured(self._pipeline.stack.file, IDLE_SECONDS)
         return {
