@@ -91,12 +91,17 @@ class ChildProcess:
 
     def stall(self) -> None:
         """Suspends the program and its process group with SIGSTOP, to simulate a host that hangs. Returns when the program is suspended.
-        `kill` ends the suspended program.
+        `kill` ends the suspended program, and `resume`
+        continues it.
         """
         self._signal(signal.SIGSTOP)
         # On a busy machine, the program continues to run until its thread is scheduled and gets the signal.
         if self.running:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Continues a program that `stall` has suspended."""
+        self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         # The id of an ended child stays in use until this process has waited for the child. Until then, no other process group can have
