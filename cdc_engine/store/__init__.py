@@ -1,3 +1,3 @@
-"""Stores blocks between the parser, which puts blocks, and the server, which gets and acks batches of them. Limits the bytes and the row
-events that are stored.
+"""Keeps the blocks that the parser puts until their batches are acked: in memory, in files, or both. Limits the bytes and the row events
+that are kept.
 """

@@ -98,8 +98,8 @@ class BackedEventStore(MemoryEventStore):
             self._take(found, self._reader.stored)
 
     def _store(self, block: Block) -> None:
-        """Appends a block to the log, and also to the ring if no earlier block waits in the log. After a StoreFullError the store is
-        unchanged.
+        """Appends a block to the log. If no earlier block waits in the log and the ring has space, the ring gets the block too. After a
+        StoreFullError the store is unchanged.
         """
         straight = self._reader.at_end and self._ring_has_room
         dropped = self._log.has_dropped

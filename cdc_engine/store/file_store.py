@@ -123,8 +123,8 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Returns whether all complete transactions in the files are settled. A put must then not wait for space, because no ack would free
-        any space.
+        """Returns whether the ledger's cursor has reached the end of the last complete transaction in the files. A put must then not wait
+        for space, because no ack would free any space.
         """
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)

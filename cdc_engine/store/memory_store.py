@@ -128,7 +128,7 @@ class MemoryEventStore:
         """
         if block.changes and (block.event_count or block.transaction_count > 1):
             raise ValueError(
-                f"a block of {block.file} has table changes, and also row events or several transaction ends"
+                f"a block of {block.file} has table changes together with row events or several transaction ends"
             )
         with self._changed:
             self._enter()
@@ -154,7 +154,7 @@ class MemoryEventStore:
 
     def ack(self, end: Position) -> None:
         """Acks a batch, as `ports.EventStore.ack` does. An ack at or before the last ack has no effect. Raises BatchNotFoundError if no
-        batch that was handed out ends there.
+        batch that was handed out ends at `end`.
         """
         with self._changed:
             if self._acked is not None and end.order_key <= self._acked.order_key:

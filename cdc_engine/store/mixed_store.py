@@ -1,8 +1,8 @@
 """The event store in memory and files (`EventStore`). Blocks that do not fit into the ring go to files, and move into the ring, in order,
 when the ring has space.
 
-So the disk limits the backlog instead of memory, and the parser continues to read while batches wait. The files are not used after the
-process ends.
+So disk space, and not memory, limits how many blocks can wait for their acks, and the parser continues to read meanwhile. The files are not
+used after the process ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.backed_store import BackedEventStore
 
-ANYWHERE = Position(epoch=0, file="", offset=0)  # A placeholder, because the files are not read by position.
+# The start position of the log. It is no position of the stream, because the files are not read by position.
+ANYWHERE = Position(epoch=0, file="", offset=0)
 
 
 class MixedEventStore(BackedEventStore):

@@ -142,8 +142,8 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
 
 
 def another_file(there: Position, begin: Position) -> bool:
-    """Returns whether two positions with the same binlog file name are in different files: the creation times or the servers differ. An
-    unknown value counts as equal.
+    """Returns whether two positions with the same binlog file name are in different files, which is so if the files' creation times or
+    servers differ. An unknown creation time or server counts as equal.
     """
     created = there.file_created and begin.file_created and there.file_created != begin.file_created
     uuid = there.server_uuid and begin.server_uuid and there.server_uuid != begin.server_uuid

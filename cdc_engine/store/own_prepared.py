@@ -31,7 +31,9 @@ class OwnPrepared(MemoryPrepared):
         self._begun = False
 
     def begin_stream(self) -> None:
-        """Marks the start of the stream, whose rows are read. Later rewinds keep the transactions that are prepared now."""
+        """Marks the start of the consumer's stream, from which on rows are read. Keeps the events of the transactions that are prepared
+        now, even if the stream is rewound later.
+        """
         self._before, self._begun, self.undone = self.undecided(), True, UndoneRows()
 
     def commit(self, name: str, order_key: int) -> Content | None:

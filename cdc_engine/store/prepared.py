@@ -34,13 +34,14 @@ from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verifie
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
-# The maximum number of attempts to open a record. An attempt fails if another thread renames the record meanwhile.
+# After this many failed attempts to open a record, `recorded_before` raises an error. An attempt fails if another thread renames the record
+# meanwhile.
 LOOKS_MAX = 10
 
 
 class PreparedFiles:
-    """The prepared XA transactions of a destination's stream, in files (`ports.PreparedTransactions`). `acked` returns the position before
-    which the stream never begins again. `copies` are the copies for other hosts, if conf/ names an object store.
+    """The prepared XA transactions of a destination's stream, in files (`ports.PreparedTransactions`). `acked` returns the earliest
+    position at which the stream may begin again. `copies` are the copies for other hosts, if conf/ names an object store.
 
     Raises StagingError if the directory has other files or cannot be read, and NotSharedError if the object store does not answer.
     """

@@ -60,7 +60,9 @@ class PreparedCopies:
         self._names: dict[tuple[str, int], set[str]] = {}  # The file names of each record.
 
     def records(self) -> list[CopyName]:
-        """Returns all complete records. Also raises NotSharedError if the store has a file with another name."""
+        """Returns all complete records. Raises NotSharedError if the object store does not answer, or has a file whose name Sluice does not
+        know.
+        """
         with self._translated():
             names = sorted(self._folder().sizes())
         committed: dict[tuple[str, int], int] = {}
@@ -119,8 +121,8 @@ class PreparedCopies:
         return self._location.sibling_url("prepared")
 
     def _remove(self, record: CopyName, kind: str) -> None:
-        """Removes the files of one kind (events, or mark of the commit) of a record. `remove` first removes the events. If `remove` first
-        removed the mark of the commit, a crash after that would turn a committed transaction into a prepared one.
+        """Removes the files of one kind (events, or mark of the commit) of a record. `remove` removes the events before the mark of the
+        commit. In the other order, a crash between the two steps would turn a committed transaction into a prepared one.
         """
         known = self._names.get(record.key, set())
         names = {name for name in known if name.endswith(kind)}
@@ -142,5 +144,5 @@ class PreparedCopies:
             yield
         except StoreError as error:
             raise NotSharedError(
-                f"the store with the prepared XA transactions cannot be used now: {error}; Sluice tries again"
+                f"the object store with the prepared XA transactions cannot be used now: {error}; Sluice tries again"
             ) from None

@@ -86,6 +86,7 @@ def verified(path: Path) -> RecordedFile:
         trailer = file.read(TRAILER.size) if size >= 0 else b""
     if len(trailer) != TRAILER.size or TRAILER.unpack(trailer) != (size, checksum, MARK):
         raise BinlogFormatError(
-            f"the record {path} of a prepared XA transaction is torn or was changed ({max(0, size)} bytes); {WHAT_TO_DO}"
+            f"the record {path} of a prepared XA transaction is incomplete or was changed ({max(0, size)} "
+            f"bytes); {WHAT_TO_DO}"
         )
     return RecordedFile(path, size)

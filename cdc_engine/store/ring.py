@@ -1,5 +1,5 @@
-"""Computes the counts of the ring: how much was put, how much of it is in complete transactions, how much was handed out, and how much was
-acked. Pure functions. `memory_store` calls this module under its lock.
+"""Computes the counts of the ring: how much was put, how much of that is in complete transactions, how much was handed out, and how much
+was acked. Pure functions. `memory_store` calls this module under its lock.
 
     ack ≤ get ≤ complete ≤ put
 

@@ -1,4 +1,4 @@
-"""Writes blocks of an open transaction to disk if this transaction alone fills the ring, in the directory `spill/` of a destination.
+"""Writes the blocks of an open transaction that alone fills the ring to a file in the directory `spill/` of a destination.
 
 A block is a record with a checksum, as in the event files. The file is unlinked when its transaction is acked or dropped, and when the
 store is cleared. A slice keeps the file's descriptor open, so that a read in progress can finish. After the process ends, the file is not
@@ -94,7 +94,8 @@ class SpilledSlice(BlockSlice):
     """
 
     def __init__(self, spilled: SpilledBlock, first_event: int, last_event: int) -> None:
-        # The frozen base class has a field for the block, but this class has only the block's location.
+        # Sets the fields without the constructor of the base class, which is frozen and requires the block. This class has only the block's
+        # location.
         object.__setattr__(self, "spilled", spilled)
         object.__setattr__(self, "first_event", first_event)
         object.__setattr__(self, "last_event", last_event)

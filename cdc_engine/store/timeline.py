@@ -18,7 +18,7 @@ from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.store.files.mark import Mark
 from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-# Neighbouring blocks of at most this size are joined, because each block costs the decoding of a batch about 1 ms, and copying a block
+# Neighbouring blocks of at most this size are joined. Each block adds about 1 ms to the decoding of a batch, and copying a small block
 # takes only about 100 µs.
 SMALL_BYTES_MAX = 1 << 20
 JOINED_BYTES_MAX = READ_BUFFER_BYTES  # A joined block is at most as large as a read buffer.
@@ -52,7 +52,9 @@ class Entry:
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:
-        """Returns whether the block must be a separate batch. With `isolated`, this is so for a statement that changes tables."""
+        """Returns whether the block must be a separate batch, because `Block.stands_alone` is True or, with `isolated`, because the block
+        is a statement that changes tables.
+        """
         if not isinstance(self.content, Block):
             return False
         ddl = bool(self.content.changes) and self.content.transaction_count > 0
@@ -60,8 +62,8 @@ class Entry:
 
     @property
     def small(self) -> bool:
-        """Whether it saves time to join the block with a neighbour. False if the block's open transaction was dropped, because the arrays
-        of the block still contain the dropped transaction.
+        """Whether the block may be joined with a neighbour: it is in memory, and small. False if the block's open transaction was dropped,
+        because the arrays of the block still contain the dropped transaction.
         """
         if isinstance(self.content, SpilledBlock) or self.content.buffer.nbytes > SMALL_BYTES_MAX:
             return False

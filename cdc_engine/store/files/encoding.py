@@ -39,7 +39,8 @@ ARRAYS: Mapping[str, npt.DTypeLike] = {
     "open_frame": FRAME,
     **QUERY_ARRAYS,
 }
-# How many fields a frame had in the first format, which had no logical clock. In a record without "frame_fields", frames have this format.
+# The number of fields of a transaction's frame (`contracts.FRAME`) in the first format, which had no logical clock. A record without
+# "frame_fields" has frames of the first format.
 FIRST_FRAME_FIELDS = 9
 FRAMES = [name for name, dtype in ARRAYS.items() if dtype is FRAME]
 ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
@@ -84,8 +85,8 @@ def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
 
 
 def described(block: Block) -> dict[str, Any]:
-    """Returns all values of a block except its arrays and names, as a record for JSON. In the record, `end` is the offset after the last
-    transaction that ends in the block, or -1 if no transaction ends in the block.
+    """Returns the values that a block's JSON contains: all values except the arrays, the table versions and the GTID sources. The value
+    `end` is the offset after the last transaction that ends in the block, or -1 if no transaction ends in the block.
     """
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
@@ -102,7 +103,9 @@ def described(block: Block) -> dict[str, Any]:
 
 
 def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Returns empty arrays for a block that `described` described, with the right sizes and types."""
+    """Allocates the arrays of a block with the sizes and types that its JSON states, for `read_arrays` to fill. `record` is the result of
+    `described`.
+    """
     buffer_bytes, events, transactions, frames = record["sizes"]
     lengths = {
         "buffer": buffer_bytes,
@@ -117,7 +120,9 @@ def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names) -> Block:
-    """Makes a block from the values that `described` returned, its arrays and its names."""
+    """Makes a block. `record` has the values that `described` returned, `arrays` the block's arrays, and `names` its table versions and
+    GTID sources.
+    """
     one: dict[str, Any] = {name: record[name] for name in ONE_A_BLOCK}
     source, number = record.get("open_gtid", NO_GTID)
     whole: dict[str, Any] = {**arrays, **{name: _whole_frames(arrays[name]) for name in FRAMES}}
@@ -133,7 +138,9 @@ def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names)
 
 
 def _whole_frames(frames: Frames) -> Frames:
-    """Returns frames with all fields of FRAME. Fields that an earlier version did not write are -1."""
+    """Returns the frames of transactions (`contracts.FRAME`: first event, last event, logical clock) with all present fields. Sets fields
+    that an earlier version of Sluice did not write to -1.
+    """
     if frames.dtype == FRAME:
         return frames
     whole = np.full(len(frames), -1, np.int64).astype(FRAME)
@@ -163,7 +170,9 @@ def names_record(names: Names, before: Names) -> dict[str, Any]:
 
 
 def names_of(record: Mapping[str, Any], before: Names) -> Names:
-    """Returns the names that apply after a record of `names_record`. `before` are the names that apply before the record."""
+    """Returns the names that the blocks after a record use. `record` is a result of `names_record`, and `before` are the names that the
+    blocks before the record use.
+    """
     tables = (*before.tables[: record["tables_kept"]], *(_table(each) for each in record["tables"]))
     return Names(tables, (*before.gtid_sources[: record["sources_kept"]], *record["sources"]))
 
@@ -179,7 +188,7 @@ def _kept(now: Sequence[object], before: Sequence[object]) -> int:
 def _plain(value: object) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} cannot be part of a block's record")
+    raise TypeError(f"{type(value).__name__} cannot be written to the JSON of a block")
 
 
 def _tuples(record: Mapping[str, Any], *names: str) -> dict[str, Any]:

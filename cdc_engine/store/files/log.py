@@ -44,8 +44,8 @@ log = structlog.get_logger()
 
 
 class EventLog:
-    """The log of one destination's blocks. Each segment records `ledger_id` and `filters`. When a segment has reached `segment_bytes`, the
-    next segment begins after the current transaction.
+    """The log of one destination's blocks. Each segment records `ledger_id` and `filters`, a digest of the settings that select tables.
+    When a segment has reached `segment_bytes`, the next segment begins after the current transaction.
     """
 
     def __init__(self, directory: Path, *, ledger_id: str, filters: str, segment_bytes: int) -> None:
@@ -284,7 +284,9 @@ class EventLog:
         self._names = (None, 0, None, 0)
 
     def _take_up(self, newest: Segment) -> None:
-        """Finds the end of the log: the end of the last complete transaction in the newest segment that can be read."""
+        """Reads the newest segment, up to the first damaged record, to find the end of the log: the end of the last complete
+        transaction.
+        """
         reader, size = LogReader(self, LogOffset.beginning(newest)), newest.size
         last: Block | None = None
         end = reader.log_offset  # The end of the last complete transaction so far.

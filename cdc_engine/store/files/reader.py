@@ -55,8 +55,9 @@ class Segments(Protocol):
 
 @dataclasses.dataclass
 class LogOffset:
-    """An offset between two records of the log. `mark` is the mark at this offset, and `complete` the mark at the last end of a transaction
-    before it. `seed` is the checksum of the previous record.
+    """An offset between two records of the log. `mark` is the mark at the offset, and `complete` the mark at the last end of a transaction
+    before the offset. `seed` is the checksum of the previous record. `names` are the table versions and GTID sources to which the next
+    block refers.
     """
 
     segment: Segment
@@ -204,8 +205,8 @@ class LogReader:
                 raise damaged(at.segment.path, at.offset, error) from error
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
-        """Moves the reader to the last end of a transaction that is not after `key`, in the next block, whose last transaction ends after
-        `key`. If no transaction of this block ends at or before `key`, moves the reader to the end of the block at the offset `last`.
+        """Moves the reader to the last end of a transaction that is not after `key`, and returns the position of this end. The end is in
+        the reader's next block or, if all transactions of this block end after `key`, in the block at the offset `last`.
         """
         before = copy.copy(self.log_offset)
         block = self._record()

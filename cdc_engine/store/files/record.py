@@ -22,7 +22,8 @@ MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30
 CHECK_BYTES = 1 << 20  # How many bytes are read at once to verify a record.
-CALL_BYTES_MAX = 1 << 30  # The maximum number of bytes per system call, because Linux transfers at most 2 GiB - 4 KiB.
+# A larger record is written and read in several system calls, because Linux transfers at most 2 GiB - 4 KiB per call.
+CALL_BYTES_MAX = 1 << 30
 
 Arrays = Sequence[npt.NDArray[Any]]
 
@@ -99,7 +100,8 @@ def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> N
     """
     if sum(array.nbytes for array in arrays) != head.array_bytes:
         raise TornError(
-            f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays, which differs from its description"
+            f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays, which is not the size that "
+            "its JSON states"
         )
     checksum = zlib.crc32(text, _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed))
     offset = at.offset + HEAD.size + head.text_bytes

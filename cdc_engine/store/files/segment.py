@@ -62,8 +62,8 @@ def path_of(directory: Path, number: int) -> Path:
 
 
 def numbers_in(directory: Path) -> list[int]:
-    """Returns the numbers of the segments in a directory, ascending. Raises StoreDamagedError if another file has the
-    suffix of segments.
+    """Returns the numbers of the segments in a directory, ascending. Raises StoreDamagedError if a file has the suffix of segments, but no
+    number as its name.
     """
     try:
         return sorted(int(path.name.removesuffix(SUFFIX)) for path in directory.glob(f"*{SUFFIX}"))

@@ -123,8 +123,9 @@ class WindowBlock:
 
 
 def kept(block: Block, start: WindowCount, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
-    """Returns a block as a part of the window. Directly before the block, the window has the count `start`, the last end of a transaction
-    is at `key`, and `bytes_start` bytes of row events precede. `begun` identifies the transaction that is open at `start`.
+    """Returns the WindowBlock of a block. `start` is the window's count before the block, `key` the key of the last end of a transaction
+    before the block, and `bytes_start` the bytes of row events before the block. `begun` identifies the transaction that is open at
+    `start`.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
@@ -138,7 +139,9 @@ def open_after(each: WindowBlock) -> Key | None:
 
 
 def last_offset(each: WindowBlock, events: int) -> int:
-    """Returns the binlog offset of the row event number `events` of the window. A statement within a transaction counts as a row event."""
+    """Returns the binlog offset of the last of the window's first `events` row events, which must be in this block. A statement within a
+    transaction counts as a row event.
+    """
     block, event = each.block, events - each.start.events - 1
     if event < block.event_count:
         return int(block.event_position[event])
@@ -146,7 +149,9 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) -> bool:
-    """Returns whether the transaction after `ended` ends in these blocks, before the row event number `events` of the window."""
+    """Returns whether the transaction after `ended` ends in these blocks, and ends before the last of the window's first `events` row
+    events.
+    """
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):
         return False
@@ -236,7 +241,7 @@ def pieces_after(
 
     The pieces end with the end of a transaction, if a transaction ends within the limits. The pieces also end before a table is renamed,
     because the new name may have other row rules, and the reader may have to stop. With `isolated`, a statement that changes tables is
-    returned alone. `until` is the end of a transaction, after which nothing is returned.
+    returned alone. `until` is the end of a transaction. Nothing after `until` is returned.
     """
     if until is not None and begin >= until:
         return (), begin
@@ -281,7 +286,9 @@ def entries_between(begin: WindowCount, end: WindowCount) -> int:
 def _within(
     each: WindowBlock, counted: WindowCount, bytes_left: int, entries_left: int, *, first: bool
 ) -> WindowPiece | None:
-    """Returns the part of a block from `counted` on that is within the limits, or None if no row event or transaction is."""
+    """Returns the part of a block from `counted` on that is within the limits: as many whole transactions as possible. If even the next
+    transaction exceeds the limits, returns None or, with `first`, a part of this transaction with at least one row event.
+    """
     block, ends = each.block, each.block.transaction_events
     begin = min(block.event_count, max(0, counted.events - each.start.events))
     ended_before = max(0, counted.transactions - each.start.transactions)

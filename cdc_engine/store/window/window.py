@@ -1,4 +1,4 @@
-"""Keeps the newest blocks of a stream for readers, each at its own position.
+"""Keeps the newest blocks of a stream for several readers. Each reader has its own position in the stream.
 
 The parser's thread puts blocks, and readers read in other threads. The window of the live stream never waits: above its limits it removes
 the oldest blocks. If a reader's position was removed, `read` returns None, and the reader must open its own stream of the source. The
@@ -40,11 +40,12 @@ from sluice.cdc_engine.store.window.positions import (
     unseen,
 )
 
-EXECUTED_MAX = 256  # The maximum number of transaction ends whose executed sets are cached.
+EXECUTED_MAX = 256  # The executed sets of this many transaction ends are cached. A further set replaces the oldest one.
 # Readers get parts of an open transaction whose row events have this many bytes or more. Readers get a smaller transaction when it has
 # ended.
 PART_BYTES_MIN = 16 * limits.MEBIBYTE
-# Limits the number of blocks, and so the memory of blocks without row events, of which an idle source sends one per transaction.
+# With more blocks than this, the window of the live stream removes the oldest blocks. Blocks without row events use memory that `bytes_max`
+# does not count, and an idle source can send many of them.
 BLOCKS_MAX = 1 << 13
 
 
@@ -66,7 +67,7 @@ class Window:
         self._base: WindowBlock | None = None  # The last removed block in which a transaction ends.
         self._gone_open: Key | None = None  # Identifies the transaction that was open after the last removed block.
         self._gone_last = 0  # The binlog offset of the last row event that was removed.
-        self._tail = WindowCount()  # The point after all content.
+        self._tail = WindowCount()  # The count after the newest block.
         self._executed: dict[Key, str] = {}
         self._read = WindowCount()  # With `waits`: how far the reader has read.
         self._changed = threading.Condition()
@@ -148,9 +149,9 @@ class Window:
         Returns None if the position is not in the window. Raises ConsumerStoppedError if the position counts row events that the window
         does not have.
 
-        Whenever the reader wakes up, it calls `given_up`, and stops waiting if `given_up` returns True. `entries_max` is as in
-        `pieces_after`. With `full`, waits until `bytes_max`, `entries_max` or half of the window's size is reached. The half limits the
-        wait, so that the position stays in the window.
+        Whenever the reader wakes up, it calls `given_up`, and stops waiting if `given_up` returns True. `entries_max` limits the number of
+        entries. With `full`, waits until `bytes_max`, `entries_max` or half of the window's size is reached. The half limits the wait, so
+        that the position stays in the window.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -226,7 +227,8 @@ class Window:
         """Returns the count up to which readers get the content: the end of the last transaction if a small transaction is open. Otherwise
         returns None, which means no limit.
 
-        If the open transaction undoes rows within the binlog, the parser puts the transaction again without these rows.
+        Readers do not get a small open transaction, because the parser puts the transaction again if it undoes some of its rows (ROLLBACK
+        TO).
         """
         if self._open is None:
             return None
@@ -258,8 +260,8 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, position: WindowPosition) -> tuple[WindowCount, bool] | None:
-        """Returns the count from which a reader at this position continues, and whether the position is within a transaction in whose place
-        the stream now has another one. Returns None if the position is not in the window.
+        """Returns the count from which a reader at `position` continues, and whether `position` is inside a transaction that the stream has
+        since replaced by another one. Returns None if `position` is not in the window.
         """
         key = key_of(position.position)
         ended = self._base_count if key == self._base_key else transaction_at(self._blocks, key)
