@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-# The shortest time between two empty transactions that go to the store, on the source's clock.
+# An empty transaction goes to the store if its commit time differs by more than this many µs from the commit time of the last empty
+# transaction in the store.
 EVENT_TIME_US_MAX = 5_000_000
 # After this number of skipped transactions, the next empty transaction goes to the store, whatever its commit time is.
 SKIPPED_TRANSACTIONS_MAX = 8192
@@ -16,8 +17,8 @@ SKIPPED_TRANSACTIONS_MAX = 8192
 
 @dataclasses.dataclass(frozen=True)
 class Thinning:
-    """The state of the decisions: the commit time `last_time_us` (0 if there is none) and the binlog file `file` of the last empty
-    transaction that went to the store, and how many empty transactions were skipped after it.
+    """What the decisions depend on. `last_time_us` and `file` are the commit time and the binlog file of the last empty transaction that
+    went to the store, or 0 and "". `skipped` is how many empty transactions were skipped after it.
     """
 
     last_time_us: int = 0

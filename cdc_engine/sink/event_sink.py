@@ -54,7 +54,7 @@ class CapturedTables:
 
 
 class FollowedTables:
-    """Determines which tables are not stopped for the lake."""
+    """Determines which tables are not stopped, so that the lake gets their rows."""
 
     def __init__(self) -> None:
         self._tables: Sequence[TableVersion] = ()
