@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-# The maximum number of row groups that wait or are being written. The rows of each such row group are in memory.
+# If this many row groups wait or are being written, `submit` waits, because the rows of all these row groups are in memory.
 WRITES_MAX = 2
 
 

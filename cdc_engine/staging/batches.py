@@ -1,8 +1,8 @@
-"""Stores the staged batches of a destination in its folder, and also in an object store if `staging` in conf/ names a store.
+"""Stores the staged batches of a destination in its folder and, if `staging` in conf/ names an object store, in the object store too.
 
-`instance` publishes a batch after staging, and then writes it to the ledger. If there is an object store, the copy in the store is
-sufficient for runs; the local files save runs on this host the download. A crash before the write of the ledger leaves a folder that the
-ledger does not name, and the next start of the engine removes this folder.
+`instance` publishes a batch after staging, and then writes it to the ledger. If there is an object store, runs need only the copy in the
+object store. The local files stay too, so that runs on this host need no download. A crash before the write of the ledger leaves a folder
+that the ledger does not name, and the next start of the engine removes this folder.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class StagedBatches:
             return self._location.staged_url() if self._stored().children() else ""
 
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
-        """Returns the folder of a batch in the object store. Raises StoreError, also if an environment variable in conf/ is not set."""
+        """Returns the folder of a batch in the object store. Raises StoreError, for example if an environment variable that conf/ names is
+        not set.
+        """
         if self._location is None:
             raise ValueError("staged batches are in a folder, not in an object store")
         options = resolved(dict(self._location.storage_options))
@@ -101,5 +103,5 @@ class StagedBatches:
             yield
         except StoreError as error:
             raise StagingError(
-                f"the store with the staged batches cannot be used now: {error}; Sluice tries again"
+                f"the object store with the staged batches cannot be used now: {error}; Sluice tries again"
             ) from None

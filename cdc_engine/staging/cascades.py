@@ -41,7 +41,8 @@ NO_FOREIGN_KEY_CHECKS = 0x02
 # The offset of the number of columns and the bitmaps in a row event, after the flags. In version 2 of the event, extra data with its length
 # comes before them.
 BITMAPS_AT = 19 + 8
-SHORT_COUNT_MAX = 250  # A number of columns up to this is encoded in one byte.
+# A number of columns up to this is encoded in one byte. Row events with more columns are not examined, and count as removing values.
+SHORT_COUNT_MAX = 250
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 # How recorded values are decoded. A zero date is refused, and does not become NULL, because a zero date in a child row can refer to a
 # parent row, and NULL cannot.
@@ -129,8 +130,8 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """Records the deleted rows and changed keys of a batch, if foreign keys refer to them. If the run could not compute the changes of a
-    child table, calls `stop` with (table, state, reason).
+    """Records the deleted rows and changed keys of a batch to which foreign keys refer. If the run could not compute the changes of a child
+    table, calls `stop` with (child table, state, reason).
     """
 
     def __init__(self, directory: Path, stop: Stop) -> None:
@@ -294,12 +295,12 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Returns the captured tables whose rows foreign keys may change because of the recorded rows, each with True or False. True means that
-    the foreign keys lead from the parent to this table through another table whose changes the lake does not apply (`live` returns False),
-    so the changes cannot be computed.
+    """Returns, for each captured table that foreign keys may change because of the recorded rows, whether Sluice is unable to compute the
+    changes. That is so if the foreign keys lead from the parent to the table through another table, and the lake does not apply the other
+    table's changes (`live` returns False).
 
-    `cascades` are as in TableVersion, beginning with the foreign keys that refer to the parent table. `referenced` are the columns that
-    were recorded.
+    `cascades` are the foreign keys of a TableVersion: first the foreign keys that refer to the parent table, then those of the tables below
+    it. `referenced` are the columns that were recorded.
     """
     found: dict[tuple[str, str], bool] = {}
     begin = (cascades[0].parent, deletes, frozenset(referenced if updates else ()), False)

@@ -2,12 +2,12 @@
 lake. Called by `segment_writer`, for segments with partial images.
 
 The lake has the missing columns under the key that the row had before the segment. Within the segment, the key may change several times,
-and another row may get the old key. So two kinds of images get columns that identify their row: the images of a row whose key changed, and
-images whose key is a former key of such a row.
+and another row may get the old key. So the key of an image does not always identify the image's row. The following columns identify it:
 
-`_sluice_birth` (int64): 0 if the row was in the lake before the segment. Otherwise the number of the row's first image. NULL for all images
-whose key identifies their row. `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or
-in its first image.
+- `_sluice_birth` (int64): NULL if the key of the image identifies the row. 0 if the row was in the lake before the segment. Otherwise the
+  number (`_sluice_row`) of the image that inserted the row, or of a later after image of the row with all columns.
+- `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or of the key in the image to
+  which `_sluice_birth` refers.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Returns, for each column of presence bits, the value in which all bits are set. In `schema`, the table's columns are between three of
-    Sluice's columns and the presence bits.
+    """Returns, for each column of presence bits, the value in which all bits are set. `schema` has three columns of Sluice, then the
+    table's columns, then the columns of presence bits.
     """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3

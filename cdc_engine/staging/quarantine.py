@@ -38,7 +38,7 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("image", pa.int64(), False),
     pa.field("operation", pa.string(), False),
     pa.field("commit_time", pa.timestamp("us", "UTC"), False),
-    pa.field("layout", pa.string(), False),  # The column as a `contracts.Column`, as a JSON object.
+    pa.field("layout", pa.string(), False),  # The column (`contracts.Column`) as a JSON object.
 ]
 SCHEMA = pa.schema(FIELDS)
 

@@ -19,8 +19,8 @@ def refuse_rows(
     """Raises TableStoppedError if the lake lacks rows of the renamed table, or if conf/ sets another key or other row rules for the new
     name than for the old name. Does nothing if `change` is no rename.
 
-    `keys` has the keys that conf/ names by "database.table", and `policies` the policies with row rules. `lacking` are the tables whose
-    earlier changes are missing in the lake.
+    `keys` and `policies` have, by "database.table", the keys that conf/ names and the policies with row rules. `lacking` are the tables
+    whose earlier changes are missing in the lake.
     """
     name, origin = f"{change.database}.{change.table}", change.renamed_from
     if not origin:

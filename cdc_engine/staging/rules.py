@@ -20,14 +20,14 @@ class StagingRules:
 
     - `kept`: returns the indices of the captured columns of a table version (int32, ascending); None means all columns.
     - `keys`: the key columns of tables whose key is not the primary key.
-    - `left_out`: tables that stopped in an earlier batch and are not staged. The value is the order key after which the lake lacks the
-      table's changes.
+    - `left_out`: tables that stopped in an earlier batch and are not staged. The value is an order key: the lake lacks the table's changes
+      after this key.
     - `policies`: how invalid values of a table are handled, for tables whose settings differ from the default.
     - `cascade_policy`: (database, table) → whether changes by foreign keys are applied, ignored, or stop the table.
     - `has_up_to`: returns the order key up to which the lake has the changes of a table. Used when resumed tables are at an earlier
       position than the other tables.
     - `logged`: tables with a change log. All before images of these tables are staged.
-    - `again_up_to`: as in the manifest.
+    - `again_up_to`: the order key up to which an earlier attempt staged the changes and may have merged some of them, or 0.
     """
 
     kept: KeptColumns | None = None

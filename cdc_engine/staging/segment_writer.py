@@ -40,7 +40,7 @@ UNIQUE_KEYS_MAX = 1 << 20
 
 
 class _KeyFacts:
-    """The minimum and the maximum of each key column in a segment. If the key is one integer column, also whether all its values are
+    """The minimum and the maximum of each key column in a segment, and, for a key of one integer column, whether all its values are
     different.
     """
 
@@ -178,8 +178,8 @@ class SegmentWriter:
             self.flush()
 
     def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns a record batch with the numbers of its rows. In a partial segment, also adds columns that show which values are
-        present.
+        """Returns a record batch with the numbers of its rows added. In a partial segment, adds the columns that show which values are
+        present, too.
         """
         if self._moves is not None:
             batch = self._moves.with_identity(batch if lacks_columns(batch) else with_presence(batch), first_row)
@@ -218,7 +218,7 @@ class SegmentWriter:
         given_up.unlink()
 
     def flush(self) -> None:
-        """Writes the rows in memory as a row group. Raises OSError, also if an earlier row group could not be written."""
+        """Writes the rows in memory as a row group. Raises OSError if this row group or an earlier one could not be written."""
         if not self._pending:
             return
         rows = pa.Table.from_batches(self._pending)
@@ -241,7 +241,7 @@ class SegmentWriter:
             self._writes.pop(0).result()
 
     def _write_rest(self) -> None:
-        """Writes the remaining rows in the caller's thread, because to pass a few rows to another thread would take longer than to write
+        """Writes the remaining rows in the caller's thread, because passing a few rows to another thread would take longer than writing
         them.
         """
         self._await_writes()

@@ -1,5 +1,5 @@
-"""Converts the captured columns of a table version to the form of a manifest, and also the values that existing rows get when a statement
-adds a column.
+"""Converts two things for the manifest of a staged batch: the captured columns of a table version, and the values that existing rows get
+when a statement adds a column.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def refuse_transformed(change: TableChange, transform: Transform | None) -> None
         return
     reason = (
         f"a statement altered the column {concerned[0]}, which the transform {transform.function} reads or "
-        "writes, and the rows in the lake are results of the old column"
+        "writes, and the rows in the lake were computed from the old column"
     )
     raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
 

@@ -55,7 +55,7 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-# The maximum number of bytes of rows that wait in memory, summed over all tables of a batch.
+# If the rows that wait in memory have more bytes than this, summed over all tables of a batch, rows are written to the files.
 PENDING_BYTES_MAX = 48 << 20
 DEFAULT_RULES = StagingRules()
 # Names of databases and tables are cut to this length in file names. Two names and a number fit into 255 bytes.
@@ -74,7 +74,7 @@ class StagingResult:
 
 
 def batch_directory(end: Position, delivery: int) -> str:
-    """Returns the directory name of a batch that ends at this position."""
+    """Returns the name of the directory of a batch that ends at `end`."""
     return f"{end.epoch}-{file_number(end.file)}-{end.offset}-{delivery}"
 
 
