@@ -159,7 +159,9 @@ class TableSchema:
         return {name: comment for name, comment in found.items() if comment}
 
     def with_comments(self, comments: Mapping[str, str]) -> TableSchema:
-        """Returns the schema with these comments, by column, for a schema from a table map, which has no comments."""
+        """Returns the schema with the given comments, by column, and the table's comment under "". A schema from a table map has no
+        comments of its own.
+        """
         columns = tuple(dataclasses.replace(each, comment=comments.get(each.name, "")) for each in self.columns)
         return dataclasses.replace(self, columns=columns, comment=comments.get("", ""))
 
@@ -235,8 +237,8 @@ def rows_elsewhere(engine: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """What the schema history stores about a stopped table. `state` and `reason` are as in TableChange. `schema` is the table's schema
-    after the stop, or None if unknown. `gone` tells whether the table was dropped.
+    """What the schema history stores about a stopped table. `state` (a TableState) and `reason` say why the table stopped. `schema` is the
+    table's schema after the stop, or None if unknown. `gone` tells whether the table was dropped.
     """
 
     state: str

@@ -148,7 +148,7 @@ def _characters(column: LiteralColumn, literal: Default) -> str:
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
-        # The server reads these bytes in the charset of the introducer, not in the charset of the client.
+        # The server reads the literal's bytes in the charset of the introducer. The value was decoded in the charset of the client.
         raise _converted(column)
     return value
 

@@ -29,11 +29,11 @@ _REMAINS = (
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
-    """Returns a mapping of each name in a RENAME TABLE to the former name of the table that now has this name, or to None if no table has
-    this name any more. `pairs` are (old, new), executed from left to right.
+    """Returns, for each name in a RENAME TABLE, the former name of the table that has the name after the statement, or None if no table has
+    it then. `pairs` are (old, new), executed from left to right.
 
-    If an old name occurs twice and no table got this name in between, the first rename concerned a temporary table of the session
-    (MariaDB), and is ignored.
+    If an old name occurs twice and no table gets the name in between, the first rename concerns a temporary table of the session (MariaDB),
+    and is ignored.
     """
     now: dict[TableKey, TableKey | None] = {}
     for index, (old, new) in enumerate(pairs):
@@ -46,7 +46,7 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
 
 
 def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]]) -> bool:
-    """Returns whether a later pair renames a table with this name again before another table gets the name."""
+    """Returns whether one of the following pairs renames a table from `name` before another pair gives a table this name."""
     for old, new in pairs:
         if name in (old, new):
             return old == name
@@ -54,15 +54,15 @@ def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]])
 
 
 def is_copy(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether the name `origin`, from which a table was renamed to `name`, is a name that a schema change tool gives to its altered
-    copy of the table `name`.
+    """Returns whether a table that was renamed from `origin` to `name` is a schema change tool's altered copy of the table `name`. The
+    tools give their copies names of certain forms.
     """
     return _is_named(_COPIES, origin[1], name[1])
 
 
 def is_remains(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether `name` is a name that a schema change tool gives to the original table `origin` when it replaces the original by its
-    copy.
+    """Returns whether a table that was renamed from `origin` to `name` is an original table that a schema change tool replaced by its copy.
+    The tools give the originals names of certain forms.
     """
     return _is_named(_REMAINS, name[1], origin[1])
 

@@ -1,4 +1,5 @@
-"""Finds the columns whose existing values an ALTER TABLE changes although their types do not show it. Pure functions.
+"""Finds the columns whose existing values an ALTER TABLE changes, although a comparison of the types does not show the change. Pure
+functions.
 
 The binlog has no row events for these values, so the table must be re-snapshotted.
 """

@@ -193,7 +193,7 @@ def _created(statement: CreateStoredObject, full_name: Callable[[TableName], Tab
     database, name = full_name(statement.name)
     table = (database, name)
     if statement.table is not None:
-        # A trigger is in the database of its table, also if only one of the two names is qualified with the database.
+        # A trigger is in the database of its table, even if the statement qualifies only one of the two names with the database.
         table = full_name(statement.table)
         database = table[0]
     made = StoredObject(

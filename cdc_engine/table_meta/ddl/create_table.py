@@ -110,7 +110,7 @@ def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) 
 
 
 def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
-    """Parses table options. Uses the options that affect columns or insert rows, and skips all other options, also unknown ones."""
+    """Parses table options. Uses the options that affect columns or insert rows, and skips all other options, including unknown ones."""
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):

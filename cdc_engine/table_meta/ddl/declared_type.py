@@ -104,7 +104,7 @@ _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "flo
 _NATIONAL = {"nchar": "char", "nvarchar": "varchar"}
 # The lengths of types that are declared without a length.
 _LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}
-FLOAT_DIGITS_MAX = 24  # The maximum of binary digits of a FLOAT. FLOAT(25) and above is a DOUBLE.
+FLOAT_DIGITS_MAX = 24  # The maximum number of binary digits of a FLOAT. FLOAT(25) and above create a DOUBLE.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ _SHAPES = r"""
   | (?P<word>{letter}+)
   | (?P<sign>[^'"`])
 """
-# The servers treat every character outside ASCII as a letter, also characters that are blanks or signs in Unicode.
+# The servers treat every character outside ASCII as a letter, even characters that are blanks or signs in Unicode.
 _LETTER = r"[0-9A-Za-z_$\x80-\U0010FFFF]"
 _BLANK = r"[\t-\r\x20]"
 # Whether the server is a MariaDB → pattern of the beginning of an executable comment, with the version. Further digits belong to the

@@ -99,8 +99,8 @@ TINYBLOB TINYINT TINYTEXT TO TRAILING TRIGGER TRUE UNDO UNION UNIQUE UNLOCK UNSI
 UTC_TIME UTC_TIMESTAMP VALUES VARBINARY VARCHAR VARCHARACTER VARYING WHEN WHERE WHILE WINDOW WITH WRITE XOR YEAR_MONTH
 ZEROFILL
 """
-# Words that are not reserved, but are no call when a parenthesis follows: MATCH … AGAINST (…), = ANY (…), JSON_TABLE(… COLUMNS (…)), VALUE
-# (…).
+# Words that are not reserved, but do not begin a call although a parenthesis follows: MATCH … AGAINST (…), = ANY (…), JSON_TABLE(… COLUMNS
+# (…)), VALUE (…).
 _OTHERS = "AGAINST ANY COLUMNS SOME VALUE"
 # Names that are a function of the server only if the parenthesis directly follows the name. If a blank is between name and parenthesis, the
 # name is a stored function, unless sql_mode has IGNORE_SPACE. https://dev.mysql.com/doc/refman/8.0/en/function-resolution.html
@@ -141,7 +141,9 @@ def calls_routine(found: Sequence[Token], rules: CallRules) -> bool:
 
 
 def body_calls_routine(body: Sequence[Token], rules: CallRules) -> bool:
-    """Returns whether the body of a trigger, or the query of a view, calls a routine. The body may contain INSERT INTO t (a, b)."""
+    """Returns whether the body of a trigger, or the query of a view, calls a routine. A table name with a list of columns, as in INSERT
+    INTO t (a, b), does not count as a call.
+    """
     # In MariaDB's Oracle mode, a function can be called without parentheses.
     if rules.oracle and rules.flavour == MARIADB:
         return True

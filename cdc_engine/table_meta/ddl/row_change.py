@@ -44,7 +44,7 @@ def _skip_modifiers(cursor: TokenCursor) -> None:
 
 
 def _skip_to_from(cursor: TokenCursor) -> None:
-    """Skips everything up to FROM. The tables that DELETE t FROM … names before FROM occur again after FROM."""
+    """Skips everything up to FROM. A statement DELETE t FROM … has its tables before FROM, and again after FROM."""
     while not cursor.accept("FROM"):
         if cursor.at_end:
             raise cursor.unreadable()

@@ -281,8 +281,8 @@ class StatementRowChange:
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A SELECT in the binlog. Such a statement writes only to a temporary table, or through a routine that the SELECT calls. `words` and
-    `calls` are as in StatementRowChange.
+    """A SELECT in the binlog. Such a statement writes only to a temporary table, or through a routine that the SELECT calls. `words` are
+    the names and keywords of the statement, in lower case. `calls` tells whether the SELECT calls a routine.
     """
 
     kind: str
@@ -363,9 +363,9 @@ def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[
 
 
 def mentioned_in(tables: Iterable[tuple[str, str]], text: str) -> list[tuple[str, str]]:
-    """Returns the tables of `tables` that a statement may affect because their names occur in its text, also in a string or comment. If the
-    text has bytes that are not valid characters, all tables count whose names have characters outside ASCII, because the bytes may be a
-    part of their names.
+    """Returns the tables of `tables` that a statement may affect because their names occur in its text, even in a string or a comment. If
+    the text has bytes that are not valid characters, the result has all tables whose names have characters outside ASCII, because the bytes
+    may be a part of their names.
     """
     there, garbled = lowered(text), has_no_character(text)
     return [table for table in tables if (garbled and not table[1].isascii()) or is_named(table[1], there)]

@@ -1,3 +1,3 @@
-"""The schema history: stores the schemas of tables by position, compares them with table maps, reads them from the server, and applies an
-operator's decisions.
+"""Stores the schemas of tables by position (the schema history), compares the schemas with table maps, reads schemas from the server, and
+applies an operator's decisions.
 """

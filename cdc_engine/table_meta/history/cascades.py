@@ -1,4 +1,4 @@
-"""Finds the tables whose rows foreign keys delete or change when rows of another table change. The binlog has no row events for these
+"""Finds the tables in which foreign keys delete or change rows when rows of another table change. The binlog has no row events for these
 changes of child tables.
 
 InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has row events only for the change of the parent table.

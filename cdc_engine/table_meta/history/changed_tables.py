@@ -1,5 +1,5 @@
 """Finds the tables that DDL statements in an interval of the stream may have changed. `instance` uses this module if the schemas were read
-from the source later than the position where the stream starts.
+from the source at a later position than the one where the stream starts.
 
 The schemas that were read are the source's current schemas. If a statement changed a table between the start position and the reading, the
 columns of the table before the statement are unknown, and rows before the statement must not be decoded with the current schema.
@@ -39,13 +39,13 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 
 class TouchedTables:
     """A schema history for a scan that reads only statements (implements `ports.SchemaHistory`). The scan collects in `names` the tables
-    that the statements change, also tables that are not in `snapshot`.
+    that the statements change, including tables that are not in `snapshot`.
     """
 
     def __init__(self, snapshot: SchemaSnapshot) -> None:
         self._snapshot = snapshot
         self.names: set[TableKey] = set()
-        # Changed tables that a statement of the interval created, so that they did not exist before.
+        # Changed tables that did not exist before the interval, because a statement of the interval created them.
         self._created: set[TableKey] = set()
         self._objects_changed = False
 

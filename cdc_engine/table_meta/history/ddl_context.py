@@ -30,7 +30,8 @@ class DdlEffect:
     - `state`: the table's new state in the schema history, or None if the state does not change.
     - `early`: another change of the table follows at the same position, so this change gets the order key before the other change.
     - `pending`: the statement, if it waits for an operator's approval.
-    - `renamed_from`, `fills`, `alterations`: as in TableChange.
+    - `renamed_from`: the table's old name, if the lake moves the rows to the new name. `fills`: the values that existing rows get in new
+      columns. `alterations`: the changes of the lake's table.
     """
 
     name: TableKey
@@ -71,8 +72,8 @@ class DdlContext:
         return self.known.table(name, self.key)
 
     def schema(self, name: TableKey) -> TableSchema | None:
-        """Returns the schema of a table at this position, also if the table is stopped. Returns None if the table does not exist or its
-        schema is unknown.
+        """Returns the schema of a table at the position of the statement, even if the table is stopped. Returns None if the table does not
+        exist or its schema is unknown.
         """
         state = self.state(name)
         if isinstance(state, Stopped):
@@ -86,17 +87,17 @@ class DdlContext:
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:
-        """Returns all tables that exist or may exist at this position, also stopped tables, tables that are not captured, and tables with
-        unknown schemas.
+        """Returns all tables that exist or may exist at the position of the statement, including stopped tables, tables that are not
+        captured, and tables with unknown schemas.
         """
         return [*(name for name in self.known.table_names() if self.schema(name) is not None), *self.unknown_tables()]
 
     def may_exist(self, name: TableKey) -> bool:
-        """Returns whether the table may exist at this position although its schema is unknown."""
+        """Returns whether a table whose schema is unknown may exist at the position of the statement."""
         return self.known.may_exist(name, self.key)
 
     def unknown_tables(self) -> list[TableKey]:
-        """Returns the tables, except stopped ones, that may exist at this position although their schemas are unknown."""
+        """Returns the tables, except stopped ones, that may exist at the position of the statement and whose schemas are unknown."""
         return self.known.unknown_tables(self.key)
 
 

@@ -1,9 +1,9 @@
 """Computes what a DDL statement does to tables, from the statement and the schema history before the statement. Pure functions. If a
 policy, an approval or an operator's schema is needed, `effects_of` returns a question (`questions`).
 
-EFFECTS has one function per kind of statement. The functions follow the schemas of all tables, also of stopped tables and of tables that
-are not captured. The schema of such a table is needed when its stop is resolved, or when a RENAME gives the table a captured name. Only
-running tables get changes for the lake.
+EFFECTS has one function per kind of statement. The functions follow the schemas of all tables, including stopped tables and tables that are
+not captured. The engine needs the schema of such a table when the table's stop is resolved, or when a RENAME gives the table a name that
+conf/ captures. Only running tables get changes for the lake.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _pointed(
 
 
 def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
-    """If an effect stops a table because its schema is unknown, and an operator gave the schema, replaces the stop by this schema."""
+    """Replaces the stop of a table by the schema that an operator gave, if the table stops because its schema is unknown."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -264,7 +264,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """Returns the alterations of the Delta table. `last` is the schema of an earlier table with this name, or None."""
+    """Returns the alterations of the Delta table. `last` is the schema of an earlier table with the same name, or None."""
     return () if last is None else difference(last, schema)
 
 
@@ -275,7 +275,7 @@ def elsewhere(engine: str) -> CannotFollowError | None:
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Stops the tables of which a MERGE table consists, because row events of rows written through it name the MERGE table."""
+    """Stops the tables of a MERGE table, because rows that are written through it have row events of the MERGE table."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = (
@@ -398,7 +398,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that no longer exists under this name. With `is_change`, the lake gets a change for the table."""
+    """Yields the effects on a table that no longer exists under the name `name`. With `is_change`, the lake gets a change for the table."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))

@@ -1,4 +1,4 @@
-"""The schema history of one destination: the schema of every captured table at any position of the stream.
+"""Stores the schema history of one destination: the schema of every captured table at any position of the stream.
 
 The parser calls `apply` for every statement and `resolve` for every new table map, in the order of the stream. The parser calls `rewind`
 when the stream starts again at a position. The instance calls `seed` with the schemas of the source's tables if the history is empty.
@@ -96,8 +96,8 @@ class TableHistory:
             ) from error
 
     def covers(self, position: Position) -> bool:
-        """Returns whether the history has schemas for this position. If the history has none, call `seed` before the stream begins at the
-        position.
+        """Returns whether the history has schemas at `position`. If the history has none, call `seed` before the stream begins at
+        `position`.
         """
         return self._known.server(position.order_key) is not None
 
@@ -164,7 +164,7 @@ class TableHistory:
     def _for_consumers(self, table_map: TableMap, position: Position, error: TableStoppedError) -> TableVersion:
         """Returns the version with which consumers decode the rows of a stopped table. The version comes from the table's schema at
         `position`, which the history has although the table is stopped for the lake. If the schema is unknown or does not fit the table
-        map, the version has no columns but the reason.
+        map, the version has the reason instead of columns.
         """
         state = self._known.table((table_map.database, table_map.table), position.order_key)
         if not isinstance(state, Stopped):
@@ -181,7 +181,9 @@ class TableHistory:
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
-        """Finds the version that fits a table map (`fit`). If no version fits, tries the schema that an operator gave for this stop."""
+        """Finds the version that fits a table map (`fit`). If no version fits, uses the schema that an operator gave for the resulting
+        stop, or raises the error if there is none.
+        """
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
@@ -279,7 +281,7 @@ class TableHistory:
         how many records were removed.
 
         Removes no record if fewer than `records_min` could be removed, or if an executed set cannot be parsed. During the call, other
-        threads may call `state` and `versions` for these and later positions.
+        threads may call `state` and `versions` for `positions` and for later positions.
         """
         self._review.forget(min((each.order_key for each in positions), default=0))
         records = self._repository.load()
@@ -301,7 +303,7 @@ class TableHistory:
         return self._added >= max(records_min, self._count)
 
     def _remember(self, records: Collection[HistoryRecord]) -> None:
-        """Builds the history in memory again, from these records."""
+        """Builds the history in memory again, from `records`."""
         known = KnownSchemas()
         for record in records:
             known.remember(record)
@@ -313,8 +315,8 @@ class TableHistory:
         return tuple(_versions(each for each in states if isinstance(each, TableSchema)))
 
     def listed_versions(self, position: Position, names: Iterable[TableKey]) -> tuple[TableVersion, ...]:
-        """Returns the versions of the tables in `names` that are captured and have a schema at `position`, also of tables that a statement
-        stopped.
+        """Returns the versions of the tables in `names` that are captured and have a schema at `position`, even if a statement stopped
+        them.
         """
         schemas = (each.schema if isinstance(each, Stopped) else each for each in self._captured_at(position, names))
         return tuple(_versions(each for each in schemas if isinstance(each, TableSchema)))
@@ -333,7 +335,7 @@ class TableHistory:
         return self._known.table((database, table), position.order_key)
 
     def table_names(self) -> list[TableKey]:
-        """Returns the names of all tables with a record in the history, also of tables that are not captured."""
+        """Returns the names of all tables with a record in the history, including tables that are not captured."""
         return self._known.table_names()
 
     def _go_back_to(self, position: Position) -> None:

@@ -17,9 +17,9 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 
 class Unknown(enum.Enum):
-    POLICY = "what the lake follows of a table's changes, a Policy"
-    APPROVAL = "what an operator approved of the statement for a table, in words, empty for nothing"
-    SCHEMA = "the schema that was given for a table's stop, None for none"
+    POLICY = "the policy for changes of the table's schema (Policy)"
+    APPROVAL = "the plan that an operator approved for the statement, or empty"
+    SCHEMA = "the schema that an operator gave for the table's stop, or None"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Question:
 
 
 class UnansweredError(Exception):
-    """Raised by a rule that needs the answer to a question. `effects_of` catches the exception and returns the question."""
+    """Raised by a function of `effects` that needs the answer to a question. `effects_of` catches the exception and returns the
+    question.
+    """
 
     def __init__(self, question: Question) -> None:
         super().__init__(question)

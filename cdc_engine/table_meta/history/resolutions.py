@@ -33,7 +33,7 @@ class Resolutions:
         self._records.put(name, json.dumps({**record, "given_at_us": time.time_ns() // 1000}, indent=1))
 
     def forget_oldest(self, kept: int = RECORDS_KEPT) -> None:
-        """Removes the oldest schemas until `kept` are left. Raises MetaError if the store does not answer."""
+        """Removes the oldest schemas until `kept` are left. Raises MetaError if the record store does not answer."""
         records = self._records.all(FOLDER)
         if len(records) > kept:
             for name in sorted(records, key=lambda each: _given_at(records[each]))[:-kept]:

@@ -24,7 +24,7 @@ FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
 POSITION_BEFORE = "place"  # The JSON key of the position in records that earlier versions of Sluice wrote.
 RECORDS_KEPT = 10_000
-NAME_CHARS_MAX = 72  # The maximum number of characters of a table's name in the name of a record.
+NAME_CHARS_MAX = 72  # The name of a record contains at most this many characters of its table's name.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,9 @@ class ReviewFiles:
         self._records.put(_name(pending.database, pending.table, pending.order_key, HELD), json.dumps(record, indent=1))
 
     def pending(self, database: str, table: str, reason: str) -> PendingRecord | None:
-        """Returns the schema change that stopped the table for this reason, or None. Raises MetaError if a record cannot be read."""
+        """Returns the schema change that stopped the table with the reason `reason`, or None. Raises MetaError if a record
+        cannot be read.
+        """
         ending = f".{_quoted(database, table)}.{HELD}.json"
         found = (self._pending(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
@@ -110,7 +112,7 @@ class ReviewFiles:
 
     def forget_before(self, order_key: int, kept: int = RECORDS_KEPT) -> None:
         """Removes the oldest records of statements before `order_key`, which the stream never reads again, until `kept` records are left.
-        Raises MetaError if the store does not answer.
+        Raises MetaError if the record store does not answer.
         """
         names = sorted(self._records.all(FOLDER))  # A name begins with the order key of the statement.
         first_needed = f"{FOLDER}/{order_key:020d}"
@@ -143,8 +145,8 @@ def _name(database: str, table: str, order_key: int, kind: str) -> str:
 
 
 def _quoted(database: str, table: str) -> str:
-    """Returns the part of a record's name that identifies a table. The part has no dots and a limited length, and differs between tables
-    also if letter case is ignored.
+    """Returns the part of a record's name that identifies a table. The part has no dots and a limited length. Different tables have
+    different parts, even if letter case is ignored.
     """
     quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
     whole = "+".join(quoted)

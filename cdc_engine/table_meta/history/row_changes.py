@@ -4,9 +4,10 @@ Pure functions.
 A session without row format writes its INSERT, UPDATE or DELETE to the binlog as text, which does not say which rows changed. These tables
 stop:
 
-- the tables that the statement writes, and the tables whose rows foreign keys change together with these tables;
-- the tables that triggers and views may change because of these tables, directly or through other tables;
-- if the source's triggers and views are unknown: all tables in the database of a name that may be a view;
+- the tables that the statement writes, and the tables in which foreign keys then change rows;
+- the tables to which triggers and views of the written tables may write, directly or through other tables;
+- if the source's triggers and views are unknown: all tables in the database of a written name that is no known table, because the name may
+  be a view;
 - if the statement does not name the tables that it writes: every table that the statement mentions, and every table of a database that it
   mentions;
 - if the statement calls a stored function or procedure, which may write to any table: every table.
@@ -151,7 +152,7 @@ def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey
 def _below(
     parents: Collection[TableKey], schemas: Sequence[TableSchema], captured: Callable[[str, str], bool]
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of tables whose rows foreign keys change when rows of `parents` change, directly or through other tables."""
+    """Returns the stops of the tables in which foreign keys change rows when rows of `parents` change, directly or through other tables."""
     cascades = Cascades(schemas, captured)
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:

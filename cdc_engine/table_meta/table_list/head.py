@@ -1,4 +1,5 @@
-"""The head of a list of tables: a digest of all records, and the names of the records that were changed last. Pure functions.
+"""Writes and parses the head of a list of tables, which has a digest of all records and the names of the records that were changed last.
+Pure functions.
 
 If a reader has cached the list with the head's digest, the reader reads only the head. If the reader has cached an earlier list, it reads
 the records that changed since that list, and computes the digest of the result. If this digest differs from the head's digest, because a
@@ -22,7 +23,8 @@ from sluice.cdc_engine.table_meta.table_list.values import TableList
 HEAD = "tables.json"  # Earlier versions stored the whole list in the file with this name.
 FORMAT = 3
 DIGEST_BITS = 128
-CHANGED_MAX = 200  # A head names at most this many changed records.
+# A head names the records that changed last, at most this many. A reader whose copy is older than these changes reads all records.
+CHANGED_MAX = 200
 
 
 def share_of(record: str, text: str) -> int:
@@ -58,8 +60,8 @@ class ListHead:
     changes: tuple[ListChange, ...] = ()
 
     def changed_since(self, digest: str) -> tuple[str, ...] | None:
-        """Returns the names of the records that have changed since the list had this digest, or None if the changes in the head do not
-        reach back to this digest.
+        """Returns the names of the records that have changed since the list had the digest `digest`, or None if the head does not have all
+        changes since then.
         """
         if digest == self.digest:
             return ()
@@ -83,8 +85,8 @@ class ListHead:
 
 
 def head_of(text: str, where: str) -> ListHead | TableList:
-    """Parses a head. Returns a TableList if an earlier version of Sluice stored the whole list under this name. `where` is the record's
-    location for messages. Raises MetaError, which tells an operator what to do.
+    """Parses a head. Returns a TableList if an earlier version of Sluice stored the whole list in place of the head. `where` is the
+    record's location for messages. Raises MetaError, which tells an operator what to do.
     """
     try:
         content = json.loads(text)

@@ -19,15 +19,16 @@ from sluice.cdc_engine.table_meta.table_list.head import HEAD, ListHead, digest_
 from sluice.cdc_engine.table_meta.table_list.record import FOLDER, parsed, record_of
 from sluice.cdc_engine.table_meta.table_list.values import Comments, ListedTable, TableList, list_of
 
-KEPT_MAX = 128  # A process caches the lists of at most this many destinations.
+# A process caches the lists of this many destinations. For a further destination, it first empties the cache.
+KEPT_MAX = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class _ReadList:
     """A process's cached copy of a list: its records, and the list that they form.
 
-    `digest` is the digest of the records. `records` maps the name of each record to its number in the digest and its table. `whole` is True
-    if a head that was read had this digest, so that the list is complete.
+    `digest` is the digest of the records. `records` maps the name of each record to the number that the record adds to the digest, and to
+    the record's table. `whole` is True if a head that was read had this digest, so that the list is complete.
     """
 
     digest: str
@@ -67,8 +68,8 @@ def read_list(directory: Location) -> TableList:
     now = _changed(store, head, known) or _all(store, known)
     whole = now.digest == head.digest
     if known.whole and not whole:
-        # The records are newer than the head. The writer writes the head next, or was killed; after a kill, the engine writes the head at
-        # its next start.
+        # Returns the cached list, because the records are newer than the head. The writer writes the head next, or was killed; after a
+        # kill, the engine writes the head at its next start.
         return known.tables
     if len(_read) >= KEPT_MAX:
         _read.clear()

@@ -16,7 +16,8 @@ from sluice.cdc_engine.table_meta.table_list.record import AGAIN, UNREADABLE, ca
 from sluice.cdc_engine.table_meta.table_list.values import TableList, list_of, listed_tables
 
 FORMAT = 2
-PARSED_MAX = 4  # A process caches at most this many parsed files.
+# A process caches this many parsed files; a further file replaces the one that was not used for longest.
+PARSED_MAX = 4
 
 
 def to_text(tables: TableList) -> str:

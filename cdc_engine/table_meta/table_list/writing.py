@@ -24,7 +24,7 @@ from sluice.cdc_engine.table_meta.table_list.values import Comments, ListedTable
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A table of the list, with its record's name and number in the digest."""
+    """A table of the list, with the name of its record, and `share`, the number that the record adds to the digest of the list."""
 
     listed: ListedTable
     record: str
@@ -42,9 +42,10 @@ class TableListWriter:
         self._store = list_store(as_location(directory))
         self._token, self._fence = token, fence
         self._prepared: Mapping[str, _Prepared] = {}  # Replaced as a whole, because other threads read `names`.
-        # The sum of the prepared tables' numbers in the digest, and how many of these tables are captured.
+        # The sum of the numbers that the records of the prepared tables add to the digest, and how many of these tables are captured.
         self._sum = self._count = 0
-        # The number in the digest of each stored record, or None if it is unknown which records are stored.
+        # Record name → the number that the record adds to the digest, for each stored record. None if it is unknown which records are
+        # stored.
         self._stored: dict[str, int] | None = None
         # Record name → the table to write, or None if the record must be removed, for all records that may differ from the stored records.
         self._unwritten = dict[str, _Prepared | None]()

@@ -1,4 +1,4 @@
-"""The schema history in memory, by position: tables, triggers and views, the charsets of databases, and the settings of the server on
+"""Keeps the schema history in memory, by position: tables, triggers and views, the charsets of databases, and the settings of the server on
 which DDL statements depend.
 """
 
@@ -14,7 +14,7 @@ TableKey = tuple[str, str]
 
 
 def was_dropped(there: KnownTable) -> bool:
-    """Returns whether a table was dropped, also if the table was stopped before."""
+    """Returns whether a table was dropped, even if the table was stopped before."""
     return isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone)
 
 
@@ -42,7 +42,7 @@ class KnownSchemas:
         return None if timeline is None else timeline.at(key)
 
     def stored_objects(self, key: int) -> StoredObjects | None:
-        """Returns the triggers and views at a position, or None if the history has no record of triggers and views at the position."""
+        """Returns the triggers and views at the order key `key`, or None if the history has no record of triggers and views there."""
         complete = self._objects_complete.at(key)
         if complete is None:
             return None
@@ -54,11 +54,11 @@ class KnownSchemas:
         return sorted(self._tables)
 
     def unknown_tables(self, key: int) -> list[TableKey]:
-        """Returns the tables that may exist at the position although their schemas are unknown."""
+        """Returns the tables that may exist at the order key `key` and whose schemas are unknown."""
         return [name for name in self._tables if self.may_exist(name, key)]
 
     def may_exist(self, name: TableKey, key: int) -> bool:
-        """Returns whether the table may exist at the position although its schema is unknown."""
+        """Returns whether a table whose schema is unknown may exist at the order key `key`."""
         timeline = self._tables.get(name)
         return timeline is not None and timeline.begins_by(key) and timeline.at(key) is None
 
@@ -96,7 +96,7 @@ class KnownSchemas:
         return there == state and comments_of(there) == comments_of(state)
 
     def drop_after(self, key: int) -> bool:
-        """Removes all records after the order key. Returns whether a record was removed."""
+        """Removes all records after the order key `key`. Returns whether a record was removed."""
         self.head = min(self.head, key)
         dropped = [self._server.drop_after(key), self._objects_complete.drop_after(key)]
         dropped += [timeline.drop_after(key) for timeline in self._objects.values()]

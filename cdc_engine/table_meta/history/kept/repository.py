@@ -2,8 +2,8 @@
 
 The file has one JSON record per line. Records are appended; only compaction replaces the file. A record is on disk before `append` returns.
 A crash can damage only the last line: a line without a newline is ignored, and the next `load` removes it. If the stream returns to an
-earlier position, a REWIND record invalidates the records after that position. `shared_repository` stores the same records in a store that
-several hosts can reach.
+earlier position, a REWIND record invalidates the records after that position. `shared_repository` stores the same records in a record store
+that several hosts can reach.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class RecordKind(enum.Enum):
     SERVER = "server"  # Flavour, default charset and other facts about the server, stored with a snapshot.
     DATABASE = "database"  # The default charset of a database.
     SNAPSHOT = "snapshot"  # The schema of a table as read from information_schema.
-    UNKNOWN = "unknown"  # The table may exist at this position, but its schema is unknown.
+    UNKNOWN = "unknown"  # From the record's position on, the table may exist, but its schema is unknown.
     DDL = "ddl"  # The schema of a table after a DDL statement.
     TABLE_MAP = "table_map"  # The schema of a table, from a table map with full metadata.
-    STOPPED = "stopped"  # The table is stopped from this position on.
+    STOPPED = "stopped"  # The table is stopped from the record's position on.
     # The table was dropped. The record has the table's last schema, or no content if the schema is unknown.
     DROPPED = "dropped"
     OBJECTS = "objects"  # Whether all triggers and views are known. Without such a record, no trigger or view is known.
     OBJECT = "object"  # The definition of a trigger or view. Without a definition, the record says that it was dropped.
-    REWIND = "rewind"  # Invalidates all earlier records whose positions are after the position of this record.
+    REWIND = "rewind"  # Invalidates all earlier records whose positions are after the position of the REWIND record.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,13 +77,15 @@ class HistoryRecord:
 
 
 class Repository(Protocol):
-    """Where the records are stored, in the order in which they are written. All methods raise MetaError if the store fails."""
+    """Where the records are stored, in the order in which they are written: a file or a record store. All methods raise MetaError if the
+    file or the record store fails.
+    """
 
     def load(self) -> list[HistoryRecord]:
         """Returns all valid records, without REWIND records and without the records that a REWIND record invalidated."""
 
     def look(self) -> list[HistoryRecord]:
-        """Returns the same records as `load`, but repairs nothing in the store, so that it can be called while another process writes."""
+        """Returns the same records as `load`, but repairs nothing, so that it can be called while another process writes."""
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
         """Adds either all of the records or none. The records are durable when this method returns."""
@@ -115,7 +117,7 @@ _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"
 
 
 class SchemaRepository:
-    """The file with the schema history of a destination. The destination's lease prevents that two processes write it."""
+    """The file with the schema history of a destination. The destination's lease ensures that only one process writes the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

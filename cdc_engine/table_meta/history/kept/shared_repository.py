@@ -25,7 +25,7 @@ TRIES_MAX = 10
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryHead:
-    """The record `schema-head`, which says which chunks are valid. `version` is the version of this record in the store."""
+    """The record `schema-head`, which says which chunks are valid. `version` is the version of this record in the record store."""
 
     generation: int = 0
     chunks: int = 0
@@ -49,7 +49,7 @@ class SharedRepository:
     def __init__(self, store: RecordStore, token: int = 0) -> None:
         self._store, self._token = store, token
         self._counted: RepositoryHead | None = None  # The head that this process read or wrote last.
-        # True if the store did not answer the last write of the head, so that it is unknown whether the write succeeded.
+        # True if the record store did not answer the last write of the head, so that it is unknown whether the write succeeded.
         self._unsure = False
 
     def load(self) -> list[HistoryRecord]:
@@ -109,8 +109,8 @@ class SharedRepository:
             ) from error
 
     def _settled(self) -> RepositoryHead:
-        """Returns the stored head. If the last write of the head succeeded although the store did not answer, first undoes this write,
-        because the caller of that write got an error.
+        """Returns the stored head. If the last write of the head succeeded although the record store did not answer, first undoes this
+        write, because its caller got an error.
         """
         head = self._head()
         if self._unsure and self._counted is not None and self._counted.counts != head.counts:

@@ -22,7 +22,7 @@ class Timeline(Generic[Value]):
         entry.
         """
         if self._keys and self._keys[-1] > key:
-            raise ValueError(f"entry {key} comes after {self._keys[-1]}")
+            raise ValueError(f"the key {key} is below the key of the last entry, {self._keys[-1]}")
         if self._keys and self._keys[-1] == key:
             self._values[-1] = value
             return

@@ -18,7 +18,8 @@ from sluice.cdc_engine.table_meta.ddl.statement import Nothing
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
-EVENTS_BEHIND_MAX = 5000  # The maximum number of events that are listed, because listing more events takes too long.
+# If more events than this follow the position, `schema_now` returns None, because SHOW BINLOG EVENTS takes too long for more events.
+EVENTS_BEHIND_MAX = 5000
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
@@ -40,7 +41,9 @@ def schema_now(session: Connection[Any], database: str, table: str, position: st
 
 
 def is_no_table(session: Connection[Any], database: str, table: str) -> bool:
-    """Returns whether the server currently has a view or a sequence of that name. Raises pymysql.MySQLError if the query fails."""
+    """Returns whether the server currently has a view or a sequence with the name `database`.`table`. Raises pymysql.MySQLError if the
+    query fails.
+    """
     with session.cursor(Cursor) as cursor:
         cursor.execute(
             "SELECT 1 FROM information_schema.tables "
@@ -64,8 +67,8 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
-    """Returns whether no statement after the position may affect the table. Every statement whose text contains the table's name counts as
-    a statement that may affect it.
+    """Returns whether no statement after `file` and `offset` may affect the table. Every statement whose text contains the table's name
+    counts as a statement that may affect it. Returns False for more than EVENTS_BEHIND_MAX events.
     """
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()

@@ -1,4 +1,4 @@
-"""Reads the triggers and views of the server, by which the schema history finds the tables that a row change in statement format may
+"""Reads the triggers and views of the server. The schema history needs them to find the tables that a row change in statement format may
 affect.
 """
 
