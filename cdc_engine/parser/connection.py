@@ -34,7 +34,7 @@ COM_BINLOG_DUMP_GTID = 0x1E
 THROUGH_GTID = 0x04  # Flag of COM_BINLOG_DUMP_GTID: the command contains a GTID set.
 # Flag of a dump (BINLOG_DUMP_NON_BLOCK): the server ends the dump at the end of the binlog and does not wait for new events.
 NON_BLOCKING = 0x01
-# Flag of a dump (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB also sends the SQL text of statements. MySQL always sends it.
+# Flag of a dump (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB sends the SQL text of statements too. MySQL sends the text without this flag.
 ANNOTATED = 0x02
 # The highest offset that a COM_BINLOG_DUMP can request: its field for the offset has four bytes.
 DUMP_OFFSET_MAX = 0xFFFFFFFF
@@ -189,8 +189,8 @@ class SourceConnection:
         return within
 
     def dump_after_gtids(self, executed: str, flags: int = 0) -> None:
-        """Requests all transactions that are not in a GTID set (MySQL), or that follow a GTID position (MariaDB). `flags` decides whether
-        the dump ends, as in `dump_from_file`.
+        """Requests all transactions that are not in a GTID set (MySQL), or that follow a GTID position (MariaDB). If `flags` contains
+        NON_BLOCKING, the dump ends at the current end of the binlog.
         """
         if self.mariadb:
             for name, value in (("state", executed), ("strict", 1), ("duplicates", 0)):
@@ -294,8 +294,8 @@ def _translated(source: Source) -> Iterator[None]:
 
 
 def answer_error(source: Source, answer: bytes) -> SluiceError:
-    """Converts a packet of a dump that is not an event to an error. The packet is the server's error (byte 0xFF, code in 2 bytes, '#', SQL
-    state in 5 bytes, text), or the end of the dump (byte 0xFE).
+    """Converts a packet that the server sent instead of an event to an error. The packet is the server's error (byte 0xFF, code in 2 bytes,
+    '#', SQL state in 5 bytes, text), or the end of the dump (byte 0xFE).
     """
     if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
         return SourceConnectionError(f"{source.address} ended the dump")
@@ -305,7 +305,8 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
     """Converts an error of the server to Sluice's error, by the error number `code`. If the number has several meanings, `text` decides."""
-    # The text is compared, because MySQL and MariaDB use different numbers for this error.
+    # The error that another replica with the same server id ended the dump is recognized by its text, because MySQL and MariaDB use
+    # different numbers for it.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(
             f"{source.address} ended the dump, because another replica with the same server id "

@@ -22,8 +22,8 @@ from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.scan.framing import EVENT_AT, PACKET_HEADER_BYTES, packet_length
 from sluice.cdc_engine.source.server import Source
 
-# How many bytes of a file are received at most to find its creation time. The format description event, which contains the time, has about
-# 120 to 300 bytes.
+# The format description event, which contains the creation time, must be within this many bytes of the dump. It has about 120 to 300 bytes,
+# and only a short ROTATE event precedes it.
 BYTES_MAX = 1 << 16
 
 

@@ -2,8 +2,8 @@
 functions.
 
 File names and offsets start again after RESET MASTER, if a server was rebuilt with its old uuid, or if a backup was restored. Executed
-GTIDs may then still prove that no transaction is missing. GTIDs prove nothing if the server has used the GTID of a transaction that was
-read again for another transaction.
+GTIDs may then still prove that no transaction is missing. GTIDs prove nothing if the stream has read a transaction, and the server has used
+its GTID again for another transaction.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 def renumbered(cursor: Position, facts: ServerFacts) -> str:
-    """Returns a sentence that explains why the server's file with the name of the cursor's file is a different file, or "" if nothing
-    indicates that.
+    """Returns why the server's file is not the cursor's file although both have the same name, as a sentence, or "" if nothing indicates
+    that.
     """
     if names_restarted(cursor.file, facts):
         return f"{cursor.file} comes after the server's last binlog file {facts.file}: the server's binlog was reset"
@@ -65,7 +65,7 @@ def refilled(
 
 
 def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, server_uuid: str) -> str:
-    """Returns the GTIDs of transactions that were read before and that the server itself has used again in its new files. Returns "" if
+    """Returns the GTIDs of transactions that the stream has read, and that the server may have used again in its new files. Returns "" if
     GTIDs prove that the stream continues.
 
     Transactions in `purged` are older than the new files, so their GTIDs were not used again. MariaDB identifies servers only by a number,

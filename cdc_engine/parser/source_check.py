@@ -81,7 +81,7 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
 
 
 def _unlogged_problems(facts: ServerFacts, captured: Callable[[str, str], bool]) -> Iterator[str]:
-    """Yields why captured rows would be missing in the server's binlog without a trace."""
+    """Yields a sentence for each setting because of which the server's binlog lacks changes of captured tables."""
     if facts.replicates_unlogged:
         yield (
             "the server is a replica, and its binlog lacks the changes that it replicates, because log_replica_updates (or "
@@ -109,8 +109,8 @@ def filtered_binlog_sentence(facts: ServerFacts) -> str:
     what = f"binlog_do_db is {logged}" if logged else f"binlog_ignore_db is {unlogged}"
     left_out = "other databases" if logged else "these databases"
     return (
-        f"{what}: the binlog lacks the rows of {left_out}. It also lacks each TRUNCATE and ALTER, also of captured tables, that a "
-        f"session runs after USE of one of {left_out}, and Sluice cannot notice this. Remove the option, and restart the server"
+        f"{what}: the binlog lacks the rows of {left_out}. If a session runs a TRUNCATE or ALTER of a captured table after USE of such "
+        "a database, the binlog lacks the statement too, and Sluice cannot notice this. Remove the option, and restart the server"
     )
 
 

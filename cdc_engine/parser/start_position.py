@@ -1,8 +1,8 @@
 """Decides where a stream starts: at the saved cursor, otherwise at the configured file and offset, otherwise at the configured GTID set,
 otherwise at the latest position. Pure functions.
 
-The parser calls this module at every connect, also after a lost connection. The stream never skips events: if the server's facts do not
-prove that the stream continues without a gap, the result is `Lost` with the reason.
+The parser calls this module at every connect, including after a lost connection. The stream never skips events: if the server's facts do
+not prove that the stream continues without a gap, the result is `Lost` with the reason.
 
 An epoch is one sequence of binlog files whose names can be compared. A stream begins a new epoch, above all epochs in the ledger, if the
 server's file names have started again. A stream also begins a new epoch if the cursor is in an earlier epoch than the newest epoch in the
@@ -66,8 +66,8 @@ NO_EPOCHS = Epochs()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The decision that a stream cannot continue, because nothing proves that no transaction would be missing. `reason` tells why, and
-    `options` what an operator may safely do.
+    """The decision that a stream cannot continue, because the server's facts do not prove that the stream would read every transaction.
+    `reason` tells why, and `options` what an operator may safely do.
 
     - `not_yet`: the server may still receive the missing transactions.
     - `only_time`: the server is not the cursor's server, and the position on it can be found only by commit time (`positions.by_time`).

@@ -31,7 +31,8 @@ OK, ERROR, END = 0x00, 0xFF, 0xFE
 # The packet that ends a result begins with 0xFE and has fewer bytes than this. A row may begin with 0xFE too, but then it has more bytes.
 END_BYTES_MAX = 9
 RECEIVE_SECONDS = 1.0
-# How many seconds the server may send nothing. The limit is high, because the server may scan a whole table before it finds the first row.
+# If the server sends nothing for this many seconds, the query has failed. The limit is high, because the server may scan a whole table
+# before it finds the first row.
 SILENCE_SECONDS_MAX = 600.0
 MALFORMED = -1
 Texts = list[Any]  # One Arrow binary array per column, with NULLs.

@@ -1,5 +1,5 @@
-"""Finds by commit time where the stream continues after a failover to a server whose GTIDs do not contain the stream's position. The stream
-begins `failover_back_seconds` before the last event that was read.
+"""Finds by commit time where the stream continues after a failover, if one of the two servers has no GTIDs. The stream begins
+`failover_back_seconds` before the last event that was read.
 
 The changes of these seconds are read twice. So only destinations with `failover: by_time` continue in this way, and tables to which a
 change cannot be applied twice are stopped (`instance.failover.by_time`). If the server has no commit as late as the last event that was

@@ -1,7 +1,7 @@
 """Decides where a stream begins, from the saved cursor, the requested position and the server's facts. Reads nothing.
 
-If a time, or an offset that may be inside a transaction, is requested, the decision is a request to search the binlog, which `finding`
-executes. `start_position` decides all other cases. Called when a destination starts, and by `sluice position set`.
+For a requested time, or a requested offset that may be inside a transaction, the decision is a request to search the binlog, which
+`finding` executes. `start_position` decides all other cases. Called when a destination starts, and by `sluice position set`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import file_number, order_key, order_keys
 
 XA_PREPARE, XA_COMMIT = "XA PREPARE", "XA COMMIT"
-NAMES_MAX = 5  # The most GTIDs that an error message names.
+NAMES_MAX = 5  # An error message names at most this many GTIDs, and then shows "…".
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class FoundTransactions:
     """Where the requested transactions are in the binlog. `begin` is the position before the first requested transaction, and `end` the
     position after the last one.
 
-    `order_keys` are ascending ranges of order keys: pairs (after, up to). Commit times are in `from_us` ≤ time < `to_us`.
+    `order_keys` has the order keys of the transactions as ascending ranges (after, up to). Commit times are in `from_us` ≤ time < `to_us`.
     """
 
     begin: StartChoice

@@ -1,5 +1,5 @@
-"""Finds the position in the binlog at a time of day by reading a replica's binlog (`reader` in conf/). The result is a GTID set that is
-valid on the source.
+"""Finds the position before the first commit at a given time or later, by reading a replica's binlog (`reader` in conf/). The result is a
+GTID set that is valid on the source.
 
 A replica's binlog has the commit times of the source, but the first event of each file has the time of the replica's own clock. So if the
 search ends at the beginning of a file, the previous file is searched too.
@@ -34,8 +34,8 @@ def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> Sta
     source's own binlog must be searched: the replica writes no binlog, or has purged the binlog of that time, or the source cannot begin a
     stream after the found GTID set.
 
-    Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError (also if the replica does not catch up with the source),
-    and the errors of the scan.
+    Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError if a connection fails or the replica does not catch up with
+    the source in time, and the errors of the scan.
     """
     with contextlib.closing(SourceConnection(reader)) as connection:
         facts = read_facts(connection)

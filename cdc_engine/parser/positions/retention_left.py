@@ -20,7 +20,7 @@ SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")
 
 
 def next_file(file: str, facts: ServerFacts) -> str:
-    """Returns the file after `file`, whose creation time is the time at which `file` ended. Returns "" for the last file, or if the source
+    """Returns the file after `file`. Its creation time is the time at which `file` ended. Returns "" for the last file, or if the source
     does not have `file`.
     """
     files = [log.file for log in facts.logs]
@@ -58,8 +58,8 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
 
 
 def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
-    """Returns when `file` and the files after it will reach the size limit, in seconds since 1970, if the server continues to write at the
-    rate of the time since it closed `file`. Returns None if there is no size limit, or if the rate is unknown.
+    """Returns when `file` and the files after it will reach the size limit, in seconds since 1970, if the server continues to write at its
+    average rate since it closed `file`. Returns None if there is no size limit, or if the rate is unknown.
     """
     limit = max(int(facts.variables.get(name) or 0) for name in SIZE_LIMITS)
     if not (limit and after and created):

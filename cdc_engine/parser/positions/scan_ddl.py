@@ -38,7 +38,7 @@ def scan_ddl(
     prepared: PreparedTransactions | None = None,
     given_up: Callable[[], bool] = _never,
 ) -> None:
-    """Passes each DDL statement from `begin` to the end of the binlog, or to `until` if that is given, to `statements.apply`.
+    """Calls `statements.apply` for each DDL statement from `begin` to `until`, or to the end of the binlog if `until` is None.
 
     - `archive`: has files that the server has purged.
     - `captured`: tables whose prepared XA transactions are recorded in `prepared`.

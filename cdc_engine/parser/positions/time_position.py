@@ -1,5 +1,5 @@
-"""Decides which binlog file contains a time of day, and which transaction in this file is the first at that time or later. Pure functions:
-`time_search` reads the facts from the server.
+"""Decides which binlog file contains the commits of a given time, and which transaction in the file is the first that committed at that
+time or later. Pure functions: `time_search` reads the facts from the server.
 
 The rules select the newest file that was created before the requested time. All transactions that committed at that time or later are in
 this file or in newer files. The position is directly before the first of these transactions. So no transaction of that time or later is

@@ -1,4 +1,4 @@
-"""Finds the position of a time of day or of a transaction in the source's binlog, by the rules of `time_position`.
+"""Finds the position of a commit time or of a transaction in the source's binlog, by the rules of `time_position`.
 
 Reads the binlog from the selected file on, over a separate connection, without decoding rows.
 """
@@ -29,7 +29,7 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-# By how many µs the commit time of a transaction may be later than the commit time of a transaction that follows it in the binlog.
+# Commit times are not in exact order: a transaction may be up to this many µs older than the one before it in the binlog.
 LATE_US = SECOND_US
 
 
@@ -76,7 +76,7 @@ def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> Search
     twice.
 
     Servers do not write commits in the exact order of their clocks. So the interval includes commits up to a second later than `time_us`,
-    and the search continues until all commits are a minute later.
+    and the search ends only at a block whose commits are all more than a minute later.
     """
     prepared = _PreparedBefore()
     return interval_of(blocks_without_rows(files, begin.file, begin.offset, prepared), prepared.commits, time_us)

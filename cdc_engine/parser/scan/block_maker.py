@@ -49,7 +49,7 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        # A copy of the rows query event that is marked as CARRIED. The event itself is in the previous buffer.
+        # If the scan state marks the rows query event as CARRIED: a copy of this event, because the event itself is in the previous buffer.
         self._query: Bytes = self._buffer
 
     @property
@@ -101,8 +101,9 @@ class BlockMaker:
             yield block
 
     def _open_frame(self) -> Frames:
-        """Returns one entry of FRAME for the open transaction, with -1 in the fields that are not known yet. Returns NO_FRAMES if no
-        transaction is open.
+        """Returns the frame of the open transaction as an array of one element: offset, length and time of its first and last event, and
+        its logical clock (`contracts.FRAME`). Fields of events that have not arrived yet are -1. Returns NO_FRAMES if no transaction is
+        open.
         """
         state = self.memory.state
         if not state[at.OPEN]:
@@ -191,7 +192,9 @@ class BlockMaker:
 
 
 def frames_of(fields: Int64s) -> Frames:
-    """Converts an array with one row per field of FRAME and one column per transaction to an array with the dtype FRAME."""
+    """Converts frames of transactions from a plain array (a row per field, a column per transaction) to a structured array with the dtype
+    FRAME.
+    """
     frames = np.empty(fields.shape[1], FRAME)
     for name, values in zip(FRAME_FIELDS, fields, strict=True):
         frames[name] = values

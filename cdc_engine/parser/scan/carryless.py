@@ -1,7 +1,7 @@
 """Computes CRC32 with carry-less multiplication, an instruction of x86 processors (PCLMULQDQ). Called by `checksum`.
 
-The algorithm is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step shortens the bytes by 16
-without changing their remainder. The module `checksum` computes the remainder of the last 16 bytes with its tables.
+The algorithm is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step replaces two units of 16
+bytes by one with the same remainder modulo the CRC polynomial. The module `checksum` computes the CRC of the last unit with its tables.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from sluice.cdc_engine.contracts import Bytes
 
 UNIT_BYTES = 16
-# The number of accumulators. With several accumulators, a multiplication does not wait for the result of the previous one.
+# How many units are folded side by side. With several units, a multiplication need not wait for the result of the previous one.
 LANES = 4
 FOLD_BYTES_MIN = UNIT_BYTES * LANES
 
@@ -34,8 +34,8 @@ def _power(exponent: int) -> int:
 
 
 def _distance(bits: int) -> tuple[int, int]:
-    """Returns the two factors that move a 128-bit value forward by `bits` bits: one for the lower half of the value, one for the upper
-    half.
+    """Returns the two factors (for the lower and the upper half) by which a 128-bit value is multiplied to append `bits` zero bits to it,
+    modulo the polynomial.
     """
     return _power(bits + 32), _power(bits - 32)
 
@@ -87,8 +87,8 @@ class _Code:
         return self._builder.load(self._builder.gep(self._start, [index]), align=1)
 
     def moved(self, value: Any, factors: tuple[int, int]) -> Any:
-        """Emits instructions that move `value` forward by the distance for which `_distance` returned `factors`: they multiply each half of
-        the value by its factor, and add the products (XOR).
+        """Emits instructions that append zero bits to `value`, modulo the polynomial: they multiply each half of the value by its factor,
+        and add the products (XOR). `factors` is the result of `_distance`.
         """
         by = ir.Constant(_VECTOR, list(factors))
         lower, upper = (
@@ -122,6 +122,6 @@ class _Code:
 
 
 Folded = Callable[[Bytes, int, int, np.uint32], tuple[np.uint64, np.uint64]]
-#: Takes (buffer, begin, units, crc). Returns 128 bits, as (lower, upper) uint64, with the same remainder as the units (16 bytes each) of
-#: the buffer from `begin` on, if the initial value is `crc`. `units` must be at least LANES.
+#: Takes (buffer, begin, units, crc) and folds `units` units of 16 bytes, at least LANES, from `begin` on, with `crc` as the initial CRC.
+#: Returns one unit as (lower, upper) uint64. Modulo the polynomial of CRC-32, it has the same remainder as the folded units.
 folded = cast("Folded", intrinsic(_typed))

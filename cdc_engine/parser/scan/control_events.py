@@ -48,10 +48,11 @@ REFUSED = {
         "GTID_TAGGED (42) has an unknown form: the server is newer than the versions that Sluice can read; use a newer Sluice"
     ),
 }
-# Rows after a DDL statement in the same transaction have a transaction offset that is this many bytes after the end of the statement: two
-# units of the order key.
+# The transaction offset of rows that follow a DDL statement in the same transaction is the end of the statement plus this many bytes. So
+# the order key of the rows is two units above the order key of the statement.
 DEFINITION_BYTES = 32
-GTID_LIST_COUNT_BITS = 28  # The number of bits of the count in GTID_LIST. The four bits above it are flags.
+# The first four bytes of a GTID_LIST have the number of entries in this many low bits. The four bits above are flags.
+GTID_LIST_COUNT_BITS = 28
 
 
 @dataclasses.dataclass
@@ -181,8 +182,8 @@ class ControlEvents:
         yield from self._maker.end_block()
 
     def _gtid_list(self, event: bytes) -> Iterator[Block]:
-        """If the executed set is unknown, uses MariaDB's GTID list at the beginning of a file as the executed set. Of several entries for a
-        domain, the last entry counts.
+        """Handles MariaDB's GTID list at the beginning of a file: if the executed set is unknown, the list becomes the executed set. Of
+        several entries for a domain, the last entry counts.
         """
         yield from self._maker.end_block()
         if not self._maker.executed.known:
@@ -295,7 +296,7 @@ class ControlEvents:
         elif kind is StatementKind.ROLLBACK_TO and self._state[at.OPEN_ROWS]:
             what = "a ROLLBACK TO undoes rows of captured tables within their transaction"
             if not is_certain(name, savepoints):
-                raise self._unknown(f"{what}, and Sluice cannot tell to which savepoint")
+                raise self._unknown(f"{what}, and Sluice cannot tell which savepoint it means")
             yield from self._undo(what, *savepoints[name])
 
     def _current_transaction(self) -> OpenTransaction:
@@ -306,7 +307,8 @@ class ControlEvents:
         return self._open_transaction
 
     def _undo(self, what: str, rows: int, begin: int) -> Iterator[Block]:
-        """Marks the row events of the open transaction from the offset `begin` on as undone, except its first `rows` row events.
+        """Marks the row events of the open transaction from the file offset `begin` on as undone. `rows` is the number of the transaction's
+        row events before `begin`.
 
         Raises UnknownEventError if the row events cannot be left out. This is the case in an XA transaction or a compressed transaction,
         whose events have no file offsets of their own, and in a transaction with a DDL statement, which a ROLLBACK does not undo.
@@ -369,7 +371,7 @@ class ControlEvents:
         state[at.GENERATION] += 1
 
     def _frame(self, event: bytes) -> tuple[int, ...]:
-        """Returns the values of `contracts.FRAME` for the transaction that `event` ends."""
+        """Returns the frame (`contracts.FRAME`: first event, last event, logical clock) of the transaction that `event` ends."""
         begin = self._state[[at.BEGIN_AT, at.BEGIN_LENGTH, at.BEGIN_SECONDS, at.BEGIN_THREAD]].tolist()
         seconds, server = struct.unpack_from("<IxI", event)
         clock = self._state[[at.COMMITTED, at.SEQUENCE]].tolist()

@@ -118,7 +118,9 @@ QUERY_POST_HEADER = 13
 # A row event with one of these table ids has no rows, and only marks the end of a statement.
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # End positions in events have 32 bits. An end position that seems 2 GiB or more ahead is behind.
+# End positions in event headers have only 32 bits. An end position that seems to be 2 GiB or more after the expected one is before the
+# expected one.
+REWOUND = 1 << 31
 
 
 @kernel
@@ -222,8 +224,8 @@ def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
 
 @nb.njit(inline="always")
 def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
-    """Moves FILE_END to the end of the current event. `end` is the end position in its header, with 32 bits. Returns False if the event
-    cannot end there.
+    """Moves FILE_END to the end of the current event. `end` is the end position in the event's header (32 bits). Returns False if the event
+    cannot end at `end`.
 
     MariaDB 11 writes the end position 0 within a transaction. FILE_END then moves by the length of the event. If a dump begins in the
     middle of a file, the server first repeats the format description with the end position 0, which does not move FILE_END.
@@ -242,8 +244,8 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Sets FILE_END for an event that is in a compressed event. For the last event in it, FILE_END is the end of the compressed event; for
-    all other events in it, the beginning.
+    """Sets FILE_END for an event that is in a compressed event. For the last event, FILE_END is the end of the compressed event. For all
+    other events, FILE_END is the beginning of the compressed event.
     """
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:
@@ -482,7 +484,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
 
 @kernel
 def end_frame(buffer: Bytes, state: Int64s, ends: Int64s, count: int) -> None:
-    """Writes the values of `contracts.FRAME` for the transaction that the current event ends."""
+    """Writes the frame (`contracts.FRAME`: first event, last event, logical clock) of the transaction that the current event ends."""
     event = state[EVENT]
     is_xid = buffer[event + 4] == XID and event + HEADER_BYTES + 8 <= buffer.shape[0]
     ends[END_FRAME, count] = state[BEGIN_AT]

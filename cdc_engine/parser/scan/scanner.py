@@ -62,7 +62,7 @@ class Scanner:
     - `checksum`: whether events end with a CRC32, until a format description tells it.
     - `contiguous`: whether the server sends every event, so that a gap is an error.
     - `executed_known`: whether `start.gtid_set` is the whole executed set.
-    - `prepared`: stores XA transactions, in memory by default. Has the undone rows, which are left out.
+    - `prepared`: stores XA transactions, in memory by default. It also has the undone rows, which the scan leaves out.
     """
 
     def __init__(

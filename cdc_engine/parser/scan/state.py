@@ -80,7 +80,8 @@ EVENT_ROWS: Final = 8
 
 # Rows of `ends`.
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
-END_FRAME: Final = 5  # The first of the rows for the fields of contracts.FRAME.
+# The first of the rows that hold a transaction's frame (contracts.FRAME: first event, last event, logical clock).
+END_FRAME: Final = 5
 END_ROWS: Final = END_FRAME + len(FRAME_FIELDS)
 
 # Rows of `queries`.
@@ -91,14 +92,14 @@ QUERY_ROWS: Final = 4
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
 TABLE_ROWS: Final = 5
 
-# The maximum number of row events, and of transactions, in a block. A read buffer of 4 MiB normally has fewer. If a buffer has more, the
-# scan makes several blocks.
+# A block has at most this many row events, and at most this many transactions. A read buffer of 4 MiB normally has fewer. If a buffer has
+# more, the scan makes several blocks of it.
 ENTRIES_MAX: Final = 1 << 17
 # The maximum number of GTID sources in a stream. With more sources, the scan raises an error.
 SOURCES_MAX: Final = 1 << 12
 SLOTS_FIRST: Final = 1 << 10
-# The maximum number of table ids whose table maps are stored. Without a limit, the memory would grow forever, because a server with a small
-# table cache always assigns new ids.
+# If table maps of this many table ids are stored, only those of the open transaction stay. Without a limit, the memory would grow forever,
+# because a server with a small table cache always assigns new ids.
 TABLES_MAX: Final = 1 << 16
 POOL_BYTES_FIRST: Final = 1 << 18
 POOL_BYTES_MAX: Final = 1 << 25

@@ -42,8 +42,9 @@ class TableReferences:
         self._by_map.clear()
 
     def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
-        """Returns (index in `versions` of a table map's table or NOT_CAPTURED, changes that stop tables). `position` is the end of the
-        table map event. A table stops there, before the first row event that the lake does not get.
+        """Returns the index in `versions` of the table of a table map (NOT_CAPTURED if conf/ does not capture it), and the changes that
+        stop tables. `position` is the end of the table map event. A table stops at this position, before the first row event that the lake
+        does not get.
 
         A table that is not captured is in `versions` if foreign keys change rows of captured tables together with its rows. If such a table
         cannot be decoded, these captured tables stop. The rows of a stopped table stay in the stream for consumers, with a version that is
@@ -86,7 +87,7 @@ class TableReferences:
             self._by_version[version] = len(self.versions)
             self.versions.append(version)
         index = self._by_version[version]
-        # Asked again each time, because ALTER TABLE can change the engine without another version.
+        # The schema history is asked each time, because ALTER TABLE can change the table's storage engine without a new table version.
         if self._history.is_undone(version.database, version.table):
             self.not_undone.discard(index)
         else:
@@ -95,22 +96,22 @@ class TableReferences:
 
 
 def _stopped_before(version: TableVersion) -> TableStoppedError:
-    """Returns the error for a table that stopped earlier and can be decoded again. The table stays stopped, because the lake lacks earlier
-    rows.
+    """Returns the error for a table that stopped earlier and whose rows can be decoded again. The table stays stopped, because the lake
+    lacks the rows since the stop.
     """
     stopped = dataclasses.replace(version, stopped=True)
     return TableStoppedError(
         version.database,
         version.table,
         TableState.CASCADE_UNSEEN,
-        "the table stopped earlier, and its later changes are missing",
+        "the table stopped earlier, and the lake lacks its changes since then",
         stopped,
     )
 
 
 def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[TableStoppedError]:
     """Returns an error for each captured table whose rows change by foreign keys when rows of another table change, if this other table
-    cannot be decoded. `error`: why it cannot be decoded.
+    cannot be decoded. `error` says why the other table cannot be decoded.
     """
     reason = (
         f"foreign keys change rows of the table when rows of {error.database}.{error.table} change, and "

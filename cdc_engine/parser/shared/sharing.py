@@ -1,9 +1,9 @@
 """Decides which parsers of this process share one dump of a server, and when a parser changes from its own dump to the shared dump. A
 parser reads the shared dump through a `DumpReader`, which stores how far the parser has read.
 
-A parser first connects by itself, which proves that its stream continues on the server, and reads up to the end that the binlog had at that
-time. After this end, the parser needs every event, whatever GTID set it began with. So the parser can then join a shared dump, which is
-requested by file and offset. If no shared dump runs, the first parser that reaches this end while another parser reads the same server
+A parser first connects by itself. This proves that its stream continues on the server. The parser reads up to the end that the binlog had
+when the parser connected. Up to this end, a dump by GTID set may leave transactions out. After it, the parser needs every event, and can
+join a shared dump, which is requested by file and offset. If no shared dump runs, and another parser reads the same server, the parser
 starts one.
 
 When a shared dump ends, each of its parsers connects by itself again, as after a lost connection. So this module decides nothing about
@@ -24,8 +24,9 @@ from sluice.cdc_engine.parser.shared.window import DumpReader
 from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.server import Source
 
-REQUEST_SECONDS = 1.0  # A parser asks for a reader at most this often.
-# For how many seconds a parser asks for no reader after a shared dump could not begin, or after the parser could not read the shared dump.
+REQUEST_SECONDS = 1.0  # A parser waits this long before it asks for a reader again.
+# After a shared dump could not begin or could not be read, a parser keeps its own connection for this many seconds before it asks for a
+# reader again.
 QUIET_SECONDS = 60.0
 # A shared dump begins only if at least this many parsers read the server. A single parser uses its own connection.
 SHARERS_MIN = 2

@@ -1,8 +1,8 @@
 """Runs a dump of a server that several parsers of this process read. The dump has a separate connection and thread, which puts the bytes
 into a window.
 
-The dump is requested by file and offset, so it has every event after this position. A dump by GTID set would leave out transactions that
-other parsers need. `sharing` decides which parsers join the dump.
+The dump is requested by file and offset, so it has every event after its start. A dump by GTID set would leave out transactions that other
+parsers need. `sharing` decides which parsers join the dump.
 """
 
 from __future__ import annotations

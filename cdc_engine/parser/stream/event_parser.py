@@ -85,12 +85,11 @@ class StreamRules:
     """Where a stream begins and how it continues.
 
     - `choice`: where a parser without a position starts. `epochs`: returns the ledger's epochs, called at each connect.
-    - `waits`: whether the parser waits for a source that has not yet executed all transactions that were read, because a standby source
-      may catch up. Otherwise the parser ends.
+    - `waits`: whether the parser waits if the source has not executed all transactions that the stream has read. A standby source may catch
+      up. Without `waits`, the parser ends.
     - `by_time`: finds the position by commit time on another server. None if conf/ does not allow it.
     - `archive`: has the files that the server has purged. `sharing`: shares one dump with other parsers of this process.
-    - `follows_mixed`: whether the schema history knows the triggers and views at a position. Statements in the binlog (MIXED) require
-      them.
+    - `follows_mixed`: whether the schema history knows the triggers and views at a position. Sluice needs them if binlog_format is MIXED.
     - `rows_queries`: whether blocks include the SQL text of statements that change rows.
     """
 
@@ -141,7 +140,7 @@ class EventParser:
         prepared: PreparedTransactions | None = None,
     ) -> None:
         self._source, self._rules, self._callbacks = source, rules, callbacks
-        # The shared dump with which the parser continues when it changes to it.
+        # The shared dump that the parser reads next, when it leaves its own dump.
         self._shared: SharedPosition | None = None
         self._facts: ServerFacts | None = None  # The server's facts, read when the parser connected.
         self._sink = sink
@@ -152,7 +151,7 @@ class EventParser:
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
         self._continue_from_cursor = ""  # The reason with which `reconnect` was called, or empty if it was not called.
-        self._displaced = False  # Whether another replica with this identity ended the dump.
+        self._displaced = False  # Whether a replica with the engine's server id or UUID ended the dump.
         self._putting = False  # Whether a block waits for space in the store.
         self._scanned: tuple[str, int] = ("", 0)  # The file and offset after the last scanned event.
         self.state = STOPPED

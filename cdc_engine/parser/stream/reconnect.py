@@ -5,7 +5,8 @@ from __future__ import annotations
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import ChecksumError, Remedy, SluiceError
 
-# If a checksum is wrong at the same position this many times, the server's file itself is damaged.
+# After a wrong checksum, the parser connects again. If a checksum is wrong at the same position this many times, the parser stops, because
+# the server's file itself is damaged.
 CHECKSUM_TRIES_MAX = 3
 
 

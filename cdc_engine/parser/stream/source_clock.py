@@ -25,7 +25,7 @@ RENAMED_SINCE = "8.2"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClockAnswer:
     """The time of a source's clock, and the end of the source's binlog, which was read after the time. `now_us` is the time in µs since
-    1970. `before_us` is this time, rounded down to the precision of the commit times in the binlog.
+    1970. `before_us` is `now_us`, rounded down to the precision of the commit times in the binlog.
     """
 
     now_us: int
@@ -48,13 +48,13 @@ def use_utc(connection: SourceConnection) -> None:
 
 
 def read_clock(connection: SourceConnection) -> ClockAnswer:
-    """Reads the source's clock, then the end of its binlog. Raises SourceConnectionError, also if the account may not read the end of the
-    binlog.
+    """Reads the source's clock, then the end of its binlog. Raises SourceConnectionError if the connection fails, or if the account may not
+    read the end of the binlog.
     """
     uuid = "CONCAT('mariadb-', @@server_id)" if connection.mariadb else "@@server_uuid"
     answer = connection.rows(f"SELECT UNIX_TIMESTAMP(NOW(6)) AS now, {uuid} AS uuid")[0]
     renamed = not connection.mariadb and _number(connection.server_version) >= _number(RENAMED_SINCE)
-    # The end of the binlog is read after the time. So everything that was committed before this time is before this end.
+    # The end of the binlog is read after the time. So everything that was committed before the time is before the end.
     status = connection.first_of(*(reversed(END) if renamed else END))
     if not status:
         raise SourceConnectionError(
