@@ -1,5 +1,5 @@
-"""Operations on blocks (`contracts.Block`): drop row events, copy the used bytes into a smaller buffer, join adjacent blocks, compute
-positions.
+"""Changes and examines blocks (`contracts.Block`): drops row events, copies the used bytes into a smaller buffer, joins adjacent blocks,
+and computes positions.
 
 No function changes its argument. The loops over events and transactions run in numpy and numba, not in Python.
 """
@@ -44,7 +44,7 @@ QUERY_ARRAYS: Mapping[str, npt.DTypeLike] = dict.fromkeys(
 
 
 def keep_events(block: Block, mask: Mask) -> Block:
-    """Returns the block with only the row events for which `mask` is True (bool, one per event). All transactions stay, also transactions
+    """Returns the block with only the row events for which `mask` is True (bool, one per event). All transactions stay, even transactions
     without remaining row events. The SQL text of a statement (rows query event) stays only if the statement's first row event stays.
     """
     kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))

@@ -129,7 +129,7 @@ def charset_of_name(name: str) -> Charset | None:
 
 
 def charset_of_collation(collation: str) -> Charset | None:
-    """Returns the charset of a collation, with whose name the collation's name begins. Returns None for MariaDB's collations that fit
-    several charsets.
+    """Returns the charset of a collation. The collation's name begins with the charset's name. Returns None for MariaDB's collations that
+    fit several charsets.
     """
     return charset_of_name(collation.partition("_")[0])

@@ -1,7 +1,7 @@
-"""Tables of characters that Python's codecs lack: complete one-byte charsets, and additions to eucjpms, ujis and big5.
+"""Lists the characters that Python's codecs lack: complete one-byte charsets, and additions to eucjpms, ujis and big5.
 
-A server converts the bytes to the same characters (CONVERT … USING utf8mb4). tests/binlog/charsets compares them with real servers. U+FFFE
-marks a byte that the charset does not define, as in Python's charmap codecs.
+The characters are those to which a server converts the bytes (CONVERT … USING utf8mb4). tests/binlog/charsets compares them with real
+servers. U+FFFE marks a byte that the charset does not define, as in Python's charmap codecs.
 """
 # ruff: noqa: RUF001 - characters that look alike are the point
 

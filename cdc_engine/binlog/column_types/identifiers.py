@@ -128,8 +128,8 @@ def print_inet4(octets: Bytes, line: Integer, first: Integer, out: Bytes, used: 
 def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Integer:
     """Writes one IPv6 address as the server's INET6_NTOA does. Returns the end of the text in `out`.
 
-    `::` replaces the longest run of zero groups, also if the run has only one group; of equally long runs, the first. An embedded IPv4
-    address has dots.
+    `::` replaces the longest run of zero groups, even a run of only one group. Of equally long runs, it replaces the first. An embedded
+    IPv4 address has dots.
     """
     first, length = zero_groups(octets, line)
     mapped = first == 0 and length == 5 and octets[line, 10] == 0xFF and octets[line, 11] == 0xFF

@@ -28,7 +28,7 @@ from sluice.cdc_engine.binlog.column_types.entry import (
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-# The maximum number of bytes of all strings of an Arrow array together, because the array's offsets have 32 bits.
+# The strings of an Arrow array may have at most this many bytes together, because its offsets have 32 bits. A longer result is an error.
 ARROW_BYTES_MAX = (1 << 31) - 1
 ASCII = np.arange(0x80, dtype=np.int32)
 UNDEFINED = 0xFFFF  # Code point in a table for a byte that the charset does not define.

@@ -21,7 +21,8 @@ from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Va
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# A function that returns, for each row, (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and the microseconds.
+# Returns, for each row, the date and time in the packed layout of DATETIME2, (year * 13 + month) << 22 | day << 17 | hour << 12 | minute <<
+# 6 | second, and the microseconds.
 Packed = Callable[[Values], tuple[Int64s, Int64s | int]]
 DATE_ONLY = -1  # The value of `digits` for DATE, which has no time.
 MOMENT_BYTES = len("9999-12-31 23:59:59.999999")
@@ -73,7 +74,9 @@ def put_number(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Inte
 
 @compiled
 def print_moments(starts: Int64s, packed: Int64s, micros: Int64s, digits: int, offsets: Any, out: Bytes) -> int:
-    """Writes dates and times as `YYYY-MM-DD[ hh:mm:ss[.f]]` to `out`, back to back. Returns the number of bytes written."""
+    """Writes dates and times as `YYYY-MM-DD[ hh:mm:ss[.f]]` to `out`, back to back, and the ends of the texts to `offsets`. A row whose
+    `starts` is negative gets an empty text. `packed` has the layout of DATETIME2. Returns the number of bytes written.
+    """
     used = 0
     offsets[0] = 0
     for row in range(starts.shape[0]):

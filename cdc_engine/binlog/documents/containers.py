@@ -21,8 +21,8 @@ TRUNCATED, LARGER, BACKWARDS = statuses.TRUNCATED, statuses.LARGER, statuses.BAC
 # and the offset and size of its key. The fields NODE and LAST are for the callers.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, OFFSET, KEY_OFFSET, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
-# For each kind of value: the smallest width of a container's offsets with which an entry contains the value itself instead of the value's
-# offset.
+# Indexed by the kind of a value. If a container's offsets have at least this many bytes, its entries contain values of this kind
+# themselves, not their offsets. 8 means never, because offsets have at most four bytes.
 INLINED_WIDTH = np.full(256, 8, np.int64)
 INLINED_WIDTH[[INT32, UINT32]] = 4
 INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2

@@ -28,8 +28,8 @@ INLINE_SMALL = {LITERAL, INT16, UINT16}
 INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
 # The deepest level of a value. The server allows 100 levels of containers, and a scalar in the innermost container is on level 101.
 DEPTH_MAX = 101
-# A document of n bytes has at most TEXT_FACTOR * n + TEXT_SPARE bytes of text. If the text would be longer, several entries of the document
-# share a value.
+# The text of a valid document of n bytes has at most TEXT_FACTOR * n + TEXT_SPARE bytes. A document with a longer text is invalid: several
+# of its entries point to one value.
 TEXT_FACTOR, TEXT_SPARE = 8, 64
 BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 BASE64_LINE = 76  # characters per line of the server's base64

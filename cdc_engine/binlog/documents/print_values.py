@@ -31,7 +31,8 @@ TRUNCATED, ENDLESS, KIND_UNKNOWN, ROOM = statuses.TRUNCATED, statuses.ENDLESS, s
 LITERAL_UNKNOWN = statuses.LITERAL
 ESCAPED_BYTES_MAX = len(r"\u0000")  # The maximum number of bytes of the escape for one byte of a string.
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
-LENGTH_SHIFT_MAX = 28  # The shift of the last byte of a length, which has 7 bits per byte, in at most five bytes.
+# A length has 7 bits per byte, in at most five bytes. The bits of the fifth byte are shifted left by this number.
+LENGTH_SHIFT_MAX = 28
 # The bytes of a number, indexed by kind; 0: not a number.
 NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)
 # Indexed by kind: a shift left and then right by this number of bits extends the sign of INT16 and INT32.

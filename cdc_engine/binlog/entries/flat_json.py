@@ -22,8 +22,8 @@ NULL_WORD = np.frombuffer(b"null", np.uint8)
 # Each column has five pieces: its name as a JSON key, its type as a JSON string, and its three sqlType numbers (PLAIN, HIGH, OF_NULL).
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
-# The constant pieces of a message. Each piece before ENDS is written directly before the variable part after which it is named. From ENDS
-# on, there are three pieces, which end the message of an INSERT, an UPDATE and a DELETE.
+# The constant pieces of a message. A piece before ENDS has the name of the variable part of the message that directly follows it. The three
+# pieces from ENDS on end the message of an INSERT, an UPDATE and a DELETE.
 DATA, ES, GTID, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(8)
 
 

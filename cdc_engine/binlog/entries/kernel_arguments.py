@@ -1,6 +1,6 @@
-"""Named tuples that group the arguments of the kernels that write entries and flat messages.
-
-`rows`, `messages` and `flat` make them."""
+"""Defines named tuples, which group the arguments of the kernels that write entries and flat messages. `rows`, `messages` and `flat` make
+these tuples.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
-    """The located values of row images (columns by images), and the side and event of each image. `differences`: see `locate_images`."""
+    """The located values of row images (columns by images), and the side and event of each image. `differences`: the JSON values that are
+    logged as differences, as `locate_images` writes them.
+    """
 
     starts: Int64s
     sizes: Int64s
@@ -78,8 +80,8 @@ class Images:
 def note_changes(
     partial: Int8s, slot: Int32s, values: LocatedValues, image: Integer, differences: Int64s, found: Integer
 ) -> Integer:
-    """Adds to `differences` the values of an after image that are JSON differences, and the documents in the before image to which the
-    differences apply. Returns the new number of differences.
+    """Adds to `differences` each value of an after image that is a JSON difference, with the location of the document in the before image.
+    Returns the new number of differences.
     """
     starts, sizes = values
     for column in range(partial.shape[0]):
@@ -105,8 +107,8 @@ def locate_images(
     """Locates the images from `cursor` on. Returns DONE, FULL if an array is full, or REFUSED if bytes are not images. `cursor`: the event,
     the offset of the event's next image (0: the event's first image), and the numbers of images and of differences so far.
 
-    `values`: columns by images. `differences` (4 by n): JSON values that are logged as differences of the before image's document, as in
-    `rows.diffs`.
+    `values`: columns by images. `differences` (4 by n): the JSON values that are logged as differences from the document in the before
+    image. `rows.locate_diffs` names the rows of this array.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, partial = columns

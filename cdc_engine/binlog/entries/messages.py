@@ -24,7 +24,8 @@ from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int6
 
 # The maximum number of bytes of the entry of a transaction's beginning or end, without the file name.
 FRAME_BYTES_MAX = 128
-VERSIONS_MAX = 10_000  # The maximum number of table versions whose TableEntries are cached.
+# The TableEntries of this many table versions are cached. For a further version, the cache is first emptied.
+VERSIONS_MAX = 10_000
 
 
 class DescribedStatement(Protocol):

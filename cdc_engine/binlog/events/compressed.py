@@ -29,7 +29,8 @@ from sluice.cdc_engine.ports import Content
 
 FIELD_END, FIELD_SIZE, FIELD_COMPRESSION, FIELD_UNCOMPRESSED_SIZE = range(4)
 ZSTD, NONE = 0, 255
-FIELD_BYTES_MAX = 256  # The maximum number of bytes of all fields before a payload. MySQL writes about twenty bytes.
+# The fields before a payload may have at most this many bytes together. More are an error. MySQL writes about twenty bytes.
+FIELD_BYTES_MAX = 256
 
 
 COMPRESSED = frozenset(
@@ -43,7 +44,9 @@ COMPRESSED = frozenset(
 
 
 def content_of(event: Bytes) -> Content:
-    """Returns the plain events in an event whose type is in COMPRESSED. `event`: bytes without the checksum. Raises BinlogFormatError."""
+    """Returns the events that a compressed event contains, decompressed. `event`: an event of a type in COMPRESSED, without its checksum.
+    Raises BinlogFormatError.
+    """
     if event[types.TYPE_AT] == types.TRANSACTION_PAYLOAD:
         return _payload_content(event[types.HEADER_BYTES :])
     return RecordedEvents(_plain_event(event.tobytes()))

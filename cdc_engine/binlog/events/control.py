@@ -199,7 +199,7 @@ def parse_query(event: bytes, checksum_bytes: int, *, logs_timestamps: bool = Fa
     """Parses the text, the default database and the session variables of a QUERY event. The scan kernel must have checked that the lengths
     in the event are valid.
 
-    `logs_timestamps`: see `FileFormat.logs_timestamps`.
+    `logs_timestamps`: whether the server logs a session's explicit_defaults_for_timestamp in the flags of QUERY events.
     """
     body = event[HEADER_BYTES : len(event) - checksum_bytes]
     database_length, error_code, status_length = struct.unpack_from("<BHH", body, 8)

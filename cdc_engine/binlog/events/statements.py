@@ -22,7 +22,7 @@ class StatementKind(enum.Enum):
     XA_END = "xa end"
     XA_COMMIT = "xa commit"
     XA_ROLLBACK = "xa rollback"
-    #: INSERT, UPDATE and so on; also SELECT, which the server logs if a function in it changes rows.
+    #: INSERT, UPDATE and so on, or a SELECT, which the server logs if a function in the SELECT changes rows.
     ROW_CHANGE = "row change"
     DEFINITION = "definition"  #: Every other statement; the schema history decides whether it changes a captured table.
 

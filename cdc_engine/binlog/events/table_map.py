@@ -4,7 +4,7 @@ The parser calls this module for every table map with new bytes. `table_meta` us
 TableMapEvent is not used, because it queries the live server for names, assigns the signedness bits to wrong columns if the table has a
 YEAR column, and lacks newer fields.
 
-The layout is that of MySQL's class Table_map_event (libs/mysql/binlog/event/rows_event.h), also in MariaDB since 10.5:
+MySQL (class Table_map_event in libs/mysql/binlog/event/rows_event.h) and MariaDB since 10.5 write this layout:
 - table id (6 bytes), flags (2 bytes)
 - database name and table name, each as a length byte, the text, and NUL
 - number of columns (length-encoded), then a type byte per column
@@ -61,7 +61,7 @@ CHARACTER: frozenset[int] = frozenset(
     }
 )
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
-# These types have no characters, but the server writes a charset for them, always `binary`.
+# Types without characters for which MySQL or MariaDB writes a charset in a table map, always `binary`.
 _COUNTED_BY_MYSQL: frozenset[int] = frozenset({TypeCode.VECTOR})
 _COUNTED_BY_MARIADB: frozenset[int] = frozenset({TypeCode.GEOMETRY})
 # Type code → the highest valid metadata. Kernels use metadata as a number of bytes or digits, and cannot process a higher number.

@@ -137,7 +137,7 @@ def sent_column(payload: bytes) -> SentColumn:
     try:
         field: Any = FieldDescriptorPacket(payload, "utf8")
     except (struct.error, AssertionError, IndexError, ValueError, TypeError, AttributeError):
-        raise _no_result("a column that the result does not describe") from None
+        raise _no_result("a malformed description of a column") from None
     return SentColumn(field.type_code, field.charsetnr, bool(field.flags & FLAG.UNSIGNED))
 
 

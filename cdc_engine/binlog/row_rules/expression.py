@@ -21,7 +21,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 Literal: TypeAlias = str | int | decimal.Decimal
 CHARACTERS_MAX = 10_000
-DEPTH_MAX = 50  # The maximum number of nested levels of brackets and NOT.
+DEPTH_MAX = 50  # A condition with more nested levels of brackets and NOT is refused.
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))|(?P<quoted>`[^`]+`|"[^"]+")
     |(?P<word>[^\W\d][\w$]*)|(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))""",

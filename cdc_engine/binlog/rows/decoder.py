@@ -46,8 +46,8 @@ from sluice.cdc_engine.states import TableState
 
 OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
-CHUNK_CELLS_MAX = 1 << 19  # The maximum number of values per chunk, whose offsets and sizes take 8 MiB.
-# The maximum number of rows per chunk. A larger chunk does not fit into the processor's caches.
+CHUNK_CELLS_MAX = 1 << 19  # A chunk has at most this many values. Their offsets and sizes take 8 MiB.
+# A chunk has at most this many rows. A larger chunk would not fit into the processor's caches.
 CHUNK_ROWS_MAX = 1 << 14
 CHUNK_BYTES_MAX = 32 << 20  # After this number of bytes of images, a chunk ends. So a single larger image is allowed.
 
@@ -160,7 +160,7 @@ class RowDecoder:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        # With an empty key, the kernels return every before image, because the filter needs all before images.
+        # The row filter needs every before image. The kernels return every before image if the key is empty.
         paired = self._compared[:0] if filters else self._compared
         self._layout = TableLayout(prefix, width, slot, paired)
         self._locations = locations or ValueLocations()

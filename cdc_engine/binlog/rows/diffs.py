@@ -35,7 +35,7 @@ def room(columns: int) -> Int64s:
 
 
 def of_column(differences: Int64s, slot: int) -> Int64s:
-    # In most chunks, which have no differences, this test saves a comparison per column.
+    # Most chunks have no differences. The test of the size saves them a comparison per column.
     return differences[:, differences[SLOT] == slot] if differences.shape[1] else differences
 
 

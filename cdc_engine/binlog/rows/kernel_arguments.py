@@ -1,4 +1,6 @@
-"""Named tuples that group the arguments of the kernels that find values in row events. Made by `decoder` and by the package `entries`."""
+"""Defines named tuples, which group the arguments of the kernels that find values in row events. `decoder` and the package `entries` make
+these tuples.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Kernel that finds which source row an image belongs to, if updates change keys. Called by `staging`.
 
-A *life* is one source row from its first image in a segment until the row is deleted. Usually an image belongs to the row that the lake has
-under the image's key. The life of such an image is AT_HOME. After an update that changes the key and omits columns, the hash table `slots`
-maps the old key and the new key to their lives.
+A *life* is a source row from its first image in a segment until the row is deleted. An insert begins a new life, and an after image with
+all columns may begin a new life of its row. Usually the key of an image identifies the row in the lake; such an image gets AT_HOME instead
+of a life. After an update that changes the key and omits columns, `slots` maps the old and the new key to the life of the row that has them
+now.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy.typing as npt
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Int8s, Int64s
 
-# Rows of `slots`, an open-addressing hash table with one column per slot. HIGH and LOW have the two words of a key's fingerprint. LIFE has
-# the number of a life, or AT_HOME, NOBODY or FREE.
+# `slots` is an open-addressing hash table. A column of the array is a slot. The rows of the array are HIGH and LOW, the two words of a
+# key's fingerprint, and LIFE, which is the number of a life, or AT_HOME, NOBODY or FREE.
 HIGH, LOW, LIFE = range(3)
 SLOT_ROWS: Final = 3
 SLOTS_FIRST: Final = 1 << 10
@@ -46,8 +47,8 @@ class KeyedImages(NamedTuple):
 class BegunLives(NamedTuple):
     """The lives that begin in a call of `follow`, in ascending order of their numbers. The arrays have one value per life.
 
-    `births`: the number of the life's first image, or 0 if the lake already has the row under the life's original key. `origins`: the index
-    in `images` of an image with this original key.
+    `births`: the number of the image with which the life begins, or 0 if the lake has the row. `origins`: the index in `images` of an image
+    with the key that the row had when its life began.
     """
 
     births: Int64s

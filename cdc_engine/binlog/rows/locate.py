@@ -58,8 +58,8 @@ def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, 
 def first_image(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
 ) -> Integer:
-    """Returns the offset in `buffer` of the event's first row image, or a negated result of `locate`, for example -TRUNCATED. Events of
-    version 3 need `locate_partial`.
+    """Returns the offset in `buffer` of the event's first row image, or, if the event is invalid, a negative number: the result code of
+    `locate`, negated. Events of version 3 need `locate_partial`.
     """
     at += HEADER_BYTES + 8
     if version >= 2:

@@ -27,8 +27,8 @@ DIFFERENCE_ROWS = 4
 
 @kernel
 def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, partial: Int8s) -> Integer:
-    """Reads the value options at `at`. Sets `partial` (one entry per column) to 1 for columns whose value is differences, and to 0 for the
-    other columns. Returns the end of the options, -TRUNCATED or -OPTIONS_UNKNOWN.
+    """Reads the value options at `at`. Sets `partial` (one entry per column) to 1 for columns whose value consists of JSON differences, and
+    to 0 for the other columns. Returns the end of the options, -TRUNCATED or -OPTIONS_UNKNOWN.
     """
     partial[:] = 0
     if at + 1 > end:
@@ -59,8 +59,8 @@ def note_differences(
     differences: Int64s,
     found: Integer,
 ) -> Integer:
-    """Adds an entry to `differences` for each value of row `row` that is differences. `found`: the number of entries before. Returns the
-    new number of entries.
+    """Adds an entry to `differences` for each value of row `row` that consists of JSON differences. `found`: the number of entries before
+    the call. Returns the new number of entries.
     """
     for column in range(partial.shape[0]):
         wanted = slot[column]
@@ -74,8 +74,8 @@ def note_differences(
 
 @kernel
 def column_without_document(partial: Int8s, slot: Int32s, before: Int8s, after: Int8s) -> Integer:
-    """Returns the first column with a slot whose value is differences, although the before image omits the document. Returns -1 if there is
-    no such column.
+    """Returns the first column with a slot whose value consists of JSON differences, although the before image omits the document. Returns
+    -1 if there is no such column.
     """
     for column in range(partial.shape[0]):
         if partial[column] and slot[column] >= 0 and after[column] and not before[column]:

@@ -65,8 +65,8 @@ def read_bitmap(buffer: Bytes, at: Integer, present: Int8s) -> None:
 def first_image_of(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, before: Int8s, after: Int8s
 ) -> Integer:
-    """Returns the offset of the event's first row image, or a negated result of `locate`, for example -TRUNCATED. Writes to `before` and
-    `after` which columns the before images and the after images have.
+    """Returns the offset of the event's first row image, or, if the event is invalid, a negative number: the result code of `locate`,
+    negated. Writes to `before` and `after` which columns the before images and the after images have.
     """
     at += HEADER_BYTES + 8
     if version >= 2:
@@ -92,8 +92,8 @@ def first_image_of(
 def why_refused(
     kind: Integer, version: Integer, keyed: bool, facts: Int8s, before: Int8s, after: Int8s
 ) -> tuple[Integer, Integer]:
-    """Returns (0, -1) if an event whose images have the columns `before` and `after` can be decoded, else (reason, index of the column that
-    is the cause).
+    """Returns (0, -1) if an event can be decoded, else (reason, index of the column that is the cause). `before`, `after`: which columns
+    the event's before images and after images have.
     """
     if kind == KIND_INSERT and not after.any():
         return ALL_ABSENT, 0  # Images without columns have no bytes, so the number of rows is unknown.
@@ -118,9 +118,9 @@ def why_refused(
 def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> bool:
     """Returns whether an update that leaves the key unchanged may be a REPLACE that set the omitted columns to their defaults.
 
-    With MINIMAL, the after image of an UPDATE statement has key columns only if the statement sets them, so an unchanged key column there
-    is a sign of a REPLACE. With NOBLOB, the after image always has the key columns. The before image shows whether the server uses MINIMAL
-    or NOBLOB.
+    With MINIMAL, the after image of an UPDATE statement has key columns only if the statement sets them, so an unchanged key column in the
+    after image is a sign of a REPLACE. With NOBLOB, the after image always has the key columns. The before image shows whether the server
+    uses MINIMAL or NOBLOB.
     """
     names_key, incomplete, minimal = False, False, False
     for column in range(facts.shape[0]):

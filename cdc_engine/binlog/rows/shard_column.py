@@ -1,4 +1,6 @@
-"""Adds a column with the name of the shard to the rows of a source table that is one of several shards of a lake table."""
+"""Adds a column to the rows of a source table that is one of several shards of a lake table. The value of the column is the name of the
+shard.
+"""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 INT, LONG, UNSIGNED, DECIMAL, DATE, DATETIME, TIMESTAMP, TIME, FLOAT, DOUBLE, STRING, BYTES = range(12)
 # Indices in the result of `SchemaTable.frame`: header of the key, header of the value, binlog file, table, and ts_ms.
 KEY_HEAD, VALUE_HEAD, FILE, TABLE, NOW = range(5)
-# The maximum number of bytes by which an encoded value is longer than its text, for a decimal DECIMAL_BYTES, else CELL_BYTES.
+# An encoded value is longer than its text by at most this many bytes: a decimal by DECIMAL_BYTES, any other value by CELL_BYTES.
 CELL_BYTES, DECIMAL_BYTES = 16, 48
-# The maximum number of bytes of a message in addition to its values, frame, GTID and names of omitted columns.
+# A message has at most this many bytes in addition to its values, frame, GTID and names of omitted columns.
 MESSAGE_BYTES = 128
 DAY_MICROS, SECOND_MICROS = 86_400_000_000, 1_000_000
 NO_MOMENT = -(2**62)  # Returned for an invalid date such as 2021-02-31.
