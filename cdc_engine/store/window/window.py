@@ -187,7 +187,7 @@ class Window:
 
     @property
     def begin(self) -> Position:
-        """The oldest end of a transaction after which the window has all changes."""
+        """The earliest position from which the window can be read without a gap. It is the end of a transaction."""
         with self._changed:
             base = self._window_position(self._base_count)
             if self._found(base) is not None:
