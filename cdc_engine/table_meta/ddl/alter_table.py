@@ -165,8 +165,8 @@ def _exchange(action: _Action) -> None:
 
 
 def _convert_partition(action: _Action) -> None:
-    """Parses MariaDB's CONVERT PARTITION p TO TABLE t, which creates a table from a partition's rows, or CONVERT TABLE t TO PARTITION p …,
-    which removes the table t with its rows.
+    """Parses CONVERT PARTITION or CONVERT TABLE of MariaDB. CONVERT PARTITION p TO TABLE t creates a table from a partition's rows. CONVERT
+    TABLE t TO PARTITION p … removes the table t with its rows.
     """
     cursor = action.cursor
     action.alteration.rows_lost.append(action.words)

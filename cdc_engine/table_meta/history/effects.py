@@ -459,7 +459,7 @@ def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
 
 
 def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...]:
-    """Returns effects that stop all tables that a statement may affect, after an exception that is a defect of Sluice."""
+    """Returns the effects after an exception that is a defect of Sluice: all tables that the statement may affect stop."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"Sluice cannot follow the statement: {defect_text(error)}")
     return tuple(_stops(statement, why, context))
 
