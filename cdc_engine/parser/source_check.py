@@ -81,7 +81,7 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
 
 
 def _unlogged_problems(facts: ServerFacts, captured: Callable[[str, str], bool]) -> Iterator[str]:
-    """Yields a sentence for each setting because of which the server's binlog lacks changes of captured tables."""
+    """Yields a sentence for each setting of the server that leaves changes of captured tables out of its binlog."""
     if facts.replicates_unlogged:
         yield (
             "the server is a replica, and its binlog lacks the changes that it replicates, because log_replica_updates (or "

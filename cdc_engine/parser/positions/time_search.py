@@ -29,7 +29,7 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-# Commit times are not in exact order: a transaction may be up to this many µs older than the one before it in the binlog.
+# Commit times are not in exact order: a transaction may be up to this many µs older than the transaction before it in the binlog.
 LATE_US = SECOND_US
 
 
@@ -132,8 +132,8 @@ def _first_of_time(time_us: int, only: str, block: Block) -> int:
 
 
 def earliest_on_offer(files: ReadableFiles) -> tuple[int, str]:
-    """Returns the earliest time whose binlog can be read, in µs since 1970, and the file that begins there. Returns (0, "") if no file can
-    be read.
+    """Returns the earliest time whose binlog can be read, in µs since 1970, and the file that begins at this time. Returns (0, "") if no
+    file can be read.
     """
     for log in files.logs:
         if created := files.created(log.file):
