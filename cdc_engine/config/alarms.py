@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from sluice.cdc_engine.config.brokers import address_of
-from sluice.cdc_engine.source.settings import LocalFile, SecretReference, SecretText, Strict
+from sluice.cdc_engine.source.settings import LocalFile, OnlyWith, SecretReference, SecretText, Strict
 
 _MAIL_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
@@ -16,6 +16,11 @@ MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 class AlarmConfig(Strict):
     """Who gets a message when an engine or a table stops or has another problem, and when such a problem ends."""
+
+    only_with: ClassVar[OnlyWith] = {
+        **dict.fromkeys(("url", "headers"), ("kind", ("webhook",))),
+        **dict.fromkeys(("server", "encryption", "ca_file", "user", "password", "sender", "to"), ("kind", ("email",))),
+    }
 
     kind: Literal["log", "webhook", "email"] = Field(
         description="How an alarm is sent: only to the log, by a webhook or by email."
@@ -69,3 +74,5 @@ class AlarmConfig(Strict):
             raise ValueError("set both user and password, or neither")
         if self.user and self.encryption == "none":
             raise ValueError("encryption none would send the password unencrypted")
+        if self.ca_file and self.encryption == "none":
+            raise ValueError("`ca_file` has no effect with `encryption: none`: remove one of the two")

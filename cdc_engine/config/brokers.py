@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from sluice.cdc_engine.config.consumers import RenderingConfig
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.source.settings import LOOPBACK, SecretReference, Strict, TlsFilesConfig
+from sluice.cdc_engine.source.settings import LOOPBACK, OnlyWith, SecretReference, Strict, TlsFilesConfig
 from sluice.plugins import PluginGroup, described
 
 BROKERS = PluginGroup("sluice.brokers", "kind of broker")
@@ -91,6 +91,10 @@ class RegistryConfig(Strict):
         if bool(self.user) != bool(self.password):
             raise ValueError("set both user and password, or neither")
         parts = urllib.parse.urlsplit(self.url)
+        if self.tls is not None and parts.scheme == "http":
+            raise ValueError(
+                "`tls` has no effect with a URL that begins with http://: write https://…, or remove `tls`"
+            )
         if self.user and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise ValueError("url: write https://…, because http would send the password in clear text")
         return self
@@ -177,6 +181,10 @@ class BrokerConfig(RenderingConfig):
 class PartitionedConfig(BrokerConfig):
     """A broker whose topics have partitions or queues."""
 
+    only_with: ClassVar[OnlyWith] = dict.fromkeys(
+        ("partitions_num", "dynamic_topic_partition_num", "database_hash", "key_changes"), ("partition_hash", ())
+    )
+
     partition: int = Field(0, ge=0, description="Partition of all messages if `partition_hash` is empty.")
     partitions_num: int = Field(
         1, ge=1, description="Number of partitions of a topic, among which `partition_hash` distributes messages."
@@ -207,6 +215,12 @@ class PartitionedConfig(BrokerConfig):
             "Canal does."
         ),
     )
+
+    @model_validator(mode="after")
+    def _one_way_to_partition(self) -> PartitionedConfig:
+        if self.partition and self.partition_hash:
+            raise ValueError("`partition` has no effect with `partition_hash`: remove one of the two")
+        return self
 
 
 def _of_kind(given: Any, info: ValidationInfo) -> Any:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import LocalFile, SecretReference, Strict, moved_secret
+from sluice.cdc_engine.source.settings import (
+    LocalFile,
+    OnlyWith,
+    SecretReference,
+    Strict,
+    moved_secret,
+    refuse_without_port,
+)
 
 EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one to connect to
 
@@ -60,6 +67,7 @@ class CanalServerConfig(RenderingConfig):
         **moved_secret("password_hash"),
         "window_bytes_max": "the window for consumers is as large as the destination's `ring.bytes_max`",
     }
+    only_with: ClassVar[OnlyWith] = {"key_file": ("certificate_file", ())}
 
     transaction_entries: bool = Field(
         True,
@@ -122,6 +130,11 @@ class CanalServerConfig(RenderingConfig):
             "that names this limit. Connections that have not authenticated do not count."
         ),
     )
+
+    @model_validator(mode="after")
+    def _has_a_port(self) -> CanalServerConfig:
+        refuse_without_port(self)
+        return self
 
 
 class HandlerConfig(Strict):

@@ -21,6 +21,7 @@ from sluice.cdc_engine.source.in_use import address_in_use
 from sluice.cdc_engine.source.settings import (
     HeartbeatConfig,
     ListedSourceConfig,
+    OnlyWith,
     SourceConfig,
     StartConfig,
     Strict,
@@ -65,6 +66,8 @@ class BatchConfig(Strict):
 
 class StoreConfig(Strict):
     """Where events wait between the source and the batches."""
+
+    only_with: ClassVar[OnlyWith] = {"bytes_max": ("kind", ("file", "mixed"))}
 
     kind: Literal["memory", "file", "mixed"] = Field(
         "memory",
@@ -121,6 +124,7 @@ class EqualityConfig(Strict):
         "settle_seconds": "the schedule waits 300 seconds; `sluice equal --settle-seconds` and the job's configuration have their "
         "own value",
     }
+    only_with: ClassVar[OnlyWith] = {"percent": ("mode", ("sample",))}
 
     schedule: Cron = Field(
         "",
@@ -169,6 +173,10 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         "in the database",
         "runway_hours_min": "write retention_left_hours_min",
         "retention_hours_min": "Sluice warns if the source keeps its binlog for less than twice retention_left_hours_min",
+    }
+    only_with: ClassVar[OnlyWith] = {
+        "failover_back_seconds": ("failover", ("by_time",)),
+        "drain": ("runs", ("drain",)),
     }
     source: SourceConfig = Field(description="The server to read.")
     sources: tuple[ListedSourceConfig, ...] = Field(
@@ -314,6 +322,14 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     def _fetches_into_a_directory(self) -> DestinationConfig:
         if self.archive_fetch is not None and (not self.archive or is_in_a_store(self.archive)):
             raise ValueError("archive_fetch: set `archive` to the directory for the fetched files")
+        return self
+
+    @model_validator(mode="after")
+    def _checks_a_source_with_a_standby(self) -> DestinationConfig:
+        if len(self.sources) <= 1 and not self.is_default("heartbeat"):
+            raise ValueError(
+                "`heartbeat` has no effect without a standby source: write the servers in `sources`, or remove `heartbeat`"
+            )
         return self
 
     @model_validator(mode="after")

@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import LocalFile, SecretReference, Strict, moved_secret
+from sluice.cdc_engine.source.settings import LocalFile, OnlyWith, SecretReference, Strict, moved_secret
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+DEFAULT_ADDRESS = "127.0.0.1:4267"
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -24,6 +25,9 @@ class EngineConfig(Strict):
     """Where engines run. `remote`: `./sluice engine` processes, on this host or on others, that Dagster's code server calls."""
 
     removed: ClassVar[Mapping[str, str]] = moved_secret("token")
+    only_with: ClassVar[OnlyWith] = dict.fromkeys(
+        ("address", "listen", "token", "certificate", "key", "authority"), ("kind", ("remote",))
+    )
 
     kind: Literal["embedded", "remote"] = Field(
         "embedded",
@@ -33,7 +37,8 @@ class EngineConfig(Strict):
         ),
     )
     address: str = Field(
-        "127.0.0.1:4267", description="With `remote`: `host:port` of each engine host, separated by commas."
+        "",
+        description=f"With `remote`: `host:port` of each engine host, separated by commas. Default: `{DEFAULT_ADDRESS}`.",
     )
     listen: str = Field(
         "",
@@ -55,7 +60,7 @@ class EngineConfig(Strict):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return tuple(address.strip() for address in self.address.split(","))
+        return tuple(address.strip() for address in (self.address or DEFAULT_ADDRESS).split(","))
 
     @property
     def listens_at(self) -> str:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from sluice.cdc_engine.source.settings import Strict
+from sluice.cdc_engine.source.settings import Strict, refuse_without_port
 from sluice.cdc_engine.time_text import cron
 
 # What Dagster accepts as an owner and as a group. conf/ is checked with these expressions, because one invalid name would keep Dagster from
@@ -58,6 +58,11 @@ class MetricsConfig(Strict):
     host: str = Field(
         "127.0.0.1", description="Address on which the Prometheus endpoint listens. The endpoint has no authentication."
     )
+
+    @model_validator(mode="after")
+    def _has_a_port(self) -> MetricsConfig:
+        refuse_without_port(self)
+        return self
 
 
 class MaintenanceConfig(Strict):

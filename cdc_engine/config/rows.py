@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import SecretReference, Strict, moved_secret
+from sluice.cdc_engine.source.settings import OnlyWith, SecretReference, Strict, moved_secret
 
 MASK_SALT = "$SLUICE_MASK_SALT"
 
@@ -17,6 +17,7 @@ class MaskConfig(Strict):
     """The mask of a column: what the column shows instead of its values. Short forms: `hash`, `null`, `truncate:4`."""
 
     removed: ClassVar[Mapping[str, str]] = moved_secret("salt")
+    only_with: ClassVar[OnlyWith] = {"salt": ("kind", ("hash",))}
 
     kind: Literal["hash", "truncate", "null"] = Field(
         description=(

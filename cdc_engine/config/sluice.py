@@ -28,12 +28,13 @@ from sluice.cdc_engine.config.locations import (
 from sluice.cdc_engine.config.operation import DagsterConfig, MetricsConfig
 from sluice.cdc_engine.config_paths import comparable_path
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, ZooKeeperServers
-from sluice.cdc_engine.source.settings import LocalPath, SecretReference, Strict, TlsFilesConfig
+from sluice.cdc_engine.source.settings import LocalPath, OnlyWith, SecretReference, Strict, TlsFilesConfig
 from sluice.secret_values import is_reference
 
 TOKEN = re.compile(r";token=([^;]*)")
 REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))?(?:/(?:;.*)?)?")
 PORT_MAX = 65_535
+WITH_ZOOKEEPER = ("zookeeper", "mixed", "period_mixed")  # The kinds of `meta` that use ZooKeeper servers.
 # Finds a parameter of Spark's address, other than `token`, that seems to have a secret as its value. conf/ must not have such a parameter:
 # a run replaces `$NAME` by the secret only in `token`.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
@@ -89,6 +90,12 @@ class SparkConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _one_spark(self) -> SparkConfig:
+        if self.master and (found := next((name for name in ("remote", "token") if not self.is_default(name)), "")):
+            raise ValueError(f"`{found}` has no effect with `master`: remove one of the two")
+        return self
+
+    @model_validator(mode="after")
     def _no_bare_token(self) -> SparkConfig:
         inside = TOKEN.search(self.remote)
         if inside and not is_reference(inside[1]):
@@ -111,6 +118,12 @@ class MetaConfig(Strict):
 
     removed: ClassVar[Mapping[str, str]] = {
         "period_seconds": "`period_mixed` copies the cursor once a second, and when the engine stops"
+    }
+    only_with: ClassVar[OnlyWith] = {
+        "url": ("kind", ("sql",)),
+        **dict.fromkeys(("hosts", "user", "sasl", "tls"), ("kind", WITH_ZOOKEEPER)),
+        **dict.fromkeys(("password", "session_seconds"), ("kind", ("sql", *WITH_ZOOKEEPER))),
+        "address": ("kind", ("zookeeper",)),
     }
 
     kind: Literal["file", "memory", "sql", "zookeeper", "mixed", "period_mixed"] = Field(
@@ -161,8 +174,8 @@ class MetaConfig(Strict):
     address: str = Field(
         "",
         description=(
-            "`host:port` at which other hosts and Canal clients reach this host. Default: the address of the "
-            "destination's `canal_server`, otherwise the host name and `ports.code_server`."
+            "With `zookeeper`: `host:port` at which other hosts and Canal clients reach this host. Default: the address of "
+            "the destination's `canal_server`, otherwise the host name and `ports.code_server`."
         ),
     )
 
@@ -170,7 +183,7 @@ class MetaConfig(Strict):
     def _reachable(self) -> MetaConfig:
         if self.kind == "sql" and not self.url:
             raise ValueError("kind sql needs the url of a database")
-        if self.kind in {"zookeeper", "mixed", "period_mixed"} and not self.hosts:
+        if self.kind in WITH_ZOOKEEPER and not self.hosts:
             raise ValueError(f"kind {self.kind} needs hosts, such as zk1:2181,zk2:2181,zk3:2181")
         if self.hosts and bool(self.user) != bool(self.password) and self.sasl != "GSSAPI":
             raise ValueError("set both user and password for ZooKeeper, or neither")

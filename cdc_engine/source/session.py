@@ -127,7 +127,7 @@ def _tls(source: Source) -> dict[str, Any]:
     """
     if source.tls_mode == "DISABLED":
         return {"ssl_disabled": True}
-    if source.tls_mode == "PREFERRED" and source.ca_file is None and source.certificate_file is None:
+    if source.tls_mode == "PREFERRED" and source.certificate_file is None:
         return {}
     try:
         context = _unverified() if source.tls_mode in ("PREFERRED", "REQUIRED") else _verified(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
@@ -41,16 +41,22 @@ def _readable_time(value: str) -> str:
     return value
 
 
+# The settings of a model that have an effect only with some values of another setting (`Strict.only_with`).
+OnlyWith = Mapping[str, tuple[str, tuple[str, ...]]]
 TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readable_time)]
 
 
 class Strict(BaseModel):
-    """A model of settings that refuses unknown settings, and validates defaults too. `removed` has the settings of earlier versions that no
-    longer exist, each with what to write instead.
+    """A model of settings that refuses unknown settings and settings without effect, and validates defaults too.
+
+    - `removed`: the settings of earlier versions that no longer exist, each with what to write instead.
+    - `only_with`: settings that have an effect only with some values of another setting, as (other setting, values). Without values: only
+      if the other setting is not empty. A default value that conf/ repeats is accepted, because its removal would change nothing.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
     removed: ClassVar[Mapping[str, str]] = {}
+    only_with: ClassVar[OnlyWith] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -58,6 +64,32 @@ class Strict(BaseModel):
         if isinstance(record, dict) and (found := next(filter(cls.removed.__contains__, record), None)):
             raise ValueError(f"the setting {found} was removed: {cls.removed[found]}")
         return record
+
+    @model_validator(mode="after")
+    def _no_setting_without_effect(self) -> Self:
+        for setting, (other, values) in self.only_with.items():
+            decides = getattr(self, other)
+            if self.is_default(setting) or (decides in values if values else decides):
+                continue
+            if not values:
+                raise ValueError(f"`{setting}` has no effect without `{other}`: set `{other}`, or remove `{setting}`")
+            wanted = " or ".join(filter(None, (", ".join(values[:-1]), values[-1])))
+            raise ValueError(
+                f"`{setting}` has no effect with `{other}: {decides}`: set `{other}` to {wanted}, or remove `{setting}`"
+            )
+        return self
+
+    def is_default(self, setting: str) -> bool:
+        """Returns whether a setting has its default value."""
+        return bool(getattr(self, setting) == type(self).model_fields[setting].default)
+
+
+def refuse_without_port(settings: Strict) -> None:
+    """Raises ValueError if conf/ sets how a server listens, but not `port`, without which the server does not start. `port: 0` switches a
+    server off, and its other settings may stay.
+    """
+    if "port" not in settings.model_fields_set and not all(map(settings.is_default, settings.model_fields_set)):
+        raise ValueError("without `port`, the server does not start: set `port`, or remove the other settings")
 
 
 def moved_secret(setting: str) -> dict[str, str]:
@@ -127,6 +159,8 @@ SecretReference = Annotated[SecretText, AfterValidator(_location_only)]
 class TlsFilesConfig(Strict):
     """Certificates for TLS with a server."""
 
+    only_with: ClassVar[OnlyWith] = {"key_file": ("certificate_file", ())}
+
     ca_file: LocalFile | None = Field(
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
@@ -137,6 +171,12 @@ class TlsFilesConfig(Strict):
 
 
 class TlsConfig(TlsFilesConfig):
+    only_with: ClassVar[OnlyWith] = {
+        **TlsFilesConfig.only_with,
+        "ca_file": ("mode", ("VERIFY_CA", "VERIFY_IDENTITY")),
+        "certificate_file": ("mode", ("PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")),
+    }
+
     mode: Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] = Field(
         "PREFERRED",
         description=(

@@ -19,6 +19,8 @@ RULES = tuple(
         *("dynamicTopicPartitionNum", "database.hash", "enableDynamicQueuePartition"),
     )
 )
+# The keys that Canal uses only together with partitionHash.
+HASH_RULES = ("canal.mq.partitionsNum", "canal.mq.dynamicTopicPartitionNum", "canal.mq.database.hash")
 BATCH_UNITS = 50  # Canal's default, in units of 1024 bytes.
 # Canal's serverMode in lower case → the function that converts the settings of this kind of broker.
 KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
@@ -59,7 +61,7 @@ def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]
         broker["gtids"] = True
     broker |= left_out(settings, report, SHOWN_KINDS)
     broker |= _rules(settings, report.left)
-    broker |= _without_partitions(settings, report.left) if kind == "rabbitmq" else _partitions(settings, report.left)
+    broker |= _without_partitions(settings, report.left) if kind == "rabbitmq" else _partitions(settings, report)
     report.taken.append(f"canal.serverMode {mode}: converted to `brokers`; the broker is consumer {CLIENT}")
     if keys := settings.given(*(key for key in RULES if not report.names(key))):
         report.taken.append(f"{keys}: converted to the broker's rules for topics and partitions")
@@ -87,21 +89,31 @@ def _rules(settings: Settings, left: list[str]) -> dict[str, Any]:
     return found
 
 
-def _partitions(settings: Settings, left: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, own in (("partitionHash", "partition_hash"), ("dynamicTopicPartitionNum", "dynamic_topic_partition_num")):
-        if text := settings.get(f"canal.mq.{key}"):
-            found[own] = text
-    for key, own in (("partition", "partition"), ("partitionsNum", "partitions_num")):
-        if number := settings.number(f"canal.mq.{key}"):
-            found[own] = number
-    if not settings.flag("canal.mq.database.hash", default=True):
-        found["database_hash"] = False
+def _partitions(settings: Settings, report: ImportReport) -> dict[str, Any]:
+    hashes = bool(settings.get("canal.mq.partitionHash"))
+    found = _hash_rules(settings) if hashes else {}
+    if not hashes and (number := settings.number("canal.mq.partition")):
+        found["partition"] = number
+    if unused := settings.given(*(("canal.mq.partition",) if hashes else HASH_RULES)):
+        report.no_meaning.append(
+            f"{unused}: Canal does not use this {'with' if hashes else 'without'} canal.mq.partitionHash"
+        )
     if settings.flag("canal.mq.enableDynamicQueuePartition"):
-        left.append(
+        report.left.append(
             "canal.mq.enableDynamicQueuePartition: set the number of queues in partitions_num, or in "
             "dynamic_topic_partition_num"
         )
+    return found
+
+
+def _hash_rules(settings: Settings) -> dict[str, Any]:
+    found: dict[str, Any] = {"partition_hash": settings.get("canal.mq.partitionHash")}
+    if text := settings.get("canal.mq.dynamicTopicPartitionNum"):
+        found["dynamic_topic_partition_num"] = text
+    if number := settings.number("canal.mq.partitionsNum"):
+        found["partitions_num"] = number
+    if not settings.flag("canal.mq.database.hash", default=True):
+        found["database_hash"] = False
     return found
 
 

@@ -21,7 +21,10 @@ LEFT = (
         "the settings that canal-admin keeps in its database are not in this folder: export each instance's file and import again",
     ),
     (r"canal\.instance\.tsdb\.url", "the schema history begins again, from the source; `meta.kind: sql` keeps it in a database"),
-    (r"canal\.instance\.master\.trustCertificateKeyStore.*", "a Java key store: convert it to PEM and name it in source.tls.ca_file"),
+    (
+        r"canal\.instance\.master\.trustCertificateKeyStore.*",
+        "a Java key store: convert it to PEM, name it in source.tls.ca_file, and set source.tls.mode to VERIFY_CA",
+    ),
     (
         r"canal\.instance\.master\.clientCertificateKeyStore.*",
         "a Java key store: convert it to PEM, source.tls.certificate_file and key_file",

@@ -68,7 +68,8 @@ def broker_of(root: Path, broker: str) -> BrokerConfig:
 
 def test_a_broker_of_an_installed_package_has_its_own_settings_and_sends(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("open-sesame-42")
-    found = broker_of(tmp_path, "kind: post, servers: desk, topic: t, partitions_num: 3, password: {file: secret}")
+    hashed = "partitions_num: 3, partition_hash: '.*:a'"
+    found = broker_of(tmp_path, f"kind: post, servers: desk, topic: t, {hashed}, password: {{file: secret}}")
     settings = found.model_dump()
     assert (found.kind, settings["partitions_num"]) == ("post", 3)
     assert settings["password"]["file"] == tmp_path / "secret", "a path begins where conf/ is"

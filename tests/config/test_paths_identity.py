@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def write_conf(root: Path, main: str = "", tables: str = "{}") -> Path:
     (root / "conf" / "destinations").mkdir(parents=True)
     (root / "conf" / "sluice.yaml").write_text(main)
     (root / "conf" / "destinations" / "shop.yaml").write_text(
-        f"source: {{user: sluice, tls: {{ca_file: keys/ca.pem}}}}\ntables: {tables}\n"
+        f"source: {{user: sluice, tls: {{mode: VERIFY_CA, ca_file: keys/ca.pem}}}}\ntables: {tables}\n"
     )
     return root / "conf"
 
@@ -117,6 +118,91 @@ def test_a_removed_setting_is_refused_with_what_holds_now(tmp_path: Path, file: 
         opened.write(f"{text}\n")
     with pytest.raises(ConfigurationError, match=f"{file}: .* was removed: .*{sentence}"):
         load_config(conf)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        (
+            "sluice.yaml",
+            "engine: {address: '127.0.0.1:4267'}",
+            "engine: `address` has no effect with `kind: embedded`: set `kind` to remote, or remove `address`",
+        ),
+        ("sluice.yaml", "engine: {token: $TOKEN}", "`token` has no effect with `kind: embedded`"),
+        ("sluice.yaml", "meta: {url: 'sqlite:///meta.db'}", "`url` has no effect with `kind: file`: set `kind` to sql"),
+        (
+            "sluice.yaml",
+            "meta: {kind: sql, url: 'sqlite:///meta.db', hosts: 'zk:2181'}",
+            "`hosts` has no effect with `kind: sql`: set `kind` to zookeeper, mixed or period_mixed, or remove `hosts`",
+        ),
+        ("sluice.yaml", "spark: {master: 'local[2]', token: $TOKEN}", "`token` has no effect with `master`"),
+        ("sluice.yaml", "alarms: [{kind: log, url: 'https://h'}]", "`url` has no effect with `kind: log`"),
+        (
+            "sluice.yaml",
+            "alarms: [{kind: webhook, url: 'https://h', to: [a@b.c]}]",
+            "set `kind` to email, or remove `to`",
+        ),
+        ("sluice.yaml", "metrics: {host: 0.0.0.0}", "without `port`, the server does not start"),
+        ("destinations/shop.yaml", "canal_server: {rows_query: true}", "without `port`, the server does not start"),
+        ("destinations/shop.yaml", "canal_server: {port: 1, key_file: k}", "no effect without `certificate_file`"),
+        ("destinations/shop.yaml", "store: {bytes_max: 99999999999}", "set `kind` to file or mixed, or remove"),
+        ("destinations/shop.yaml", "equality: {percent: 5}", "set `mode` to sample, or remove `percent`"),
+        ("destinations/shop.yaml", "drain: {every_seconds: 5}", "set `runs` to drain, or remove `drain`"),
+        ("destinations/shop.yaml", "failover_back_seconds: 5", "set `failover` to by_time"),
+        ("destinations/shop.yaml", "heartbeat: {retries: 5}", "has no effect without a standby source"),
+        (
+            "destinations/shop.yaml",
+            "reader: {user: a, tls: {ca_file: a}}",
+            "set `mode` to VERIFY_CA or VERIFY_IDENTITY",
+        ),
+        (
+            "destinations/shop.yaml",
+            "reader: {user: a, tls: {key_file: a}}",
+            "set `certificate_file`, or remove `key_file`",
+        ),
+        (
+            "destinations/shop.yaml",
+            "tables: {shop.a: {masks: {b: {kind: 'null', salt: $SALT}}}}",
+            "`salt` has no effect with `kind: null`",
+        ),
+        (
+            "destinations/shop.yaml",
+            "brokers: [{kind: rocketmq, servers: r, topic: t, partitions_num: 3}]",
+            "`partitions_num` has no effect without `partition_hash`",
+        ),
+        (
+            "destinations/shop.yaml",
+            "brokers: [{kind: rocketmq, servers: r, topic: t, partition: 1, partition_hash: '.*:a'}]",
+            "`partition` has no effect with `partition_hash`",
+        ),
+        (
+            "destinations/shop.yaml",
+            "brokers: [{kind: kafka, servers: k, topic: t, format: avro, registry: {url: 'http://r', tls: {}}}]",
+            "`tls` has no effect with a URL that begins with http://",
+        ),
+        ("remote.yaml", "{kind: archive, url: 'file:///c.tar', ref: main}", "`ref` has no effect with `kind: archive`"),
+        ("remote.yaml", "{kind: git, url: 'https://h/c', user: me}", "`user` has no effect without `token`"),
+    ],
+)
+def test_a_setting_without_effect_is_refused_with_what_to_write(
+    tmp_path: Path, file: str, text: str, sentence: str
+) -> None:
+    """Defect 61: `engine.address` without `kind: remote`, and other settings that another setting makes ineffective, were ignored silently.
+    With `ca_file` and without `tls.mode`, the server's certificate was not verified.
+    """
+    conf = write_conf(tmp_path)
+    with (conf / file).open("a") as opened:
+        opened.write(f"{text}\n")
+    with pytest.raises(ConfigurationError, match=f"{file}: .*{re.escape(sentence)}"):
+        load_config(conf)
+
+
+def test_a_setting_with_its_default_value_and_a_server_that_is_switched_off_are_accepted(tmp_path: Path) -> None:
+    conf = write_conf(tmp_path, "metrics: {port: 0, host: 0.0.0.0}\n")
+    with (conf / "destinations" / "shop.yaml").open("a") as opened:
+        opened.write("equality: {percent: 10}\ndrain: {every_seconds: 0}\ncanal_server: {port: 0, user: canal}\n")
+    assert not load_config(conf).destinations["shop"].canal_server.port
 
 
 def test_identity_children_get_the_conf_of_their_parent_by_its_whole_path(

@@ -44,13 +44,13 @@ FILE = {"file": "secret"}
 EVERYWHERE: dict[str, Any] = {
     "meta": {"kind": "zookeeper", "hosts": "zk:2181", "user": "sluice", "password": FILE},
     "spark": {"remote": "sc://spark.example:443/;use_ssl=true", "token": FILE},
-    "engine": {"token": FILE},
+    "engine": {"kind": "remote", "token": FILE},
     "alarms": [{"kind": "webhook", "url": FILE, "headers": {"X-Token": {"command": ["cat", "/dev/null"]}}}],
     "storage_options": {"AWS_SECRET_ACCESS_KEY": FILE},
 }
 SHOP: dict[str, Any] = {
     "source": {"user": "sluice", "password": FILE},
-    "canal_server": {"user": "canal", "password_hash": FILE},
+    "canal_server": {"port": 11111, "user": "canal", "password_hash": FILE},
     "brokers": [
         {"kind": "kafka", "servers": "k:9092", "topic": "t", "options": {"sasl.password": FILE}},
         {"kind": "rabbitmq", "servers": "r", "topic": "t", "client_id": 2, "password": FILE},

@@ -32,8 +32,9 @@ from sluice.console.main import app
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 UNIONS = (typing.Union, types.UnionType)
 SETTINGS_INTRODUCTION = """\
-Every key may be left out unless its default is *required*. A key that does not exist is an error. A value may name a secret as `$NAME` (an
-environment variable), `{file: PATH}` or `{command: [PROGRAM]}` ([keep secrets](../guides/keep-secrets.md)).
+Every key may be left out unless its default is *required*. A key that does not exist is an error, and so is a setting that has no effect
+because of the value of another setting. A value may name a secret as `$NAME` (an environment variable), `{file: PATH}` or
+`{command: [PROGRAM]}` ([keep secrets](../guides/keep-secrets.md)).
 
 In the tables, `[]` in a key means each item of a list, and `NAME` means each key of a map.
 """

@@ -106,7 +106,7 @@ class Production:
                 "aws_secret_access_key": "$LAKE_SECRET",
             },
             "spark": {"remote": self.reached.spark.url},
-            "meta": {**self._ledger(name), "session_seconds": SESSION_SECONDS, "address": f"{name}:4266"},
+            "meta": {**self._ledger(name), "session_seconds": SESSION_SECONDS},
             "engine": {**calls, **listens, **tls, "authority": str(self._certificate)},
         }
         (host / "conf" / "sluice.yaml").write_text(yaml.safe_dump(main))
@@ -119,7 +119,8 @@ class Production:
     def _ledger(self, name: str) -> dict[str, str]:
         if not self._nodes:
             return {"kind": "sql", "url": self._url("ledger")}
-        return {"kind": "zookeeper", "hosts": ",".join(f"127.0.0.1:{line.port}" for line in self._lines[name])}
+        hosts = ",".join(f"127.0.0.1:{line.port}" for line in self._lines[name])
+        return {"kind": "zookeeper", "hosts": hosts, "address": f"{name}:4266"}
 
     def dagster_settings(self) -> dict[str, Any]:
         """Returns the package's dagster.yaml, with a storage and a run launcher as in production."""

@@ -127,7 +127,8 @@ def test_an_email_that_is_refused_is_logged_without_its_secret_admin(
         f"the address refused the alarm {TRIES} times"
     ]
     assert "sesame" not in str(said)
-    assert "answered 530" in str(log_of(config(post, port, encryption="none", user="", password=""), ALARM))
+    plain = config(post, port, encryption="none", ca_file=None, user="", password="")
+    assert "answered 530" in str(log_of(plain, ALARM))
     assert "SSLCertVerificationError" in str(log_of(config(post, port, ca_file=None), ALARM))
     assert "ConnectionRefusedError" in str(log_of(config(post, free_port()), ALARM))
     assert not post.mails
@@ -156,6 +157,7 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
         ({"user": ""}, "set both user and password"),
         ({"password": SECRET}, "write .NAME of an environment variable"),
         ({"encryption": "none"}, "would send the password unencrypted"),
+        ({"encryption": "none", "user": "", "password": ""}, "`ca_file` has no effect with `encryption: none`"),
     ],
 )
 def test_an_email_in_conf_that_is_wrong_is_reported_admin(post: Post, said: dict[str, Any], wanted: str) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from sluice.cdc_engine.source.settings import LOOPBACK, LocalPath, SecretReference, SecretText, Strict
+from sluice.cdc_engine.source.settings import LOOPBACK, LocalPath, OnlyWith, SecretReference, SecretText, Strict
 from sluice.secret_values import is_reference
 
 REMOTE = "remote.yaml"
@@ -27,6 +27,7 @@ class RemoteConfig(Strict):
     removed: ClassVar[Mapping[str, str]] = {
         "poll_seconds": "Sluice looks for a newer revision once a minute; `sluice conf pull` looks at once"
     }
+    only_with: ClassVar[OnlyWith] = {"ref": ("kind", ("git",)), "user": ("token", ())}
 
     kind: Literal["git", "archive"] = Field(
         description="`git`: a git repository. `archive`: a tar file (also compressed) or a zip file."
