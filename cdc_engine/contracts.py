@@ -341,8 +341,7 @@ class OutstandingBatch:
 
     - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
     - `appendable`: whether changes may still be appended, which changes `end` and `path`. Both are final when a run takes the batch.
-    - `first_end`: the order key of the batch's end when it was first staged. It distinguishes deliveries with the same numbers, which occur
-      if an operator restores an older ledger.
+    - `first_end`: the order key of the first staged end. It distinguishes deliveries with the same numbers, after a restore of the ledger.
     """
 
     ledger_id: str
@@ -360,13 +359,16 @@ class OutstandingBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
-    """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied."""
+    """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied.
+    `order_key` is that of the event whose schema stopped the table, or 0 for another cause, or if an earlier version stored the stop.
+    """
 
     database: str
     table: str
     state: TableState
     reason: str
     position: Position
+    order_key: int = 0
 
     @property
     def name(self) -> str:
@@ -389,9 +391,7 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """The metrics of an event store at one moment. Sequences count row events since the store was made. `forgotten_events` counts row
-    events that were dropped before an ack.
-    """
+    """The metrics of an event store at one moment. Sequences and `forgotten_events` (dropped before an ack) count row events."""
 
     fill_bytes: int
     fill_events: int

@@ -125,7 +125,7 @@ class Years:
         if pending is not None:
             self._reviews.approve(pending, "apply")
         schema = TableSchema(database=DATABASE, table=table, charset="utf8mb4", columns=())
-        self._resolutions.keep(schema, f"the table stopped at {self._now()}")
+        self._resolutions.keep(schema, order_key)
 
     def _forget(self, order_key: int) -> None:
         self._reviews.forget_before(order_key, self._kept)

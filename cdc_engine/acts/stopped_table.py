@@ -44,7 +44,7 @@ def pending_changes(directory: Path) -> list[PendingSchemaChange]:
 
 
 def _pending(files: ReviewFiles, stop: StoppedTable) -> PendingSchemaChange:
-    record = files.pending(stop.database, stop.table, stop.reason)
+    record = files.pending(stop)
     approved = files.approved(stop.database, stop.table, record.order_key) if record else ""
     return PendingSchemaChange(stop=stop, record=record, approved=approved)
 
@@ -101,7 +101,7 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
     files = ReviewFiles(directory)
     if (record := _ahead(directory, files, table)) is None:
         stop = _stop_for(OperatorAct.APPROVE, directory, table)
-        record = files.pending(stop.database, stop.table, stop.reason)
+        record = files.pending(stop)
     if record is None:
         raise ActRefusedError(
             f"the record of the pending schema change of {table} is gone; "
@@ -147,7 +147,14 @@ def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
     ActRefusedError, and stores nothing, if the statement cannot be used.
     """
     stop = _stop_for(OperatorAct.RESOLVE, directory, table)
-    Resolutions(directory).keep(schema_of(statement, stop.database, stop.table), stop.reason)
+    if not stop.order_key:
+        raise ActRefusedError(
+            f"the stop of {table} of {directory.name} does not name an event of the binlog to which a schema belongs: an earlier version "
+            f"of Sluice stored the stop, or it has another cause ({stop.reason}). "
+            f"`sluice {OperatorAct.RESUME} {directory.name} {shlex.quote(table)}` reads the binlog from the stop on again. If the table "
+            "then stops again because its schema is unknown, resolve that stop"
+        )
+    Resolutions(directory).keep(schema_of(statement, stop.database, stop.table), stop.order_key)
     request(directory, stop.database, stop.table)
     return stop
 

@@ -30,20 +30,20 @@ class SchemaAnswers:
     def __init__(self, source: Callable[[], Source], directory: Path) -> None:
         self._source, self._resolutions = source, Resolutions(directory)
 
-    def resolved(self, database: str, table: str, reason: str, location: str) -> TableSchema | None:
-        """Returns the schema that an operator gave for the table. If no operator gave one, returns the server's schema if `location` is the
-        end of the binlog, and otherwise None. Raises SourceConnectionError if the server does not answer: the engine then reads the binlog
-        at `location` again.
+    def resolved(self, database: str, table: str, order_key: int, reason: str, location: str) -> TableSchema | None:
+        """Returns the schema that an operator gave for the table's stop at the event with this order key. If no operator gave one, returns
+        the server's schema if `location` is the end of the binlog, and otherwise None. Raises SourceConnectionError if the server does not
+        answer: the engine then reads the binlog at `location` again.
         """
-        kept = self._resolutions.schema(database, table, reason)
+        kept = self._resolutions.schema(database, table, order_key, reason)
         if kept is not None or not location:
             return kept
         found = schema_at(self._source(), database, table, location)
         if found is None:
             return None
         log.warning("schema_read_from_source", database=database, table=table, reason=reason)
-        self._resolutions.keep(found, reason)
-        return self._resolutions.schema(database, table, reason)
+        self._resolutions.keep(found, order_key)
+        return self._resolutions.schema(database, table, order_key, reason)
 
 
 def schema_at(source: Source, database: str, table: str, location: str) -> TableSchema | None:

@@ -28,6 +28,10 @@ def ledger_to_text(ledger: Ledger) -> str:
     record: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(ledger)}
     record["clients"] = [{"client_id": each.client_id, "filter": each.filter} for each in ledger.clients]
     record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
+    for each in record["stopped_tables"]:
+        if not each["order_key"]:
+            # Without this field, earlier versions of Sluice can read the ledger.
+            del each["order_key"]
     for each in (*record["consumers"], *record[GROUP]):
         if not each["identity"]:
             # Leaves out an empty identity, so that earlier versions of Sluice, which refuse unknown fields, can read the ledger.
@@ -114,7 +118,7 @@ def _outstanding(record: Any) -> OutstandingBatch:
 
 
 def _stopped(record: Any) -> StoppedTable:
-    fields = _checked(StoppedTable, record)
+    fields = _checked(StoppedTable, {"order_key": 0, **record} if isinstance(record, dict) else record)
     return StoppedTable(**{**fields, "state": TableState(fields["state"]), "position": _position(fields["position"])})
 
 

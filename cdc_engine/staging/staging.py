@@ -327,15 +327,20 @@ class _Staging:
             )
             self._stop(database, name, TableState.MERGE_FAILED, reason)
 
-    def _stop(self, database: str, table: str, state: str, reason: str) -> None:
+    def _stop(self, database: str, table: str, state: str, reason: str, order_key: int = 0) -> None:
         self.stopped[f"{database}.{table}"] = StoppedTable(
-            database=database, table=table, state=TableState(state), reason=reason, position=self.start
+            database=database,
+            table=table,
+            state=TableState(state),
+            reason=reason,
+            position=self.start,
+            order_key=order_key,
         )
 
     def _change(self, table: TableFiles, change: TableChange) -> None:
         table.close()
         if change.kind is TableChangeKind.STOPPED:
-            self._stop(change.database, change.table, change.state, change.reason)
+            self._stop(change.database, change.table, change.state, change.reason, change.order_key)
         elif change.kind is TableChangeKind.TRUNCATE:
             table.segments.append(TruncateSegment(order_key=change.order_key, commit_time_us=change.time_us))
         elif change.schema is not None:

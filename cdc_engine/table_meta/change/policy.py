@@ -220,7 +220,7 @@ def _no_approval(_database: str, _table: str, _order_key: int) -> str:
     return ""
 
 
-def _unresolved(_database: str, _table: str, _reason: str, _position: str) -> TableSchema | None:
+def _unresolved(_database: str, _table: str, _order_key: int, _reason: str, _position: str) -> TableSchema | None:
     return None
 
 
@@ -237,14 +237,14 @@ class SchemaDecisions:
     """The callbacks through which the schema history gets policies and approvals, and reports statements that wait for approval. With the
     defaults, the lake follows ADD and TRUNCATE, any other change stops the table, and nothing is reported.
 
-    `resolved(database, table, reason, position)` returns the schema that an operator gave for a table that stopped with this reason.
-    `position` is the position of the statement, or empty. `forget(order_key)` removes approvals and schemas for statements before
-    `order_key`, because the stream will not read these statements again.
+    `resolved(database, table, order_key, reason, position)` returns the schema that an operator gave for a table that stopped at the event
+    with this order key, with this reason. `position` is the position of the statement, or empty. `forget(order_key)` removes approvals and
+    schemas for statements before `order_key`, because the stream will not read these statements again.
     """
 
     destination: str = ""
     policy: Callable[[str, str], Policy] = _wary
     approved: Callable[[str, str, int], str] = _no_approval
     note: Callable[[PendingChange], None] = _unnoted
-    resolved: Callable[[str, str, str, str], TableSchema | None] = _unresolved
+    resolved: Callable[[str, str, int, str, str], TableSchema | None] = _unresolved
     forget: Callable[[int], None] = _nothing_forgotten

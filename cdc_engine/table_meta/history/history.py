@@ -154,7 +154,7 @@ class TableHistory:
         if not isinstance(state, TableSchema) and server.flavour == MARIADB and is_sequence(table_map):
             raise NotATableError(f"{table_map.database}.{table_map.table} is a sequence")
         schema = state if isinstance(state, TableSchema) else None
-        version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
+        version, learnt = self._fitted(table_map, schema, position.order_key, mariadb=server.flavour == MARIADB)
         if learnt is not None and schema is not None:
             # A table map has no foreign keys, engine and comments, so these are copied from the earlier schema.
             learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
@@ -179,7 +179,7 @@ class TableHistory:
         return dataclasses.replace(version, stopped=True)
 
     def _fitted(
-        self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
+        self, table_map: TableMap, schema: TableSchema | None, order_key: int, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
         """Finds the version that fits a table map (`fit`). If no version fits, uses the schema that an operator gave for the resulting
         stop, or raises the error if there is none.
@@ -187,7 +187,7 @@ class TableHistory:
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
-            resolved = self._review.resolved(error.database, error.table, error.reason, "")
+            resolved = self._review.resolved(error.database, error.table, order_key, error.reason, "")
             if resolved is None:
                 raise
         version, learnt = fit(table_map, resolved, mariadb=mariadb)
@@ -406,7 +406,7 @@ def _answer(question: Question, context: DdlContext, review: SchemaDecisions) ->
         return review.policy(*question.table)
     if question.what is Unknown.APPROVAL:
         return review.approved(*question.table, context.key + 1)
-    return review.resolved(*question.table, question.reason, context.position)
+    return review.resolved(*question.table, context.key + 1, question.reason, context.position)
 
 
 def _recorded(

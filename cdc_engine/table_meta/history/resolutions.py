@@ -1,8 +1,8 @@
 """Stores the schemas that operators gave for tables with unknown schemas, as records in the folder `schema-resolutions`.
 
-`sluice schema resolve` stores a schema for the stop of a table. When the stream reaches the stop again, the table would stop again with the
-same reason, which contains the position. By this reason, the schema history finds the stored schema, and the table continues. The newest
-RECORDS_KEPT schemas stay. If a table stops again after its schema was removed, an operator must give the schema again.
+`sluice schema resolve` stores a schema for the stop of a table. When the stream reaches the statement or row event of the stop again, the
+schema history finds the stored schema by the order key of this event, and the table continues. The newest RECORDS_KEPT schemas stay. If a
+table stops again after its schema was removed, an operator must give the schema again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.table_meta.history.review_files import quoted_name
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
 FOLDER = "schema-resolutions"
@@ -26,10 +27,10 @@ class Resolutions:
     def __init__(self, destination_dir: Path) -> None:
         self._records = record_store(destination_dir)
 
-    def keep(self, schema: TableSchema, reason: str) -> None:
-        """Stores the schema that an operator gave for the table's stop with this reason."""
-        name = _name(schema.database, schema.table, reason)
-        record = {"database": schema.database, "table": schema.table, "reason": reason, "schema": schema.to_json()}
+    def keep(self, schema: TableSchema, order_key: int) -> None:
+        """Stores the schema that an operator gave for the table's stop at the event with this order key."""
+        name = _name(schema.database, schema.table, order_key)
+        record = {"database": schema.database, "table": schema.table, "schema": schema.to_json()}
         self._records.put(name, json.dumps({**record, "given_at_us": time.time_ns() // 1000}, indent=1))
 
     def forget_oldest(self, kept: int = RECORDS_KEPT) -> None:
@@ -39,10 +40,15 @@ class Resolutions:
             for name in sorted(records, key=lambda each: _given_at(records[each]))[:-kept]:
                 self._records.remove(name)
 
-    def schema(self, database: str, table: str, reason: str) -> TableSchema | None:
-        """Returns the schema that an operator gave for the table's stop with this reason, or None."""
-        name = _name(database, table, reason)
+    def schema(self, database: str, table: str, order_key: int, reason: str) -> TableSchema | None:
+        """Returns the schema that an operator gave for the table's stop at the event with this order key, or None. `reason` is the reason
+        of the stop, by which earlier versions of Sluice stored the schema.
+        """
+        name = _name(database, table, order_key)
         text = self._records.get(name)
+        if text is None:
+            name = _name_before(database, table, reason)
+            text = self._records.get(name)
         if text is None:
             return None
         try:
@@ -64,6 +70,11 @@ def _given_at(text: str) -> int:
         return 0
 
 
-def _name(database: str, table: str, reason: str) -> str:
+def _name(database: str, table: str, order_key: int) -> str:
+    return f"{FOLDER}/{order_key:020d}.{quoted_name(database, table)}.json"
+
+
+def _name_before(database: str, table: str, reason: str) -> str:
+    """Returns the name that earlier versions of Sluice gave to a record."""
     digest = hashlib.sha256("\0".join((database, table, reason)).encode()).hexdigest()
     return f"{FOLDER}/{digest[:32]}.json"

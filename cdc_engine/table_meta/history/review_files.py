@@ -16,6 +16,7 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.records.location import record_store
 from sluice.cdc_engine.table_meta.change.policy import PendingChange, described
@@ -63,11 +64,17 @@ class ReviewFiles:
         record = {**dataclasses.asdict(pending), "reason": pending.reason, "items": items, "alterations": alterations}
         self._records.put(_name(pending.database, pending.table, pending.order_key, HELD), json.dumps(record, indent=1))
 
-    def pending(self, database: str, table: str, reason: str) -> PendingRecord | None:
-        """Returns the schema change that stopped the table with the reason `reason`, or None. Raises MetaError if a record
-        cannot be read.
-        """
-        ending = f".{_quoted(database, table)}.{HELD}.json"
+    def pending(self, stop: StoppedTable) -> PendingRecord | None:
+        """Returns the schema change that stopped a table, or None. Raises MetaError if a record cannot be read."""
+        if stop.order_key:
+            name = _name(stop.database, stop.table, stop.order_key, HELD)
+            text = self._records.get(name)
+            return None if text is None else self._pending(name, text)
+        return self._pending_before(stop.database, stop.table, stop.reason)
+
+    def _pending_before(self, database: str, table: str, reason: str) -> PendingRecord | None:
+        """Returns the schema change that stopped a table, if an earlier version of Sluice stored the stop."""
+        ending = f".{quoted_name(database, table)}.{HELD}.json"
         found = (self._pending(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
@@ -141,10 +148,10 @@ class ReviewFiles:
 
 
 def _name(database: str, table: str, order_key: int, kind: str) -> str:
-    return f"{FOLDER}/{order_key:020d}.{_quoted(database, table)}.{kind}.json"
+    return f"{FOLDER}/{order_key:020d}.{quoted_name(database, table)}.{kind}.json"
 
 
-def _quoted(database: str, table: str) -> str:
+def quoted_name(database: str, table: str) -> str:
     """Returns the part of a record's name that identifies a table. The part has no dots and a limited length. Different tables have
     different parts, even if letter case is ignored.
     """

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from sluice.batch_manifest.values import Alteration, AlterationKind
 from sluice.cdc_engine.config import SchemaChangesConfig
-from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.change.policy import (
     DEFAULTS,
     HOLD,
@@ -46,6 +47,17 @@ T = TableSchema(database="shop", table="t", charset="utf8mb4", columns=COLUMNS, 
 
 def at(offset: int) -> Position:
     return Position(epoch=1, file="mysql-bin.000007", offset=offset, time_us=offset * 1000)
+
+
+def stop_of(held: TableChange | PendingChange) -> StoppedTable:
+    return StoppedTable(
+        database=held.database,
+        table=held.table,
+        state=TableState.DDL_HELD,
+        reason=held.reason,
+        position=at(150),
+        order_key=held.order_key,
+    )
 
 
 # ── the decision ──
@@ -199,7 +211,7 @@ def test_ddl_a_pending_change_names_its_statement_both_plans_and_the_command(rev
 
 def test_ddl_an_approval_lets_just_that_statement_pass(reviewed: Reviewed) -> None:
     (held,) = reviewed.apply("ALTER TABLE t RENAME COLUMN name TO title")
-    record = reviewed.files.pending("shop", "t", held.reason)
+    record = reviewed.files.pending(stop_of(held))
     assert record is not None
     assert (record.choices, record.order_key) == (("apply", "new_column"), at(200).order_key)
     reviewed.files.approve(record, "new_column")
@@ -252,7 +264,7 @@ def test_ddl_a_table_that_is_created_again_loses_the_rows_of_the_one_before(revi
 
 def test_ddl_an_approval_that_cannot_be_read_is_no_approval_and_no_refusal(reviewed: Reviewed) -> None:
     (held,) = reviewed.apply("ALTER TABLE t RENAME COLUMN name TO title")
-    record = reviewed.files.pending("shop", "t", held.reason)
+    record = reviewed.files.pending(stop_of(held))
     assert record is not None
     reviewed.files.approve(record, "apply")
     (path,) = (reviewed.folder / "schema-changes").glob("*.approved.json")
@@ -281,10 +293,14 @@ def test_ddl_a_pending_change_of_a_table_of_any_name_is_approved(reviewed: Revie
     assert shlex.split(command) == ["sluice", "schema", "approve", "d", f"{name}.{name}"], (
         "a shell passes the name as one argument"
     )
-    record = reviewed.files.pending(name, name, held.reason)
+    record = reviewed.files.pending(stop_of(held))
     assert record is not None
     assert (record.table, record.items) == (name, ((item.what, dict(item.plans)),))
     reviewed.files.approve(record, "apply")
     assert reviewed.files.approved(name, name, 7) == "apply"
     assert reviewed.files.approved(name, other.table, 7) == ""
-    assert reviewed.files.pending(name, other.table, other.reason) is not None
+    assert reviewed.files.pending(stop_of(other)) is not None
+    old = dataclasses.replace(stop_of(held), order_key=0)
+    assert reviewed.files.pending(old) == record, "a stop that an earlier version stored is found by its reason"
+    reworded = dataclasses.replace(stop_of(held), reason="in other words")
+    assert reviewed.files.pending(reworded) == record

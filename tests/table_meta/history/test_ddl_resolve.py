@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.change.policy import PLANS, Item, PendingChange, SchemaDecisions
 from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.history import effects
 from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext
 from sluice.cdc_engine.table_meta.history.effects import effects_of
 from sluice.cdc_engine.table_meta.history.history import TableHistory
@@ -60,7 +63,7 @@ def at(offset: int) -> Position:
 
 def opened(folder: Path) -> TableHistory:
     resolutions = Resolutions(folder)
-    review = SchemaDecisions(resolved=lambda database, table, reason, _: resolutions.schema(database, table, reason))
+    review = SchemaDecisions(resolved=lambda *stop: resolutions.schema(*stop[:4]))
     return TableHistory(folder / "schema.jsonl", lambda *_: True, review)
 
 
@@ -81,7 +84,7 @@ def test_ddl_a_resolved_table_continues_with_the_schema_given_from_its_stop_on(
 ) -> None:
     history, stop = stopped
     given = schema_of(ANSWER, "shop", "orders")
-    Resolutions(tmp_path).keep(given, stop.reason)
+    Resolutions(tmp_path).keep(given, stop.order_key)
     for each in (history, opened(tmp_path)):
         each.rewind(at(150))
         (change,) = each.apply(UNREADABLE, "shop", at(200))
@@ -133,7 +136,7 @@ def test_ddl_a_column_whose_values_in_old_rows_no_one_knows_stays_a_stop(
 ) -> None:
     history, stop = stopped
     unknowable = ANSWER.replace("DEFAULT NULL", "DEFAULT (uuid())")
-    Resolutions(tmp_path).keep(schema_of(unknowable, "shop", "orders"), stop.reason)
+    Resolutions(tmp_path).keep(schema_of(unknowable, "shop", "orders"), stop.order_key)
     history.rewind(at(150))
     (change,) = history.apply(UNREADABLE, "shop", at(200))
     assert (change.kind, change.state) == (TableChangeKind.STOPPED, "DDL_UNSUPPORTED")
@@ -145,13 +148,13 @@ def test_ddl_a_table_map_that_fits_nothing_known_is_answered_too(tmp_path: Path)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (ORDERS,)), at(100))
     given = schema_of(ANSWER, "shop", "orders")
     bare = table_map_of(given, [(Field.SIGNEDNESS, b"\x00")])
-    with pytest.raises(TableStoppedError) as error:
-        history.resolve(bare, at(200))
-    wrong = dataclasses.replace(given, columns=(ID, ID))
-    Resolutions(tmp_path).keep(wrong, error.value.reason)
     with pytest.raises(TableStoppedError):
         history.resolve(bare, at(200))
-    Resolutions(tmp_path).keep(given, error.value.reason)
+    wrong = dataclasses.replace(given, columns=(ID, ID))
+    Resolutions(tmp_path).keep(wrong, at(200).order_key)
+    with pytest.raises(TableStoppedError):
+        history.resolve(bare, at(200))
+    Resolutions(tmp_path).keep(given, at(200).order_key)
     assert history.resolve(bare, at(200)).columns == given.version().columns
     assert opened(tmp_path).resolve(bare, at(201)).columns == given.version().columns
 
@@ -187,15 +190,63 @@ def test_ddl_resolve_stores_the_answer_and_requests_that_the_engine_continues(tm
     directory = shop_directory(tmp_path)
     meta = FileLedger(directory)
     for table, state in (("orders", "SCHEMA_UNKNOWN"), ("items", "DDL_HELD")):
-        stop = StoppedTable(database="shop", table=table, state=TableState(state), reason="why", position=at(150))
-        meta.update(functools.partial(Ledger.stop_table, stopped=stop))
+        meta.update(functools.partial(Ledger.stop_table, stopped=stop_of(table, state, order_key=160)))
     assert resolve(directory, "shop.orders", ANSWER).position == at(150)
-    assert Resolutions(directory).schema("shop", "orders", "why") == schema_of(ANSWER, "shop", "orders")
+    assert Resolutions(directory).schema("shop", "orders", 160, "") == schema_of(ANSWER, "shop", "orders")
     assert [each.table for each in requests(directory)] == ["orders"]
     with pytest.raises(ActRefusedError, match="DDL_HELD"):
         resolve(directory, "shop.items", ANSWER)
     with pytest.raises(ActRefusedError, match="has not stopped"):
         resolve(directory, "shop.nix", ANSWER)
+
+
+def stop_of(table: str, state: str, order_key: int, reason: str = "why") -> StoppedTable:
+    return StoppedTable(
+        database="shop", table=table, state=TableState(state), reason=reason, position=at(150), order_key=order_key
+    )
+
+
+@pytest.mark.found
+def test_ddl_an_answer_is_found_after_the_reason_of_its_stop_was_reworded(
+    stopped: tuple[TableHistory, TableChange], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 62: the answer was stored under the text of the stop's reason. After an upgrade with other words, the table stopped again."""
+    _, stop = stopped
+    meta = FileLedger(directory := shop_directory(tmp_path))
+    known = stop_of("orders", stop.state, stop.order_key, stop.reason)
+    meta.update(functools.partial(Ledger.stop_table, stopped=known))
+    assert FileLedger(directory).ledger.stopped_tables == (known,)
+    resolve(directory, "shop.orders", ANSWER)
+    monkeypatch.setattr(effects, "shown", lambda reason: f"in other words: {reason}")
+    review = SchemaDecisions(resolved=lambda *stop: Resolutions(directory).schema(*stop[:4]))
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, review)
+    history.rewind(at(150))
+    (change,) = history.apply(UNREADABLE, "shop", at(200))
+    assert change.kind is TableChangeKind.SCHEMA
+
+
+def test_ddl_an_answer_of_an_earlier_version_is_found_by_the_reason_of_its_stop(
+    stopped: tuple[TableHistory, TableChange], tmp_path: Path
+) -> None:
+    history, stop = stopped
+    given = schema_of(ANSWER, "shop", "orders")
+    name = hashlib.sha256(f"shop\0orders\0{stop.reason}".encode()).hexdigest()[:32]
+    folder = tmp_path / "schema-resolutions"
+    folder.mkdir()
+    (folder / f"{name}.json").write_text(json.dumps({"reason": stop.reason, "schema": given.to_json()}))
+    history.rewind(at(150))
+    (change,) = history.apply(UNREADABLE, "shop", at(200))
+    assert change.schema == given.version()
+
+
+def test_ddl_a_stop_of_an_earlier_version_is_read_again_before_it_is_resolved(tmp_path: Path) -> None:
+    directory = shop_directory(tmp_path)
+    meta = FileLedger(directory)
+    meta.update(functools.partial(Ledger.stop_table, stopped=stop_of("orders", "SCHEMA_UNKNOWN", order_key=0)))
+    assert "order_key" not in (directory / "meta.json").read_text(), "an earlier version can read this ledger"
+    with pytest.raises(ActRefusedError, match=r"`sluice schema resume shop shop\.orders` reads the binlog from"):
+        resolve(directory, "shop.orders", ANSWER)
+    assert not requests(directory)
 
 
 @pytest.mark.found
@@ -278,7 +329,7 @@ def test_ddl_each_question_is_put_once_and_an_answer_that_fails_is_no_answer(
 ) -> None:
     requested: list[tuple[str, str]] = []
 
-    def resolved(database: str, table: str, *_: str) -> TableSchema | None:
+    def resolved(database: str, table: str, *_: object) -> TableSchema | None:
         requested.append((database, table))
         if len(requested) == 1:
             raise SourceConnectionError("the server does not answer")

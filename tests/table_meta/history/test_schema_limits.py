@@ -61,7 +61,7 @@ def long_name(quoted: Callable[[str, str], str], character: str) -> str:
 
 
 def test_the_name_of_a_review_file_fits_a_file_system_and_is_unique() -> None:
-    names = [long_name(review_files._quoted, character) for character in "ab"]
+    names = [long_name(review_files.quoted_name, character) for character in "ab"]
     assert len({*names}) == 2
     assert all(len(name) < review_files.NAME_CHARS_MAX for name in names)
-    assert review_files._quoted("shop", "orders") == "shop+orders"
+    assert review_files.quoted_name("shop", "orders") == "shop+orders"
