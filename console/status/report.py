@@ -454,16 +454,14 @@ def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
 
 
 def well(report: StatusReport) -> Text:
-    """Returns the last line of a status without problems. The line also says how many tables in the lake are older than the cursor."""
+    """Returns the last line of a status without problems. The line also says how many warnings there are, and how many tables in the lake
+    are older than the cursor.
+    """
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
-    if report.warnings and not older:
-        return Text(f"no problems; {len(report.warnings)} warning(s)", "yellow")
-    if not older:
-        return Text("all is well", "green")
-    return Text(
-        f"no problems; {older} tables in the lake are older than 'acked up to' until their snapshots are published",
-        "yellow",
-    )
+    also = [f"{len(report.warnings)} warning(s)"] if report.warnings else []
+    if older:
+        also.append(f"{older} tables in the lake are older than 'acked up to' until their snapshots are published")
+    return Text("; ".join(["no problems", *also]), "yellow" if also else "green")
 
 
 def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:

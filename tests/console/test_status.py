@@ -30,7 +30,7 @@ from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.main import app
 from sluice.console.stack.processes import ProcessFile, part_names
-from sluice.console.status.report import DestinationStatus, find_problems, read_destination
+from sluice.console.status.report import DestinationStatus, StatusReport, find_problems, read_destination, well
 from sluice.console.toolchain.ports import free_port
 from tests.console.conftest import RUNNER, Installation
 from tests.fix_ledgers import FileLedger
@@ -99,7 +99,7 @@ def test_status_of_a_running_engine_is_well(installation: Installation) -> None:
     assert report["processes"][0]["rss_mb"] > 1
     shown = RUNNER.invoke(app, ["status"])
     assert "#4 (10 rows)" in shown.stdout
-    assert "all is well" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == "no problems"
 
 
 def test_status_misses_a_part_of_dagster_only_if_another_one_was_started(installation: Installation) -> None:
@@ -161,7 +161,7 @@ def test_fault_status_names_a_process_that_was_stopped(installation: Installatio
         child.wait()
     assert answer.exit_code == 1
     assert f"`kill -CONT {child.pid}`" in " ".join(answer.stdout.split())
-    assert "all is well" not in answer.stdout
+    assert "no problems" not in answer.stdout
 
 
 def test_fault_a_part_that_was_never_started_is_missed(installation: Installation) -> None:
@@ -248,7 +248,7 @@ def test_fault_status_is_not_well_while_something_is_not(installation: Installat
     answer = RUNNER.invoke(app, ["status"])
     assert answer.exit_code == 1
     assert "no tick of the sensor shop_engine for 95 s" in answer.stdout
-    assert "all is well" not in answer.stdout
+    assert "no problems" not in answer.stdout
 
 
 @pytest.mark.found
@@ -319,3 +319,18 @@ def test_status_counts_and_shows_problems_first(installation: Installation) -> N
     assert "shop.log8" in RUNNER.invoke(app, ["status", "--verbose"]).stdout
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
     assert len(shop["keyless"]) == 9
+
+
+@pytest.mark.found
+def test_the_last_line_of_a_status_without_problems_is_one_sentence() -> None:
+    """Defect 63: `status` said "all is well" or "no problems", and named no warnings while a re-snapshot ran."""
+    shop = DestinationStatus(name="shop", state="RUNNING", snapshots=[{"lake_is_older": "why"}])
+    last = [well(StatusReport([], each, [], warnings)) for each in ([], [shop]) for warnings in ([], ["a", "b"])]
+    older = "1 tables in the lake are older than 'acked up to' until their snapshots are published"
+    assert [str(each) for each in last] == [
+        "no problems",
+        "no problems; 2 warning(s)",
+        f"no problems; {older}",
+        f"no problems; 2 warning(s); {older}",
+    ]
+    assert [each.style for each in last] == ["green", "yellow", "yellow", "yellow"]
