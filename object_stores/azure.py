@@ -5,6 +5,7 @@ deltalake accepts several names for one option, and most of these names also wit
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import urllib.parse
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ NAMES = {
     "client_id": "client_id",
     "client_secret": "client_secret",
     **dict.fromkeys(("tenant_id", "authority_id"), "tenant_id"),
+    "authority_host": "authority_host",
     "federated_token_file": "federated_token_file",
     "endpoint": "endpoint",
     "allow_http": "allow_http",
@@ -32,6 +34,9 @@ PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
 # The options of a workload identity, without its token. pyarrow and obstore accept no such identity as arguments. They find it in the
 # environment variables of the pod.
 WORKLOAD_IDENTITY = ("client_id", "tenant_id")
+# The environment variable with the URL at which service principals and workload identities log in. pyarrow and DuckDB accept this URL only
+# from this variable, and obstore from this variable too.
+AUTHORITY_HOST = "AZURE_AUTHORITY_HOST"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +71,8 @@ def is_azure(url: str) -> bool:
 
 def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocation:
     """Returns the account, the path and the credentials for a URL. The `storage_options` have their secrets resolved. If they have no
-    credentials, pyarrow uses those of the environment or the machine's managed identity. Raises StoreError if the account is unknown.
+    credentials, pyarrow uses those of the environment or the machine's managed identity. Raises StoreError if the account is unknown, or if
+    the environment names another host for logins than the options.
     """
     match = URL.fullmatch(url)
     if match is None:
@@ -75,6 +81,12 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
     account = match["account"] or known.get("account_name")
     if not account:
         raise StoreError(f"{url} does not name an account: set azure_storage_account_name in `storage_options`")
+    host = known.get("authority_host", "")
+    if host and os.environ.get(AUTHORITY_HOST, "").rstrip("/") != host.rstrip("/"):
+        raise StoreError(
+            f"`storage_options` have azure_authority_host: set the environment variable {AUTHORITY_HOST} of every process of Sluice to "
+            f"{host} too, because pyarrow and DuckDB take the host of logins only from this variable"
+        )
     left_out = WORKLOAD_IDENTITY if "federated_token_file" in known else ()
     given = {name: known[name] for name in PASSED if name in known and name not in left_out}
     if token := given.get("sas_token", ""):

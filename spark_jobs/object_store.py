@@ -40,6 +40,8 @@ CREDENTIALS_OF = {
 }
 # The endpoint that deltalake uses with the option `use_emulator`.
 EMULATOR_ENDPOINT = "http://127.0.0.1:10000/devstoreaccount1"
+# The host of logins of Azure's public cloud, which deltalake uses by default.
+PUBLIC_AUTHORITY = "https://login.microsoftonline.com"
 
 
 def spark_path(path: str) -> str:
@@ -94,9 +96,11 @@ def _azure_account(options: Mapping[str, str]) -> dict[str, str]:
         return {"account.auth.type": "SharedKey", "account.key": _variable("account_key")}
     client = {"account.oauth2.client.id": options["client_id"]} if "client_id" in options else {}
     oauth = {"account.auth.type": "OAuth", "account.oauth.provider.type": f"{AZURE_OAUTH}MsiTokenProvider", **client}
+    authority = options.get("authority_host", PUBLIC_AUTHORITY).rstrip("/")
     if "federated_token_file" in options:
         return {
             **oauth,
+            "account.oauth2.msi.authority": f"{authority}/",
             "account.oauth.provider.type": f"{AZURE_OAUTH}WorkloadIdentityTokenProvider",
             "account.oauth2.msi.tenant": options.get("tenant_id", ""),
             "account.oauth2.token.file": options["federated_token_file"],
@@ -105,7 +109,7 @@ def _azure_account(options: Mapping[str, str]) -> dict[str, str]:
         return {
             **oauth,
             "account.oauth.provider.type": f"{AZURE_OAUTH}ClientCredsTokenProvider",
-            "account.oauth2.client.endpoint": f"https://login.microsoftonline.com/{options.get('tenant_id', '')}/oauth2/token",
+            "account.oauth2.client.endpoint": f"{authority}/{options.get('tenant_id', '')}/oauth2/token",
             "account.oauth2.client.secret": _variable("client_secret"),
         }
     if "sas_token" in options:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sluice.console.lake.sql_store import azure_secret, duckdb_url
@@ -79,6 +81,21 @@ def test_azure_a_url_without_an_account_says_which_option_names_it() -> None:
         azure_location("az://lake/a", {})
 
 
+@pytest.mark.found
+def test_azure_a_host_of_logins_that_pyarrow_and_duckdb_would_not_use_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect 64: in a government cloud, Spark always logged in at the host of the public cloud, whatever `azure_authority_host` said."""
+    options = {"client_id": "i", "client_secret": "s", "tenant_id": "t", "azure_authority_host": GOVERNMENT}
+    monkeypatch.delenv("AZURE_AUTHORITY_HOST", raising=False)
+    with pytest.raises(
+        StoreError, match=f"set the environment variable AZURE_AUTHORITY_HOST .* to {re.escape(GOVERNMENT)} too"
+    ):
+        azure_location(LAKE, options)
+    monkeypatch.setenv("AZURE_AUTHORITY_HOST", f"{GOVERNMENT}/")
+    assert "client_secret" in azure_location(LAKE, options).arguments
+
+
 @pytest.mark.parametrize("url", ["s3://lake/a", "gs://lake/a", "/lake/a", "file:///lake"])
 def test_azure_other_urls_are_not_of_azure(url: str) -> None:
     assert not is_azure(url)
@@ -125,6 +142,7 @@ def test_azure_errors_show_the_account_and_no_secret() -> None:
     assert shown == "shop-account refused *** and ***"
 
 
+GOVERNMENT = "https://login.microsoftonline.us"
 OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2."
 
 
@@ -157,6 +175,35 @@ OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2."
             {
                 "account.auth.type": "OAuth",
                 "account.oauth.provider.type": f"{OAUTH}WorkloadIdentityTokenProvider",
+                "account.oauth2.msi.authority": "https://login.microsoftonline.com/",
+                "account.oauth2.client.id": "i",
+                "account.oauth2.msi.tenant": "t",
+                "account.oauth2.token.file": "/run/token",
+            },
+            {},
+        ),
+        (
+            {
+                "client_id": "i",
+                "client_secret": "very-secret",
+                "tenant_id": "t",
+                "azure_storage_authority_host": f"{GOVERNMENT}/",
+            },
+            {
+                "account.auth.type": "OAuth",
+                "account.oauth.provider.type": f"{OAUTH}ClientCredsTokenProvider",
+                "account.oauth2.client.endpoint": f"{GOVERNMENT}/t/oauth2/token",
+                "account.oauth2.client.id": "i",
+                "account.oauth2.client.secret": "${env.SLUICE_AZURE_CLIENT_SECRET}",
+            },
+            {"SLUICE_AZURE_CLIENT_SECRET": "very-secret"},
+        ),
+        (
+            {"client_id": "i", "tenant_id": "t", "federated_token_file": "/run/token", "authority_host": GOVERNMENT},
+            {
+                "account.auth.type": "OAuth",
+                "account.oauth.provider.type": f"{OAUTH}WorkloadIdentityTokenProvider",
+                "account.oauth2.msi.authority": f"{GOVERNMENT}/",
                 "account.oauth2.client.id": "i",
                 "account.oauth2.msi.tenant": "t",
                 "account.oauth2.token.file": "/run/token",
