@@ -142,7 +142,8 @@ def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
     connection, options = _connect(), dict[str, str]()
     if in_stores := [table.path for table in tables if "://" in table.path and is_readable(table.path)]:
         options = _storage_options(config)
-        open_stores(connection, in_stores, options)
+        # The lake is first, because the credentials are those of its account, and a table may have a path of another account.
+        open_stores(connection, [*([config.lake] if "://" in config.lake else []), *in_stores], options)
     left_out: list[str] = []
     try:
         schemas = sorted({table.database.lower(): quoted(table.database) for table in tables}.values())

@@ -58,11 +58,17 @@ def open_stores(
 ) -> None:
     """Loads DuckDB's extensions for the stores of the given paths, and creates DuckDB secrets for them. `storage_options` must contain the
     secrets themselves, not references to them. Raises SetupError if a package is missing, or if DuckDB finds no credentials.
+
+    The secret for Azure has the account of the first path. An account key or a SAS token belongs to one account. With other credentials,
+    DuckDB uses the account in the URL of each table.
     """
-    stores = {is_azure(path): path for path in paths if not is_google(path)}
-    if path := stores.get(True):
+    stores = dict[bool, str]()
+    for path in paths:
+        if not is_google(path):
+            stores.setdefault(is_azure(path), path)
+    if True in stores:
         require(Extra.AZURE, SetupError)
-        _open_store(connection, "Azure", AZURE_READERS, lambda: azure_secret(path, storage_options))
+        _open_store(connection, "Azure", AZURE_READERS, lambda: azure_secret(stores[True], storage_options))
     if False in stores:
         require(Extra.S3, SetupError)
         _open_store(connection, "S3", S3_READERS, lambda: s3_secret(storage_options))

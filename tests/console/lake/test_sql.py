@@ -267,6 +267,31 @@ def test_storage_options_become_a_secret_of_duckdb(
         assert s3_secret(options)["REGION"] == "'eu-2'"
 
 
+@pytest.mark.found
+def test_azure_a_table_of_another_account_does_not_take_the_key_from_the_account_of_the_lake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 65: the account of the last table got the key, so that `sluice sql` could read no table of the lake's account."""
+    lake, other = (f"abfss://c@{account}.dfs.core.windows.net/x" for account in ("first", "second"))
+    conf = tmp_path / "azure"
+    (conf / "destinations").mkdir(parents=True)
+    (conf / "sluice.yaml").write_text(f"data_dir: {tmp_path}\nlake: {lake}\nstorage_options: {{account_key: $KEY}}\n")
+    (conf / "destinations" / "shop.yaml").write_text(
+        f"source: {{user: u}}\ntables: {{shop.other: {{path: '{other}'}}}}\n"
+    )
+    config = load_config(conf)
+    directory = config.destination_dir("shop")
+    directory.mkdir(parents=True)
+    write_tables(directory, [version_of("shop.other")])
+    monkeypatch.setenv("KEY", "a2V5")
+    connection = duckdb.connect()
+    monkeypatch.setattr(lake_sql, "_connect", lambda: connection)
+    monkeypatch.setattr(lake_sql, "_make_view", lambda *_: None)
+    lake_sql.run_query(config, "SELECT 1")
+    with connection, pytest.raises(duckdb.Error, match="does not match the storage account named second"):
+        connection.execute(f"SELECT * FROM read_parquet('{other}/a.parquet')")
+
+
 def test_an_error_about_credentials_has_none_of_them() -> None:
     options = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "clear\0text"}
     with contextlib.closing(duckdb.connect()) as connection, pytest.raises(SetupError) as raised:
