@@ -92,8 +92,10 @@ def spark_server(few_rows_spark_server: SparkConnectServer) -> SparkConnectServe
 def second_spark_server(
     tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
 ) -> Iterator[SparkConnectServer]:
-    """Starts another Spark server, which writes the same tables as the first one."""
-    settings, folder = ServerSettings(more=FEW_ROWS), tmp_path_factory.mktemp("second")
+    """Starts another Spark server, which writes the same tables as the first one. The server has task slots for statements that wait for a
+    suspended store.
+    """
+    settings, folder = ServerSettings(more={**FEW_ROWS, "spark.master": "local[24]"}), tmp_path_factory.mktemp("second")
     server = SparkConnectServer(None, folder, memory="1g", settings=settings, extras=tuple(stores_of_spark))
     for store, options in stores_of_spark.items():
         server.add_settings(spark_settings(store, options), spark_environment(store, options))

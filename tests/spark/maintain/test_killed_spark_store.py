@@ -1,8 +1,9 @@
 """Kills Spark's server during a MERGE, an OPTIMIZE and a VACUUM in each kind of store, while another writer commits to the table. When the
 work is repeated, the table has each change once, and the commits of both writers.
 
-The table has a partition per file that a statement writes, and the server is killed when the first file is in the store. So the
-statement has not committed yet. During VACUUM, the server is killed when the log says that VACUUM has started.
+The table has a partition per file that a statement writes, and its store is suspended when the first file is in the store. So the
+statement has not committed yet. During VACUUM, the store is suspended when the log says that VACUUM has started. The server is killed
+when all stores are suspended.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from deltalake import CommitProperties
 
+from benchmarks.servers.azurite.server import AzuriteServer
+from benchmarks.servers.fake_gcs.server import FakeGcsServer
+from benchmarks.servers.s3 import S3Server
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.object_stores.folder import StoreFolder
 from sluice.spark_jobs.errors import SparkJobError
@@ -35,14 +39,17 @@ ORDERS = Schema({"id": "bigint", "part": "int", "name": "string"}, key=("id",))
 PARTS, ROWS, BATCHES = 8, 64, 3
 LEFT_FILES = {"s3": 400, "gs": 60, "abfs": 30}  # By scheme of the store. Removing them takes a second.
 SECONDS_MAX = 120.0
-STORES = {"s3": "s3_store", "google": "fake_gcs", "azure": "azurite"}
+
+
+Act = Callable[["KilledLake"], object]
+Moment = Callable[["KilledLake"], bool]
 
 
 @dataclasses.dataclass
 class KilledLake(Lake):
-    """A lake whose Spark server is killed. `theirs` are the ids of the other writer's commits."""
+    """A lake in `store` whose Spark server is killed. `theirs` are the ids of the other writer's commits."""
 
-    server: SparkConnectServer = dataclasses.field(kw_only=True)
+    store: S3Server | FakeGcsServer | AzuriteServer = dataclasses.field(kw_only=True)
     theirs: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -81,19 +88,13 @@ class KilledLake(Lake):
         StoreFolder(self.path(NAME), self.storage_options).put(self.folder / "left")
         return names
 
-    def killed_when(self, moment: Callable[[], bool], act: Callable[[], object]) -> None:
-        """Kills the server during `act`, when `moment` returns true. Then another writer commits, and the server starts again."""
-        with ThreadPoolExecutor(1) as pool:
-            going = pool.submit(act)
-            deadline = time.monotonic() + SECONDS_MAX
-            while not moment():
-                assert not going.done(), "the statement ended before its effect was seen"
-                assert time.monotonic() < deadline, "the statement had no effect"
-            self.server.kill()
-            self.commit_of_others()
-            self.server.start()
-            with pytest.raises(SparkJobError):
-                going.result(SECONDS_MAX)
+    def suspend_store_when(self, moment: Moment, statement: Future[object]) -> None:
+        """Suspends the store when `moment` returns true, which must be before the statement ends."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while not moment(self):
+            assert not statement.done(), "the statement ended before its effect was seen"
+            assert time.monotonic() < deadline, "the statement had no effect"
+        self.store.stall()
 
     def commit_of_others(self) -> None:
         """Joins the files of one partition, as a platform does."""
@@ -103,17 +104,59 @@ class KilledLake(Lake):
         self.log(NAME).optimize.compact(partition_filters=[("part", "=", str(part))], commit_properties=properties)
 
 
-@pytest.fixture(params=STORES)
-def killed_lake(request: pytest.FixtureRequest, tmp_path: Path, second_spark_server: SparkConnectServer) -> KilledLake:
-    store = request.getfixturevalue(STORES[request.param])
-    return KilledLake(
-        tmp_path,
-        SparkSettings(remote=second_spark_server.url, sessions_file=tmp_path / "sessions.json"),
-        way="spark",
-        root=f"{store.root}/{uuid.uuid4().hex[:12]}",
-        storage_options=store.options,
-        server=second_spark_server.start(),  # An earlier test may have killed it and failed.
-    )
+@dataclasses.dataclass
+class KilledSpark:
+    """A Spark server, and one lake of it in each kind of store."""
+
+    server: SparkConnectServer
+    lakes: Sequence[KilledLake]
+
+    def killed_when(self, moment: Moment, act: Act) -> None:
+        """Kills the server during `act` in all lakes, when `moment` has returned true for each of them. Then another writer commits, and
+        the server starts again.
+        """
+        with ThreadPoolExecutor(2 * len(self.lakes)) as pool:
+            going = [pool.submit(act, lake) for lake in self.lakes]
+            try:
+                for each in [
+                    pool.submit(lake.suspend_store_when, moment, statement)
+                    for lake, statement in zip(self.lakes, going, strict=True)
+                ]:
+                    each.result()
+                self.server.kill()
+            finally:
+                for lake in self.lakes:
+                    lake.store.resume()
+            for lake in self.lakes:
+                lake.commit_of_others()
+            self.server.start()
+            for statement in going:
+                with pytest.raises(SparkJobError):
+                    statement.result(SECONDS_MAX)
+
+
+@pytest.fixture
+def killed_spark(
+    tmp_path: Path,
+    second_spark_server: SparkConnectServer,
+    s3_store: S3Server,
+    fake_gcs: FakeGcsServer,
+    azurite: AzuriteServer,
+) -> KilledSpark:
+    def lake(store: S3Server | FakeGcsServer | AzuriteServer) -> KilledLake:
+        folder = tmp_path / type(store).__name__
+        folder.mkdir()
+        return KilledLake(
+            folder,
+            SparkSettings(remote=second_spark_server.url, sessions_file=folder / "sessions.json"),
+            way="spark",
+            root=f"{store.root}/{uuid.uuid4().hex[:12]}",
+            storage_options=store.options,
+            store=store,
+        )
+
+    server = second_spark_server.start()  # An earlier test may have killed it and failed.
+    return KilledSpark(server, [lake(store) for store in (s3_store, fake_gcs, azurite)])
 
 
 def batch(number: int, *, updates: bool = False) -> list[Changes]:
@@ -143,50 +186,67 @@ def require_both_writers(lake: KilledLake) -> None:
     assert sorted(each["version"] for each in history) == list(range(len(history)))
 
 
-def require_batch_merged_once(lake: KilledLake) -> None:
+def writes(before: Mapping[str, set[str]]) -> Moment:
+    """Returns the moment at which a lake has a file that it did not have in `before`, by the root of the lake."""
+    return lambda lake: bool(lake.data_files - before[lake.root])
+
+
+def require_batch_merged_once(spark: KilledSpark) -> None:
     """Kills the server during a MERGE. The batch is then merged twice."""
-    staged, files, version = lake.stage({NAME: batch(BATCHES, updates=True)}), lake.data_files, lake.version
-    lake.killed_when(lambda: bool(lake.data_files - files), lambda: lake.merge_batch(staged))
-    assert lake.version == version + 1, "the killed statement committed nothing"
-    for _ in range(2):
-        lake.merge_batch(staged)
+    staged = {lake.root: lake.stage({NAME: batch(BATCHES, updates=True)}) for lake in spark.lakes}
+    versions = {lake.root: lake.version for lake in spark.lakes}
+    moment = writes({lake.root: lake.data_files for lake in spark.lakes})
+    spark.killed_when(moment, lambda lake: lake.merge_batch(staged[lake.root]))
+    for lake in spark.lakes:
+        assert lake.version == versions[lake.root] + 1, "the killed statement committed nothing"
+        for _ in range(2):
+            lake.merge_batch(staged[lake.root])
 
 
-def require_vacuumed(lake: KilledLake) -> None:
+def vacuumed(lake: KilledLake) -> Maintained | None:
+    return vacuum(lake.spark, lake.table, 0.0, logged=0.0, log_days=1)
+
+
+def require_vacuumed(spark: KilledSpark) -> None:
     """Kills the server during a VACUUM. The next one removes the remaining files."""
-    left = lake.leave_files()
-
-    def vacuumed() -> Maintained | None:
-        return vacuum(lake.spark, lake.table, 0.0, logged=0.0, log_days=1)
-
-    lake.killed_when(lambda: "VACUUM START" in lake.operations, vacuumed)
-    assert "VACUUM END" not in lake.operations
-    remaining = left & lake.data_files
-    done = vacuumed()
-    assert done is not None
-    assert done.removed_files >= len(remaining)
-    assert lake.data_files == {file.rpartition(f"{NAME}/")[2] for file in lake.log(NAME).file_uris()}
+    left = {lake.root: lake.leave_files() for lake in spark.lakes}
+    spark.killed_when(lambda lake: "VACUUM START" in lake.operations, vacuumed)
+    for lake in spark.lakes:
+        assert "VACUUM END" not in lake.operations
+        remaining = left[lake.root] & lake.data_files
+        done = vacuumed(lake)
+        assert done is not None
+        assert done.removed_files >= len(remaining)
+        assert lake.data_files == {file.rpartition(f"{NAME}/")[2] for file in lake.log(NAME).file_uris()}
 
 
-def require_joined(lake: KilledLake) -> None:
+def joined(lake: KilledLake) -> Maintained | None:
+    return optimize(lake.spark, lake.table, wanted=True)
+
+
+def require_joined(spark: KilledSpark) -> None:
     """Kills the server during an OPTIMIZE. The next one joins the files."""
-    files, version = lake.data_files, lake.version
-    lake.killed_when(lambda: bool(lake.data_files - files), lambda: optimize(lake.spark, lake.table, wanted=True))
-    assert lake.version == version + 1, "the killed statement committed nothing"
-    joined = optimize(lake.spark, lake.table, wanted=True)
-    assert joined is not None
-    assert joined.after.files == PARTS
+    versions = {lake.root: lake.version for lake in spark.lakes}
+    spark.killed_when(writes({lake.root: lake.data_files for lake in spark.lakes}), joined)
+    for lake in spark.lakes:
+        assert lake.version == versions[lake.root] + 1, "the killed statement committed nothing"
+        done = joined(lake)
+        assert done is not None
+        assert done.after.files == PARTS
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_store_fault_a_merge_a_vacuum_and_an_optimize_are_completed_when_spark_was_killed_in_them(
-    killed_lake: KilledLake, monkeypatch: pytest.MonkeyPatch
+    killed_spark: KilledSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = killed_lake
-    rows = [(key, f"of batch {BATCHES}" if key < ROWS else name) for key, name in written(lake)]
-    require_batch_merged_once(lake)
-    require_vacuumed(lake)
+    rows = [
+        [(key, f"of batch {BATCHES}" if key < ROWS else name) for key, name in written(lake)]
+        for lake in killed_spark.lakes
+    ]
+    require_batch_merged_once(killed_spark)
+    require_vacuumed(killed_spark)
     monkeypatch.setattr(rule, "SMALL_FILES_MAX", 1)
-    require_joined(lake)
-    assert lake.rows(NAME, "id", "name") == rows
-    require_both_writers(lake)
+    require_joined(killed_spark)
+    for lake, expected in zip(killed_spark.lakes, rows, strict=True):
+        assert lake.rows(NAME, "id", "name") == expected
+        require_both_writers(lake)
