@@ -38,6 +38,9 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 S = dg.DagsterRunStatus
+# The pause between two transactions. A run takes longer than this, so one run follows the other. With shorter pauses, the runs would have
+# more changes, and the test would take more processor time.
+PAUSE_SECONDS = 2.5
 
 
 @contextmanager
@@ -62,7 +65,7 @@ def load(captured: Captured) -> Iterator[None]:
                 f"DELETE FROM {people} WHERE id < {number - 200}",
                 "COMMIT",
             )
-            stopping.wait(0.5)
+            stopping.wait(PAUSE_SECONDS)
 
     thread = threading.Thread(target=write)
     thread.start()
