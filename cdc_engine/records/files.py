@@ -8,6 +8,7 @@ so compare-and-set is one step for the processes of this host.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import re
@@ -28,6 +29,24 @@ FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
 # After this many records, `write_all` releases the lock for a moment, so that others can write.
 LOCKED_MAX = 100
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
+# `read_all` lists a folder again after this time at the latest. Every write of a store replaces a file, which changes the folder's stamp. A
+# person may change a file in place, which does not.
+LISTED_SECONDS_MAX = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Listing:
+    """The last result of `read_all` for a prefix. `folder` is the folder's stamp before the listing, or None if the folder must be listed
+    again. `listed_at` is a time of `time.monotonic`.
+    """
+
+    folder: FileStamp | None
+    listed_at: float
+    stamps: Mapping[str, FileStamp | None]
+    records: Mapping[str, StoredRecord]
+
+
+NEVER_LISTED = _Listing(None, 0.0, {}, {})
 
 
 class FileRecordStore(RecordStore):
@@ -35,8 +54,7 @@ class FileRecordStore(RecordStore):
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
-        # Prefix → the last result of `read_all`: the stamps of the files, and the records.
-        self._seen: dict[str, tuple[dict[str, FileStamp | None], dict[str, StoredRecord]]] = {}
+        self._listings: dict[str, _Listing] = {}
 
     def read(self, name: str) -> StoredRecord | None:
         path = self._folder / name
@@ -50,21 +68,35 @@ class FileRecordStore(RecordStore):
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Implements `RecordStore.read_all`. Reads a file again only if it was replaced since the last call, because most records stay
-        unchanged. If no file was replaced, returns the same object as the last call.
+        """Implements `RecordStore.read_all`. Lists the folder again only if one of its files was replaced, added or removed since the last
+        call, or LISTED_SECONDS_MAX have passed. Reads a file again only if it was replaced, because most records stay unchanged. If nothing
+        has changed, returns the same object as the last call.
         """
+        folder, now, last = self._folder_stamp(prefix), time.monotonic(), self._listings.get(prefix, NEVER_LISTED)
+        if folder is not None and folder == last.folder and now - last.listed_at < LISTED_SECONDS_MAX:
+            return last.records
         stamps = self._stamps(prefix)
-        seen_stamps, seen = self._seen.get(prefix, ({}, {}))
-        if stamps == seen_stamps and None not in stamps.values():
-            return seen
+        settled = None not in stamps.values()
+        found = last.records if settled and stamps == last.stamps else self._read_changed(stamps, last)
+        kept = {name: stamp for name, stamp in stamps.items() if name in found}
+        self._listings[prefix] = _Listing(folder if settled else None, now, kept, found)
+        return found
+
+    def _read_changed(self, stamps: Mapping[str, FileStamp | None], last: _Listing) -> dict[str, StoredRecord]:
+        """Returns the records of these files. Reads only the files whose stamps differ from the last listing, or are unknown."""
         found = dict[str, StoredRecord]()
         for name, stamp in stamps.items():
-            if stamp is not None and name in seen and seen_stamps.get(name) == stamp:
-                found[name] = seen[name]
+            if stamp is not None and name in last.records and last.stamps.get(name) == stamp:
+                found[name] = last.records[name]
             elif (read := self.read(name)) is not None:
                 found[name] = read
-        self._seen[prefix] = ({name: stamp for name, stamp in stamps.items() if name in found}, found)
         return found
+
+    def _folder_stamp(self, prefix: str) -> FileStamp | None:
+        """Returns the stamp of the folder of these records, or None if the folder does not exist or has just changed."""
+        with contextlib.suppress(OSError):  # `_stamps` reports the error.
+            return stamp_in((self._folder / prefix.rpartition("/")[0]).stat())
+        return None
 
     def _stamps(self, prefix: str) -> dict[str, FileStamp | None]:
         """Returns the stamp of each record's file. Must be called before the records are read. Otherwise, after a write between the two

@@ -7,7 +7,9 @@ import errno
 import fcntl
 import json
 import multiprocessing
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -340,3 +342,41 @@ def test_a_ledger_of_an_earlier_version_names_its_cursor(tmp_path: Path) -> None
     FileRecordStore(tmp_path).put(LEDGER, json.dumps({"format": 3, "cursor": cursor}))
     with pytest.raises(MetaError, match=r"earlier version .*`sluice position set shop binlog\.000007:4711`"):
         read_stored_ledger(FileRecordStore(tmp_path), "shop")
+
+
+def settled_store(folder: Path) -> FileRecordStore:
+    """Returns a store with records that were written an hour ago."""
+    store = FileRecordStore(folder)
+    store.write_all({f"a/{number}.json": "first" for number in range(3)})
+    for path in (folder / "a", *(folder / "a").iterdir()):
+        os.utime(path, (time.time() - 3600,) * 2)
+    return store
+
+
+def test_a_folder_of_records_is_listed_again_only_if_a_record_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, listed, scandir = settled_store(tmp_path), list[Path](), os.scandir
+
+    def counted(path: Path) -> object:
+        listed.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    first = store.read_all("a/")
+    assert store.read_all("a/") is first
+    assert listed == [tmp_path / "a"]
+    FileRecordStore(tmp_path).put("a/1.json", "second")
+    assert [each.text for each in store.read_all("a/").values()].count("second") == 1
+    assert FileRecordStore(tmp_path).remove("a/2.json")
+    assert set(store.read_all("a/")) == {"a/0.json", "a/1.json"}
+
+
+def test_a_record_that_an_operator_overwrites_is_read_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = settled_store(tmp_path)
+    assert store.read_all("a/")["a/0.json"].text == "first"
+    (tmp_path / "a" / "0.json").write_text("by an operator")
+    monkeypatch.setattr(files, "LISTED_SECONDS_MAX", 0.0)
+    assert store.read_all("a/")["a/0.json"].text == "by an operator"
