@@ -28,7 +28,8 @@ NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 Identifier = tuple[str, str, str]  # catalog, schema, name
 Columns = tuple[tuple[str, str], ...]  # (name, Spark's type)
 NOT_DELTA = "no Delta table"  # The `location` of a catalog entry that is not a Delta table.
-COMMENT_MAX = 256  # A Hive metastore refuses longer comments of columns.
+# The longest comment of a column, in characters. Longer comments are cut, because a Hive metastore refuses them.
+COMMENT_MAX = 256
 OURS = "_sluice_"  # The columns that Sluice adds to a table have this prefix.
 IS_CURRENT = "is_current"  # The column of a history that marks the current rows.
 MARK = "sluice.of"  # The property of Sluice's views whose value identifies the Delta table of the view (`mark_of`).

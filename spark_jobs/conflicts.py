@@ -1,5 +1,5 @@
-"""Counts the commits of merges that failed because another writer of the Delta table committed first, or that another writer replaced.
-Runs report the counts.
+"""Counts, for each table of a batch, how often another writer of the Delta table committed first, or replaced a commit of the merge. Runs
+report the counts.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ NAME = "_sluice_consistent_snapshots"
 # one batch per minute.
 SNAPSHOTS_MAX, SNAPSHOTS_KEPT = 5_000, 4_000
 ROWS_AT_ONCE = 32  # A rewrite has this many rows in memory at a time.
-# Consecutive rows are almost equal. So one compressed group of many rows is several times smaller than the same rows compressed one by
-# one.
+# How a rewrite compresses the rows: ROWS_AT_ONCE rows together. Consecutive rows are almost equal, so they are several times smaller than
+# the same rows compressed one by one.
 TOGETHER = deltalake.WriterProperties(compression="ZSTD", max_row_group_size=ROWS_AT_ONCE)
 
 

@@ -28,7 +28,8 @@ SUMMARY = ".crc"
 LAST_CHECKPOINT = "_last_checkpoint"
 # The first commit of a table may create this many folders above it: those of the database and the lake, and the lake's parent.
 NEW_FOLDERS_MAX = 3
-FOLDERS_KNOWN = 10_000  # A process remembers for at most this many folders that their names are on disk.
+# A process remembers at most this many folders whose names it has synced to disk. It syncs the name of any other folder again.
+FOLDERS_KNOWN = 10_000
 # The length of the Z85-encoded UUID at the end of a deletion vector's path. A folder name may precede it.
 VECTOR_ID_CHARS = 20
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

@@ -36,8 +36,8 @@ class TableError(SparkJobError):
 
     - `table` is "database.table".
     - `state` is the table state that an operator sees.
-    - `for_good` tells that another attempt cannot succeed.
-    - `own` tells that the cause is in this table, and not in the batch or the whole lake.
+    - `for_good` is true if another attempt cannot succeed.
+    - `own` is true if the cause is in this table, and false if the cause is in the batch or the whole lake.
     """
 
     def __init__(

@@ -81,9 +81,9 @@ NO_OPTIONS: Mapping[str, str] = {}
 # With isolation, each session starts its own Python workers, whose daemon process stays after the session. Sluice's sessions add no files,
 # so they can share workers.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
-# For few rows, compiling generated code takes longer than processing the rows, and every new session compiles it again. On a warm server
-# without code generation, 50 changes per table take half the time, 75 k changes into 75 k rows take half the CPU time, and 300 k changes
-# into 375 k rows take the same time.
+# Spark's settings for merges of few rows. They switch off code generation: compiling generated code takes longer than processing few rows,
+# and every new session compiles it again. On a warm server with these settings, 50 changes per table take half the time, 75 k changes into
+# 75 k rows take half the CPU time, and 300 k changes into 375 k rows take the same time.
 SMALL_SETTINGS: Mapping[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
@@ -141,7 +141,8 @@ class LakeSession:
         if set_all := getattr(conf, "_set_all", None):
             set_all(dict(settings), silent=False)
             return
-        for name, value in settings.items():  # Spark in this process has no such method.
+        # A Spark session in this process has no method that sets several settings at once.
+        for name, value in settings.items():
             conf.set(name, value)
 
     def sql(self, statement: str) -> None:

@@ -30,8 +30,11 @@ POLL_SECONDS = 0.1
 GIVE_WAY_SECONDS = 0.3
 # A run waits at most this long for a table lock, and for the run lock, because another run may be publishing a large snapshot.
 WAIT_SECONDS_MAX = 600.0
-ENDED_SECONDS = 2.0  # A statement that was committing when it was interrupted may need this long to end.
-# Twice the time after which Spark ends a statement whose client no longer exists (spark.connect.execute.manager.detachedTimeout).
+# After a run has interrupted the sessions of another run, it waits this long before it writes, because a statement that was committing may
+# need this time to end.
+ENDED_SECONDS = 2.0
+# If a run cannot reach the sessions of another run, it waits this long before it writes the table. This is twice the time after which Spark
+# ends a statement whose client no longer exists (spark.connect.execute.manager.detachedTimeout).
 DETACHED_SECONDS = 600.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
@@ -149,7 +152,7 @@ class _HeldLock:
     def take(self, wait_seconds: float) -> bool:
         with self._translated():
             deadline = time.monotonic() + wait_seconds
-            if not self.lock.register_waiting():  # Another run has waited longer.
+            if not self.lock.register_waiting():  # False if another run has waited longer.
                 if not wait_seconds:
                     return False
                 threading.Event().wait(GIVE_WAY_SECONDS)

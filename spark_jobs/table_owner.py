@@ -101,8 +101,8 @@ class FoundTable:
 
     - `commits` has Delta's history since the version in the record.
     - `applied_epoch` is the epoch of the last merged change. `applied_epoch` is -1 if no change was merged.
-    - `written_before` tells that the table has columns that only Sluice creates.
-    - `confined` tells that the other fields describe only the rows of one shard, whose owner is `owner`.
+    - `written_before` is true if the table has columns that only Sluice creates.
+    - `confined` is true if the other fields describe only the rows of one shard, whose owner is `owner`.
     - `mismatch` says why the rows of shards cannot be distinguished, and is empty if they can be distinguished.
     """
 
@@ -255,7 +255,7 @@ def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[s
 
     A RESTORE loses no rows if the restored version had all rows and is not older than the last merge.
     """
-    # By version: the commit by which this version lacks merged rows, or None if it has all of them.
+    # Version → the commit that removed merged rows from this version, or None if the version has all merged rows.
     why: dict[int, Mapping[str, Any] | None] = {record.version: None}
     merged, last = record.version, record.version
     for commit in sorted(commits, key=_version):

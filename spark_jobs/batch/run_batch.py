@@ -184,9 +184,10 @@ class _BatchWork:
         self._free: queue.SimpleQueue[LakeSession] = queue.SimpleQueue()
         for session in sessions:
             self._free.put(session)
-        # By table name: why Spark merges a table that could have been a small merge.
+        # Table name → why the small merges left this table to Spark.
         self._reasons: dict[str, str] = {}
-        # By path of the Delta table. Several shards have one path, so two merges could otherwise write one Delta table at the same time.
+        # Path of a Delta table → the lock that a merge into this path holds. Several shards have one path, so two merges could otherwise
+        # write one Delta table at the same time.
         self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def run_small(self) -> None:

@@ -183,7 +183,7 @@ class _Derivation:
         # table → the keys whose rows were queried in the lake, as coarse values (see `coarse`)
         self._queried: dict[str, set[Values]] = defaultdict(set)
         self._unreadable = {
-            name: TableError(name, f"foreign keys change rows of the table, and {ALTERED}{ADVICE}")
+            name: TableError(name, f"foreign keys may have changed rows of the table, and {ALTERED}{ADVICE}")
             for name, table in self._staged.items()
             if self._needed(name) & _new_names(table, self._applied[name])
         }

@@ -133,8 +133,9 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
     if staged is not None and staged.moves:
         raise TableError(
             table.name,
-            "in one batch, foreign keys changed rows of the table, and row images that lack columns (binlog_row_image is not "
-            "FULL) changed keys; set binlog_row_image=FULL on the source and re-snapshot the table with `sluice snapshot start`",
+            "in one batch, foreign keys changed rows of the table, and updates changed keys with row images that lack columns "
+            "(binlog_row_image is not FULL); set binlog_row_image=FULL on the source and re-snapshot the table with `sluice "
+            "snapshot start`",
         )
     columns = staged.columns if staged else _columns_of(table, lake, piece)
     schema = pq.read_schema(staged.file) if staged else _schema(columns)

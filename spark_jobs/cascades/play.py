@@ -18,7 +18,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.fold import DELETE, UPDATE_AFTER, UPDATE_BEFORE
 
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-ALTERED = "the table was altered in the same batch"
+ALTERED = "a statement altered the table in the same batch"
 LEFT_OUT = "images of a row leave columns out, and the lake does not have the row"
 ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set its `cascades` to `ignore` or `stop`"
 Values = tuple[Any, ...]
@@ -435,7 +435,7 @@ class Play:
             return [(cascade.child_name, row.values, None)]
         if row.stale or cascade.generated:
             why = row.stale or "the table has generated columns"
-            raise _error(cascade, f"the foreign key changed columns of a row whose other columns are unknown: {why}")
+            raise _error(cascade, f"the other columns of a changed row are unknown, because {why}")
         given = after if action == CASCADE and after is not None else (None,) * len(cascade.columns)
         values = {**row.values, **dict(zip(cascade.columns, given, strict=True))}
         touched.written.update(cascade.columns)

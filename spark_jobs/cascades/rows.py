@@ -27,7 +27,8 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 ROW_INDEX = "_sluice_sequence_number"
 WANTED_VIEW = "sluice_wanted"
 INDEX_BYTES = 8
-# A batch may load this many rows of one table from the lake. Each row takes about 2.5 kB of the run's memory.
+# A run loads at most this many rows of one table from the lake, to compute the changes that foreign keys made in one batch. If more rows
+# may have changed, the table cannot be merged. Each loaded row takes about 2.5 kB of the run's memory.
 ROWS_MAX = 500_000
 
 

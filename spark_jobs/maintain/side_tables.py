@@ -25,7 +25,8 @@ from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_a
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
-# A killed run may not have synced its last commits. Operating systems write files within a minute, so commits older than this are on disk.
+# Before maintenance deletes files, it syncs the commits of this many seconds again, because a killed run may not have synced its last
+# commits. Older commits are on disk, because operating systems write files within a minute.
 UNSYNCED_SECONDS_MAX = 3600.0
 
 

@@ -20,7 +20,7 @@ class MergeContext:
     - `fence` is checked immediately before each table and each commit, in any thread.
     - `storage_options` are deltalake's options, and are empty if the lake and the staged files are local.
     - `records` has the record that earlier runs stored for each table.
-    - `target_of` returns the target of "database.table", also of a table that is not in the batch. A table that was renamed in the batch
+    - `target_of` returns the target of "database.table", including tables that are not in the batch. A table that was renamed in the batch
     takes over the rows of the table with its old name, and needs that table's target.
     - `run` is the id of the run, which is stored in the commits.
     - `conflicts` counts the commits that failed because another writer committed first.

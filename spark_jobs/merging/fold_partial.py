@@ -1,12 +1,12 @@
 """Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). `merge_sql` calls this module.
 
-The last image of a key decides whether its row exists. Each column gets its last value among the images of the same *row* up to that image.
-If no image has a value for the column, the lake's row has the value. The lake has this row under the same key. If the row's key changed,
-the lake has it under the key that the row had when the lake was last written.
+The last image of a key decides whether the lake has a row with this key after the fold. Each column of the row gets its value from the last
+image of this row that contains the column. If no image of the row contains the column, the value comes from the row in the lake.
 
-If a row did not have its image's key before the segment, staging adds two facts to the image: the key with which the row began
-(`_sluice_origin_*`), and the number of the row's first image, or 0 if the lake has the row (`_sluice_birth`). So chains of key changes,
-swapped keys and reused keys need no special case.
+If an update in the segment changed the row's key, the row may have another key in the lake. For the images of such rows, staging writes two
+more columns. `_sluice_origin_*` is the key that the row had before the segment, or the key with which the segment inserted the row.
+`_sluice_birth` is 0 if the lake has the row, and otherwise the number of the image that inserted the row. So chains of key changes, swapped
+keys and reused keys need no special case.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _groups(segment: ChangesSegment) -> dict[str, int]:
 def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
     """Returns the SELECT of the last image of each key, completed with columns from earlier images of the same row.
 
-    The columns `life` identify the row of an image. The expression `fresh` is true if the lake lacks the image. `more` has further columns
-    to select, whose expressions may use the window `of_row`.
+    The columns `life` are the same in all images of one row. The expression `fresh` is true if the lake lacks the image. `more` has further
+    columns to select, whose expressions may use the window `of_row`.
     """
     values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
     values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}

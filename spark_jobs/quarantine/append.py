@@ -70,7 +70,7 @@ def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_
 
 
 def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:
-    """Syncs all commits to the quarantine since the batch was staged, also those of earlier attempts. The commits must be on disk
+    """Syncs all commits to the quarantine since the batch was staged, including those of earlier attempts. The commits must be on disk
     before the batch is acked.
     """
     there = _opened(path, storage_options)

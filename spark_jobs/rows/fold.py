@@ -171,16 +171,18 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
     """
     if read is not None:
         if any(each.partial or _shape(each) != _shape(read) for each in segments):
-            raise TableError(
-                name, "the columns of the table changed during the repair; start the repair again", own=False
+            why = (
+                "the columns of the table changed while the repair read its rows, or row images lack columns; "
+                "start the repair again"
             )
+            raise TableError(name, why, own=False)
         return pa.schema([*OURS, *pq.read_schema(read.files[0])])
     first = segments[0]
     if any((each.columns, each.key, each.partial) != (first.columns, first.key, False) for each in segments):
         raise TableError(
             name,
-            "the columns of the table changed during the backfill, or row images lack columns; start the "
-            "backfill again",
+            "the columns of the table changed in the interval that the backfill read, or row images in the "
+            "interval lack columns; start the backfill again",
         )
     return pq.read_schema(first.file)
 

@@ -97,13 +97,12 @@ class StagedInterval:
         """
         act = self.backfill.kind
         if up_to > self.read_to:
-            why = f"the lake is already after the position up to which the {act} read; start the {act} again"
+            why = f"newer changes were merged into the table after the {act} had read the binlog; start the {act} again"
             raise TableError(name, why, own=False)
         found = [table for batch in staged for table in batch.tables if table.name == name]
         if any(len(table.changes) != len(table.segments) for table in found):
-            raise TableError(
-                name, f"another writer changed the Delta table during the {act}; start the {act} again", own=False
-            )
+            why = f"a DDL statement changed the table in the interval that the {act} read; start the {act} again"
+            raise TableError(name, why, own=False)
         return [segment for table in found for segment in table.changes]
 
 

@@ -223,8 +223,8 @@ class History:
         return self._close(segment.commit_time_us, IS_CURRENT, self._commit(segment.order_key, user_metadata))
 
     def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
-        """Closes the open versions, because the table was renamed at this position. If a new table of the old name has opened versions
-        since then, these versions stay open.
+        """Closes the open versions, because the table was renamed at `order_key`. If a new table of the old name has opened versions since
+        then, these versions stay open.
         """
         if self.table.log is None:
             return False

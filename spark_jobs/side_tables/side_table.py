@@ -228,8 +228,8 @@ class SideTable:
         )
 
     def keep_on_disk(self, since_seconds: float) -> None:
-        """Syncs all commits since `since_seconds` (by the file system's clock) to disk, also those of earlier attempts. All these commits
-        must be on disk before the batch is acked. Raises TableError if the sync fails.
+        """Syncs all commits since `since_seconds` (by the file system's clock) to disk, including those of earlier attempts. All these
+        commits must be on disk before the batch is acked. Raises TableError if the sync fails.
         """
         try:
             sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)

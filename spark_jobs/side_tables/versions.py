@@ -55,7 +55,7 @@ class Versions:
 
 def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
     """Folds images, in stream order, that the history lacks. The images have all `columns`. For a changed key, `images` includes the before
-    image. image.
+    image.
     """
     codes = key_codes([images[name] for name in key])
     order = np.lexsort((np.asarray(images[ROW]), codes))

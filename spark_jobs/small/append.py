@@ -29,9 +29,10 @@ from sluice.spark_jobs.tables.file_statistics import statistics
 from sluice.spark_jobs.tables.new_table import ENGINE_INFO
 from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURED_WRITER, FEATURES, PLAIN_WRITER, ROWS_MAX
 
-INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"  # How many leading columns have statistics; -1 means all of them.
+# The table property with the number of leading columns that have statistics. -1 means all columns.
+INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"
 INDEXED_NAMES_PROPERTY = "delta.dataSkippingStatsColumns"
-# Fewer rows get no dictionary in Parquet, because writing it takes longer than it saves.
+# A file with fewer rows gets no dictionary in Parquet, because writing a dictionary takes longer than it saves.
 DICTIONARY_ROWS = 1000
 
 
@@ -61,7 +62,7 @@ def can_append(table: DeltaTable, rows: pa.Table) -> bool:
 
 
 def append(table: DeltaTable, rows: pa.Table, appended: Appended) -> None:
-    """Makes the next version of the table, with the rows, also if there are none. `rows` have all columns of the table, with the table's
+    """Makes the next version of the table, with the rows, even if there are no rows. `rows` have all columns of the table, with the table's
     types. `can_append` must have returned True. Raises OSError, or CommitFailedError if another writer made this version first.
     """
     folder = Path(str(local_folder(table.path)))
@@ -73,7 +74,7 @@ def append(table: DeltaTable, rows: pa.Table, appended: Appended) -> None:
         "operation": "WRITE",
         "operationParameters": {"mode": "Append"},
         "engineInfo": ENGINE_INFO,
-        "operationMetrics": {name: str(count) for name, count in counts.items()},  # Delta stores them as texts.
+        "operationMetrics": {name: str(count) for name, count in counts.items()},  # Delta stores the counts as text.
         "userMetadata": appended.user_metadata,
     }
     transaction = {"appId": appended.app_id, "version": appended.order_key, "lastUpdated": now}

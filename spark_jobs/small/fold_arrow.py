@@ -82,7 +82,7 @@ def last_images(images: pa.Table, segment: ChangesSegment) -> pa.Table:
 
 
 def removes(images: pa.Table) -> Mask:
-    """Returns a mask of the images after which their row does not exist."""
+    """Returns a mask that is true for images that remove their row: deletes, and before images of updates that change the key."""
     return np.isin(_numbers(images[OPERATION]), REMOVING)
 
 
@@ -96,7 +96,7 @@ def whole_images(
     images: pa.Table, segment: ChangesSegment, applied_order_key: int, lake: Lake, *, soft: bool
 ) -> pa.Table:
     """Returns the last image of each key, with all columns. Leaves out images that change nothing. `images` are all images of the segment,
-    also those that the table already has.
+    including those that the table already has.
 
     Raises UnknownRowError if the lake does not have the row of an image that lacks columns, and DuplicateKeysError if it has several.
     """

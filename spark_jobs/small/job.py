@@ -39,11 +39,12 @@ TABLES_A_TASK = 12
 TASKS_MANY = 8
 TASKS_A_SLOT = 2
 SILENT = "the Spark task of the table returned no result"
-PACKAGES = ("deltalake", "pyarrow")  # Tasks need the same versions of these packages as the run.
+PACKAGES = ("deltalake", "pyarrow")  # The packages that must have the same versions in the tasks as in the run.
 NO_TABLE = -1  # The job number of an answer that concerns the executor and no table.
 # At most this many threads of the run merge tables. Each thread may have a table of `ways.ROWS_MAX` rows in memory.
 THREADS_MAX = 4
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # Tasks must have the run's minor version of Python.
+# The run's minor version of Python, which the tasks must have too.
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 UNFIT = "unfit"  # The key of an answer that says why the executors cannot merge any table.
 OLD_SPARK = (
     "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors "
@@ -79,7 +80,10 @@ def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[s
         return {name: SmallResult(error=TableError(name, error.reason, own=False)) for name in names}
     except Exception as error:
         if is_away(error):
-            sentence = f"the connection to Spark was lost during the merge of small tables ({first_line(error)}); the batch is tried again"
+            sentence = (
+                f"the connection to Spark was lost during the merge of small tables ({first_line(error)}); "
+                "Sluice tries the batch again"
+            )
             raise SparkUnavailableError(sentence) from error
         why = _failed(error)
         logger.warning("Spark merges all tables: %s", why)
@@ -168,7 +172,7 @@ def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, 
     shares = _shares(jobs, _task_count(session, len(jobs)))
     ours = {name: importlib.metadata.version(name) for name in PACKAGES}
     work = _task([[(number, jobs[number]) for number in share] for share in shares], ours)
-    # Spark would have to parse a schema that is a text, in a request of its own.
+    # The schema is an object, because Spark parses a schema in text form with a separate request.
     answer = StructType([StructField("number", LongType()), StructField("answer", StringType())])
     rows = session.spark.range(0, len(shares), 1, len(shares)).mapInArrow(work, answer).collect()
     return {row["number"]: json.loads(row["answer"]) for row in rows}

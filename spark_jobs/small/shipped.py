@@ -1,8 +1,9 @@
-"""Sends the code of small merges to the executors, apart from the tables that a task merges. `small.job` calls this module.
+"""Serializes the code of small merges with cloudpickle, and sends it to the executors separately from the tables that a task merges.
+`small.job` calls this module.
 
-Executors need not have Sluice, so the code is sent by value, half a megabyte. Writing it takes the run a tenth of a second of processor
-time, and reading it takes a task a third of that. Therefore a process writes it once, and a Python worker of Spark reads it once. The
-tables of a batch are sent as values of the classes that the code contains.
+Executors need not have Sluice, so the functions and classes themselves are sent, half a megabyte. Serializing them takes a tenth of a
+second of processor time, and loading them a third of that. Therefore each process serializes the code only once, and each Python worker of
+Spark loads it only once. The tables of a batch are sent as values of the classes that the code contains.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ def shipped(work: Work, argument: Any) -> Callable[[Batches], Batches]:
 
 
 def forget() -> None:
-    """Writes the code again at its next use. Tests call it after they have replaced a function."""
+    """Discards the serialized code, so that the next use serializes it again. Tests call this after they have replaced a function."""
     code_of.cache_clear()
 
 
 @functools.cache
 def code_of(work: Work) -> tuple[bytes, str]:
-    """Returns the code of `work` with the classes of MODULES, and the name under which a worker keeps it, which has a digest of the code.
+    """Returns the serialized code of `work` with the classes of MODULES, and the name under which a worker keeps the code. The name
+    contains a digest of the code.
 
     Of other packages, only names are sent. The classes of deltalake's exceptions name a module that does not exist, so cloudpickle cannot
     send them. Code that runs on executors must therefore refer to the module, as in `exceptions.DeltaError`, and import no such class.
@@ -73,7 +75,7 @@ def _classes() -> dict[str, type]:
 
 
 def _written(argument: Any) -> bytes:
-    """Returns the argument with names instead of the classes that `code_of` contains."""
+    """Returns the serialized argument, in which names replace the classes that `code_of` serializes."""
     from pyspark import cloudpickle  # noqa: PLC0415
 
     _register()
@@ -89,11 +91,11 @@ def _written(argument: Any) -> bytes:
 
 
 def _loaded(name: str, code: bytes, argument: bytes) -> Callable[[Batches], Batches]:
-    """Returns the function that an executor gets. The function reads the code, unless its worker process has read the same code before, and
-    then the argument.
+    """Returns the function that an executor runs. The function loads the code, unless its worker process has loaded the same code before.
+    Then it loads the argument.
 
-    A worker keeps only the code that it has read last. Each process that writes the code produces other bytes for the same functions, and a
-    worker may serve many such processes, so all these codes would fill its memory.
+    A worker keeps only the code that it has loaded last. Each process serializes the same functions to different bytes, and a worker may
+    serve many processes, so keeping the code of each process would fill the worker's memory.
     """
 
     def run(batches: Batches) -> Batches:

@@ -22,7 +22,9 @@ from sluice.spark_jobs.merging.fold import INSERT, UPDATE_AFTER
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-ROWS_MAX = 200_000  # The maximum number of rows and images that one publication loads.
+# The maximum number of rows and images that one publication loads. If foreign keys may have changed more, the snapshot reads all rows
+# again.
+ROWS_MAX = 200_000
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 NO_NUMBERS: Numbers = np.zeros(0, np.int64)

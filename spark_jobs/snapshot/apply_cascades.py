@@ -85,7 +85,7 @@ def given_again(events: Sequence[Event]) -> str:
             ):
                 return (
                     f"during the snapshot, the foreign key {cascade.name} gave rows of the table a value that rows of "
-                    f"{cascade.parent_name} had had before, so Sluice does not know whether the snapshot read a row before "
+                    f"{cascade.parent_name} had lost before, so Sluice does not know whether the snapshot read a row before "
                     "or after this change"
                 )
         for columns in every:
@@ -127,7 +127,7 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
         raise CascadesUnseenError(
             without_advice(error.reason)
             if error
-            else "foreign keys changed rows of the table to values that no event contains"
+            else "foreign keys changed rows of the table, and the binlog has no event with the new values"
         )
     derived = play.derived[name]
     if not rows.key:

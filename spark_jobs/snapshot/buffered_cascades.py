@@ -39,7 +39,8 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
 from sluice.spark_jobs.staged_batch import ORDER_KEY
 
-# The maximum number of changes per snapshot, over all foreign keys. The run that publishes the snapshot replays them in its memory.
+# The maximum number of buffered changes per snapshot, over all foreign keys. With more changes, the snapshot reads all rows again. The run
+# that publishes the snapshot replays the changes in its memory.
 CHANGES_MAX = 100_000
 # The format of the files. Another version of Sluice may write another format, and its files are refused.
 FORMAT_KEY, FORMAT = b"sluice.format", b"2"
@@ -84,8 +85,8 @@ def buffer_changes(table: StagedTable, changes: Sequence[Passed], buffered: Buff
         before = _count(buffered.cascades)
         if before + len(new) > CHANGES_MAX:
             raise TooManyChangesError(
-                f"more than {CHANGES_MAX:,} changes of values to which foreign keys of the table refer were "
-                "buffered during the snapshot"
+                "foreign keys of the table refer to values that changed more than "
+                f"{CHANGES_MAX:,} times during the snapshot"
             )
         name = f"{end:0{KEY_DIGITS}d}.{before + len(new):0{COUNT_DIGITS}d}.parquet"
         write_rows(_rows(new, _images_before(table, new)), buffered.cascades, name)

@@ -118,13 +118,14 @@ def _read_again(
     if segment.key and buffered.restarts < RESTARTS_MAX:
         why = "rows changed their keys, and their images lack columns"
         return holds.again(name, segment.last_order_key, why, images=True)
-    tries = (
-        f"during the snapshot, {buffered.restarts + 1} times in a row" if segment.key else "of a table without a key"
+    cause = (
+        f"in each of {buffered.restarts + 1} attempts, rows changed their keys during the snapshot"
+        if segment.key
+        else "the table has no key, rows changed during the snapshot"
     )
     why = (
-        "images lack columns (binlog_row_image is not FULL) of rows that changed "
-        f"{'their keys ' if segment.key else ''}{tries}: set binlog_row_image=FULL on the source until the "
-        "table is published, or avoid these changes until the table is published; then start the snapshot again"
+        f"{cause}, and their row images lack columns (binlog_row_image is not FULL). Set binlog_row_image=FULL on "
+        "the source until the table is published, or avoid such changes until then; then start the snapshot again"
     )
     holds.fail(name, why)
     raise TableError(name, f"the snapshot of the table failed: {why}", state=IMAGE_NOT_FULL, for_good=True)

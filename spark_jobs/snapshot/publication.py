@@ -121,7 +121,7 @@ def check_columns(given: Publication) -> None:
         raise ColumnsDifferError("no chunk was read")
     wanted, shard = _theirs(given.chunks, chunk), given.target.shard
     if shard is not None and shard.column not in given.chunks.schema(chunk).names:
-        raise ColumnsDifferError(f"rows were read before conf/ made the table the shard {shard.name!r}")
+        raise ColumnsDifferError(f"the snapshot read rows before conf/ declared the table a shard ({shard.name!r})")
     for name in given.changes.names():
         if _theirs(given.changes, name) != wanted:
             raise ColumnsDifferError(f"the buffered changes have other columns than the rows that were read ({name})")

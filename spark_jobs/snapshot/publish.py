@@ -402,7 +402,7 @@ def _check_completed(session: LakeSession, given: Publication) -> None:
     query = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(query).collect()[0][0])
     if count:
-        raise ColumnsDifferError(f"images that lack columns inserted {count} rows during the snapshot")
+        raise ColumnsDifferError(f"{count} rows were inserted during the snapshot by row images that lack columns")
 
 
 def _scratch(given: Publication) -> Path:

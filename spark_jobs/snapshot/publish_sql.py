@@ -121,10 +121,10 @@ def _completed(rows: Rows) -> str:
 
 
 def _states(rows: Rows) -> str:
-    """Returns the SELECT of the last image of each key. For each column it has the newest value since the row began, and whether any image
-    has the column.
+    """Returns the SELECT of the last image of each key. For each column, it has the newest value since the row was last inserted, and
+    whether any image since then has the column.
 
-    `SINCE` is the number of the image with which the row began or ended. `SINCE` is 0 if the row existed before all images.
+    `SINCE` is the number of the image that last inserted or deleted the row, or 0 if no image did.
     """
     # Case is ignored, because conf/ may spell the key columns differently from the table.
     keys = {name.lower() for name in rows.key}

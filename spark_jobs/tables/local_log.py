@@ -24,14 +24,14 @@ from deltalake.table import ProtocolVersions
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, local_folder
 
 COMMIT = re.compile(r"(\d{20})\.json")
-# The values that are read of a checkpoint. Spark's checkpoints also have each file's statistics as columns.
+# The columns that are read from a checkpoint. Other columns are not needed, for example the statistics of each file in Spark's checkpoints.
 CHECKPOINT_COLUMNS = ["add.path", "add.size", "add.stats", "add.deletionVector", "txn", "metaData", "protocol"]
 SIDECAR = "sidecar"  # A checkpoint of version 2 names the files with its rows in this column.
-# deltalake reads larger logs, because Python would keep an object in memory for each value.
+# A log with more bytes than this is read by deltalake, because this module would keep a Python object in memory for each value.
 BYTES_MAX = 8 << 20
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 Action = Mapping[str, Any]
-Stamp = tuple[int, int, int]  # (inode, time of the last write in ns, size).
+Stamp = tuple[int, int, int]  # Of a file: (inode, time of the last write in ns, size).
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

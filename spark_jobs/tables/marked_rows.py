@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
 
-COMMITS_MAX = 60  # At most this many commits are read. Checkpoints are made more often.
+# If none of this many newest commits has a checkpoint or a checksum file, the number of marked rows is unknown. Checkpoints are made more
+# often than that.
+COMMITS_MAX = 60
 VECTOR = b'"deletionVector"'
 COUNT_IN_CHECKPOINT = "add.deletionVector.cardinality"
 

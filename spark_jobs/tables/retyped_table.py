@@ -52,8 +52,8 @@ def retype(
 ) -> str:
     """Returns the statement that rewrites the table. `values` has the SQL expression of each converted and each new column.
 
-    Existing columns keep their order, also those that the source dropped earlier. Other new columns are NULL. Raises TableError if conf/
-    has other partitions than the table.
+    Existing columns keep their order, including those that the source dropped earlier. Other new columns are NULL. Raises TableError if
+    conf/ has other partitions than the table.
     """
     layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
     there = table.snapshot.columns

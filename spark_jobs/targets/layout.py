@@ -15,7 +15,7 @@ from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.errors import TableError
 
 FEED_PROPERTY = "delta.enableChangeDataFeed"
-CLUSTERING = "clustering"  # Delta's name of the feature.
+CLUSTERING = "clustering"  # Delta's name of the table feature for clustered tables.
 CLUSTERED = (
     "conf/ has partition_by for the table, and Delta cannot partition a clustered table: remove partition_by "
     "from conf/, or move the table's folder away and re-snapshot it with `sluice snapshot start`"

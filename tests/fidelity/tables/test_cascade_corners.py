@@ -243,7 +243,7 @@ CORNERS = {
     "a child that was altered": Corner(
         tables=NULLED[:2],
         changes=(*ROWS, "ALTER TABLE c ADD x int DEFAULT 5", "DELETE FROM p WHERE id = 2"),
-        stops={"c": "altered in the same batch"},
+        stops={"c": "altered the table in the same batch"},
     ),
     "a circle of tables": Corner(
         tables=(

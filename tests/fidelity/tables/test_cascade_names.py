@@ -20,17 +20,17 @@ CORNERS = {
             *(*ROWS, "ALTER TABLE c CHANGE p_id parent int", "DELETE FROM p WHERE id = 2"),
             "UPDATE p SET id = 9 WHERE id = 1",
         ),
-        stops={"c": "altered in the same batch"},
+        stops={"c": "altered the table in the same batch"},
     ),
     "a child whose key gets another name": Corner(
         tables=TREE[:2],
         changes=(*ROWS, "ALTER TABLE c CHANGE id ident int", "DELETE FROM p WHERE id = 2"),
-        stops={"c": "altered in the same batch"},
+        stops={"c": "altered the table in the same batch"},
     ),
     "a column that a table below refers to gets another name": Corner(
         tables=TREE,
         changes=(*ROWS, BELOW_ROWS, "ALTER TABLE c CHANGE id ident int", "DELETE FROM p WHERE id = 2"),
-        stops={"c": "altered in the same batch", "e": "cannot follow corners.c"},
+        stops={"c": "altered the table in the same batch", "e": "cannot follow corners.c"},
     ),
     "a foreign key over a column that old rows got": Corner(
         tables=(PARENT, "CREATE TABLE c (id int PRIMARY KEY)"),
@@ -38,7 +38,7 @@ CORNERS = {
             *(ROWS[0], "INSERT INTO c VALUES (10), (11)", "ALTER TABLE c ADD p_id int DEFAULT 2"),
             *("ALTER TABLE c ADD FOREIGN KEY (p_id) REFERENCES p (id) ON DELETE CASCADE", "DELETE FROM p WHERE id = 2"),
         ),
-        stops={"c": "altered in the same batch"},
+        stops={"c": "altered the table in the same batch"},
     ),
 }
 
