@@ -48,7 +48,8 @@ from sluice.orchestration.run.snapshot_run import request_snapshots
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
-# All fields are optional: a person who presses "Materialize" names no batch, so the config is then empty.
+# The run config of the merge job: the fields of a BatchReference. All fields are optional, because the config is empty if a person presses
+# "Materialize".
 MERGE_CONFIG = {
     "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
     "ledger": dg.Field(

@@ -65,7 +65,8 @@ def start_runs_warm(definitions_module: str) -> None:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
-    # The prepared process starts now, in parallel with the imports of this process. Otherwise the first run would wait for it.
+    # The prepared process starts now, in parallel with the imports of this process. Otherwise the first run would wait for the prepared
+    # process.
     forkserver.ensure_running()
     make = DagsterApiServer.__init__
 

@@ -10,8 +10,8 @@ This daemon evaluates the sensors again when it has launched a run. The tick the
 the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run.
 When a code server answers again after a restart, the daemon evaluates the sensors, because changes have waited for it.
 
-Dagster stores a freshness state for each asset at the first start, also for the thousands without a policy. This daemon leaves out the
-assets without a policy.
+At the first start, Dagster stores a freshness state for each asset, even for thousands of assets without a policy. This daemon leaves out
+the assets without a policy.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 # Without a wake-up, the sensors are evaluated after this many seconds, as in Dagster's own loop.
 SENSOR_SECONDS = 5.0
-# If a run has changed, the queue of runs is inspected at Dagster's interval. If no run has changed, it is inspected after this many
-# seconds.
+# While no run changes, the daemon inspects the queue of runs once in this many seconds. After a change, it inspects the queue at Dagster's
+# interval.
 QUEUE_SECONDS = 10.0
 # The least time between two evaluations of the sensors. Dagster skips a sensor within its minimum interval, which is at least a second
 # (`sensors.INTERVAL_SECONDS_MIN`).

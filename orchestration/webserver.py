@@ -2,7 +2,7 @@
 
     python -m sluice.orchestration.webserver -h 127.0.0.1 -p 3000 -w workspace.yaml
 
-It accepts the arguments of `dagster-webserver`. That program also works, but uses more processor time while nothing happens.
+The arguments are those of `dagster-webserver`. That program also works with Sluice, but uses more processor time while nothing happens.
 """
 
 from __future__ import annotations

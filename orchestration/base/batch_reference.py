@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-# The tags have only the values by which Dagster's storage is queried; the run's config has the rest of the reference. The destination's tag
-# has two uses: the run queue (dagster.yaml) admits one run per destination, and people filter runs by destination.
+# The tag with the destination of a run. The run queue (dagster.yaml) admits one run per value of this tag, and people filter runs by it. A
+# run has tags only for the values by which Dagster's storage is queried; the run's config has the whole reference.
 DESTINATION_TAG = "sluice/destination"
 BATCH_TAG = "sluice/batch"  # By this tag a tick finds the runs of a batch in one indexed query.
 # A run with the value DRAIN takes further batches after its first one, and sets BATCH_TAG to its current batch.

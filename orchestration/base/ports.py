@@ -238,8 +238,8 @@ class Merge(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TableFailure:
-    """Why one table could not be merged. `for_good` says that another attempt cannot succeed, because the table has another owner or was
-    replaced.
+    """Why one table could not be merged. `for_good` is true if another attempt cannot succeed, for example because the table has another
+    owner or was replaced.
     """
 
     state: str

@@ -82,7 +82,7 @@ def grouped_now(config: SluiceConfig, destination: str) -> bool:
 
     A run without a copy of the lists builds its definitions from the engine's current list. This is the case on another host, and with
     Dagster's own code server. If the list is that long, the run's merge job has no assets, and Dagster refuses a run that selects assets.
-    So the sensor then requests runs without a selection, also before the code server has reloaded its definitions.
+    So the sensor then requests runs without a selection, even before the code server has reloaded its definitions.
     """
     try:
         count = count_of_list(config.destination_dir(destination)) or 0

@@ -27,7 +27,8 @@ from sluice.orchestration.base.shown_tables import others_source_key, shown_tabl
 from sluice.orchestration.base.table_catalog import checkable, checkable_keys, source_key
 
 EQUAL_CHECK = "equals_lake"  # The check of the asset of a source table.
-REASONS = "reasons"  # The metadata of a shared asset's check that tells programs why each "database.table" differs.
+# The metadata key under which the check of a shared asset stores why each "database.table" differs, for programs.
+REASONS = "reasons"
 # A sentence names at most NAMED_MAX tables. The metadata of a result lists at most REASONS_MAX tables.
 NAMED_MAX, REASONS_MAX = 3, 100
 Metadata = dict[str, dg.MetadataValue[Any]]

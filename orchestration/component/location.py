@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROLE = "component"
-# Each change of conf/ or of the tables writes a new file. The newest files, up to this number, are kept.
+# This many of the newest files with the texts of conf/ and the lists of tables are kept. Each change of conf/ or of the tables writes a new
+# file.
 KEPT_MAX = 20
 
 

@@ -11,8 +11,8 @@ NEWEST_RUNS_KEPT = 50
 # Failed runs stay for a week at least, as failed ticks do (`retention` in conf/dagster.yaml), so that somebody can read on Monday why runs
 # failed on the days before. They are few: after failures, at most twelve runs an hour merge a destination.
 FAILURES_HOURS_MIN = 168.0
-# A run's time may be this far in the future. A later time was written while the clock was wrong. A run with a later time is removed like an
-# old run, because the run would otherwise stay for years.
+# A run whose time is further in the future than this was stored while the clock was wrong. It is removed like an old run, because otherwise
+# it would stay for years.
 AHEAD_SECONDS_MAX = 3600.0
 
 

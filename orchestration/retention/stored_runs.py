@@ -19,7 +19,7 @@ from sluice.orchestration.retention.rules import NEWEST_RUNS_KEPT, EndedRun
 if TYPE_CHECKING:
     from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 
-PAGE = 500  # The number of runs per transaction. Another writer waits milliseconds for such a transaction.
+PAGE = 500  # One transaction removes at most this many runs, so that another writer waits only milliseconds.
 BODIES_PAGE = 100
 # This many of the newest snapshots (stored definitions of jobs) stay. Dagster stores a snapshot before the run that refers to it, so a new
 # snapshot may not have its run yet.

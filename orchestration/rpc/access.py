@@ -18,9 +18,9 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
-# gRPC's limit of 4 MiB is too small for the reasons of many stopped tables, or for a batch with many tables. The server must have a limit,
-# because it reads a request before it checks the token. The limit for ticks is enough for some hundred thousand tables. A run only names a
-# batch, so gRPC's default is enough for runs.
+# The longest requests, in bytes, that a server accepts from ticks and from runs. A tick may send the reasons of many stopped tables; its
+# limit is enough for some hundred thousand tables. A run only names a batch, so gRPC's default of 4 MiB is enough for runs. The server
+# needs limits, because it reads a request before it checks the token.
 REQUEST_BYTES_MAX, RUN_REQUEST_BYTES_MAX = 64 << 20, 4 << 20
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 # An attempt to connect ends after this time. gRPC's default of 20 s would let a dead host use up the time of a call.

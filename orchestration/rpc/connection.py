@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# An answer may take this much longer than the wait that the call requests. The engine may have to sync its ledger, and the machine may be
-# busy.
+# A call may ask the engine to wait for a time. The caller waits this much longer for the answer, because the engine may have to sync its
+# ledger, and the machine may be busy.
 ANSWER_SECONDS_MAX = 10.0
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# This host and the engine's host may use different versions of conf/ for this long. Each host follows a change of conf/ within this time.
+# Each host follows a change of conf/ within this time. Until then, this host and the engine's host may use different versions, and no
+# trouble is reported.
 DIFFERS_SECONDS_MAX = 60.0
 # The host that ran the destination at the last call is asked first. Other hosts get only this time to answer, because they may be dead.
 OTHERS_SECONDS_MAX = 4.0

@@ -54,7 +54,7 @@ def caller_of_code_server(directory: Path, destination: str) -> RunCaller:
 
 class _Endpoint:
     """Connects to the endpoint that the endpoint file names. Each call reads the file, because a restart of the code server changes the
-    file. restarts.
+    file.
     """
 
     def __init__(self, directory: Path, destination: str) -> None:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHARE = 20  # A run spends at most 1/SHARE of its time on rewriting the newest consistent snapshot.
+# After a rewrite of the newest consistent snapshot, a run waits so long before the next rewrite that rewrites take at most 1/SHARE of its
+# time.
+SHARE = 20
 
 
 def publish_for_batch(
@@ -198,7 +200,7 @@ def _side_tables(config: SluiceConfig, destination: str, records: LakeTables, na
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     kept = records.side_tables(name)
-    if not kept:  # Most tables have neither, so their paths need not be computed.
+    if not kept:  # Most tables have neither a change log nor a history, so their paths need not be computed.
         return {}
     log, history = config.side_table_paths(destination, *name.split(".", 1))
     paths = {"log": log, "history": history}

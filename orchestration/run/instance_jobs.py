@@ -41,7 +41,7 @@ class Instance(dg.Config):
         default=InstanceAct.start,
         description=(
             "start: starts a stopped engine; changes nothing if the engine runs. stop: the engine stays stopped on "
-            "every host, also after restarts, until `start`. restart: stops and starts the engine. release: another "
+            "every host, even after restarts, until `start`. restart: stops and starts the engine. release: another "
             "host takes over the destination."
         ),
     )

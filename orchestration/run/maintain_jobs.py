@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# A run that is open for this long no longer blocks later runs, because the run's process was probably killed, and the run would block later
-# runs for ever. If the process still works, the run lock prevents it and the next run from maintaining a table at the same time.
+# A run that is open for longer than this is marked as failed, because its process was probably killed, and the schedule requests no other
+# run while it is open. If the process still works, the run lock prevents two runs from maintaining a table at the same time.
 LOST_SECONDS = 24 * 3600.0
 # While a run has one of these statuses, the schedule requests no other run, because that run would only wait.
 UNDER_WAY = [

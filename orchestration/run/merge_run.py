@@ -48,7 +48,8 @@ RUN_LOCK_SECONDS_MAX = 600.0
 # After a run has released the run lock, it waits at most this long for another process to take the lock.
 GIVE_WAY_SECONDS_MAX = 5.0
 GIVE_WAY_LOOK_SECONDS = 0.05
-# A run repeats its request to take the batch for this long, in which an engine process can restart.
+# If no engine answers, a run repeats its request to take the batch for this many seconds, which are enough for a restart of the engine
+# process.
 TAKE_SECONDS_MAX = 30.0
 TAKE_PAUSE_SECONDS = 0.2
 SENTENCES_SECONDS = 0.5  # The log of a run gets sentences about merged tables at most this often.

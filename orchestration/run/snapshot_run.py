@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
 OBSERVED_SECONDS = 10.0  # One table's progress is reported at most this often.
-# Reading a table with at least this many rows takes longer than about OBSERVED_SECONDS. At the first progress report of such a table, the
-# tables that are already published are added to the newest consistent snapshot. For smaller tables this happens from the second report on,
-# but a table without a key is read in one chunk and may have no second report.
+# At the first progress report of a table with at least this many rows, a run adds the tables that it has already published to the newest
+# consistent snapshot. For smaller tables, it does this from the second report on. A large table may have no second report: a table without
+# a key is read in one chunk.
 LONG_READ_ROWS = 1_000_000
 WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 

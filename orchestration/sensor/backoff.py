@@ -30,7 +30,7 @@ class Failed:
 
     - `in_a_row` is the number of consecutive failed deliveries up to this one. The number is 0 if a person ended the run.
     - `ago_seconds` is the time since the run ended.
-    - `away` tells that Spark did not answer, and `damaged` that the staged files could not be read.
+    - `away` is true if Spark did not answer. `damaged` is true if the staged files could not be read.
     - `reason` is the sentence that the run reported.
     - `tables` has the failed tables of each consecutive failed run of the batch, newest first.
     """

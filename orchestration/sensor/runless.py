@@ -44,7 +44,8 @@ class CheckPublisher:
     ) -> None:
         self._destination, self._directory, self._instance, self._clock = destination, directory, instance, clock
         self._started = clock()
-        self._may_clear = True  # An earlier process may have published a failure before this process started.
+        # Whether the newest published result may be a failure. True at the start, because an earlier process may have published one.
+        self._may_clear = True
 
     def look(self) -> bool:
         """Publishes a failure if ticks have stopped, and a pass when ticks run again. Returns whether a result was published. Raises the
@@ -58,7 +59,7 @@ class CheckPublisher:
         if not self._may_clear or abs(now - ticked) > TICK_SILENCE_SECONDS_MAX:
             return False
         if read_failures(self._directory, now).get("", ""):
-            return False  # The sensor publishes failures.
+            return False  # Ticks arrive again, so the sensor itself publishes this failure.
         published = self._publish("")
         # This line is reached only after a success. If the storage did not answer, the next look tries again.
         self._may_clear = False

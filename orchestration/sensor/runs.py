@@ -99,7 +99,7 @@ class RunStore:
     def __init__(self, instance: DagsterInstance, job_name: str) -> None:
         self._instance = instance
         self._job_name = job_name
-        # The stamp of the storage of runs when it had no open run, or None.
+        # The stamp of the run storage at the last query, if that query found no open run; otherwise None.
         self._none_open_at: object = None
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:

@@ -44,7 +44,7 @@ class RunRecord:
     - `state_seconds` is the time in this status. `silent_seconds` is the time since its last event of any kind.
     - `lock_free_seconds` tells how long this process has seen the run lock free while the run had this status. The time is 0 while the lock
     is held.
-    - `drains` tells that the run takes further batches after its first one.
+    - `drains` is true if the run takes further batches after its first one.
     """
 
     run_id: str
@@ -167,7 +167,8 @@ def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Dec
             return EndRun(run.run_id, overdue(run))
         case RunVerdict.WAIT:
             return SettleWait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
-        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # The code above has already handled REISSUE.
+        # REISSUE is listed only for completeness: the code above has handled it.
+        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
 
 

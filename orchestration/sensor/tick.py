@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
-HAND_OUT_RESERVE_SECONDS = 0.3  # A tick keeps this much of its time for what it does after the hand-out.
+# A tick stops waiting for the hand-out this long before its time ends, because it has work to do after the hand-out.
+HAND_OUT_RESERVE_SECONDS = 0.3
 LOOK_SECONDS = 0.1  # A tick looks at a run, or at an engine that is starting, this often.
 # While a run drains, a tick looks only this often, because the run settles its batches itself.
 DRAINING_LOOK_SECONDS = 0.5

@@ -118,7 +118,7 @@ class _Backfill:
         )
         reading.read()
         run.listener.say(
-            f"read from {reading.interval.begin} to {reading.read_to}: {len(reading.tables)} tables have changes"
+            f"the binlog was read from {reading.interval.begin} to {reading.read_to}: {len(reading.tables)} tables have changes"
         )
         return reading
 

@@ -126,7 +126,8 @@ def run_into(
         reading.read()
         (base,) = chosen
         listener.say(
-            f"read from {reading.interval.begin} to {reading.read_to}, after version {base.version} of {request.tables[0]}"
+            f"the binlog was read from {reading.interval.begin} to {reading.read_to}, to build the past state from version "
+            f"{base.version} of {request.tables[0]}"
         )
         return reading, _build(config, request, reading, base, (path, folder))
 
@@ -156,8 +157,8 @@ def _from_a_version(
     interval.reach(begin.file)
     if begin.file not in {log.file for log in interval.files.logs}:
         raise PositionLostError(
-            f"version {base.version} of {request.tables[0]} ends at {begin}, and {interval.files.origin} does not have "
-            f"{begin.file}: use a later --from"
+            f"the past state would be built from version {base.version} of {request.tables[0]}, which ends at {begin}, and "
+            f"{interval.files.origin} does not have the file {begin.file}: use a later --from"
         )
     chosen.append(base)
     return dataclasses.replace(interval, begin=begin)

@@ -131,8 +131,8 @@ def _merge(
 
     def left(name: str, keys: int) -> None:
         run.listener.say(
-            f"{name}: {keys} keys that differed are not changed: the source did not find rows by these keys; "
-            "the next comparison shows whether these keys still differ"
+            f"{name}: {keys} of the differing keys are left as they are, because the source did not find rows by these "
+            "keys; the next comparison shows whether they still differ"
         )
 
     failed = _merge_tables(run, _interval(run, operation, reading, lake), rows, refusal, (done, left))
