@@ -2,9 +2,9 @@
 functions.
 
 A form has an expression that selects the column from the server, and expressions that convert the server's text and Delta's value to one
-DuckDB type. DuckDB hashes and compares the results. Nothing is rounded: the server prints a FLOAT with six digits only, so a FLOAT is
-selected as a double and then converted to the exact 32-bit number. Texts are compared by their UTF-8 bytes, never by a collation. The
-server's text is converted as docs/fidelity.md defines for its Delta type.
+DuckDB type. DuckDB hashes and compares the results. Nothing is rounded: the server prints a FLOAT with six digits only, so Sluice selects a
+FLOAT as a double and converts it to the exact 32-bit number. Texts are compared by their UTF-8 bytes, never by a collation. The server's
+text is converted as docs/fidelity.md defines for its Delta type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ TYPES = {
 # The server and DuckDB order values of these types in the same way. So a range of such a key column selects the same rows in source and
 # lake.
 COMPARABLE_RANGES = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
-# Columns of these types are selected with `+ 0`. This removes the leading zeros of ZEROFILL, and gives a number instead of bytes for BIT.
+# Columns of these types are selected with `+ 0`. The addition removes the leading zeros of ZEROFILL, and makes the server return a number
+# instead of bytes for BIT.
 NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
 FLOATS = ("float", "double")
 # Matches a string in a JSON document (group 1), or the `.0` at the end of a whole double with the character after it.
@@ -43,11 +44,11 @@ DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'
 class Canonical:
     """The canonical form of one column.
 
-    - `type` is the DuckDB type. For texts it is BLOB too: the UTF-8 bytes of the characters.
+    - `type` is the DuckDB type. For texts, the type is BLOB: the UTF-8 bytes of the characters.
     - `select` is the expression that selects the column from the server.
     - `from_text` and `from_delta` are DuckDB expressions that convert the server's text and Delta's value. In them, `{}` stands for the
       column.
-    - `is_bytes` tells that the column is a byte string.
+    - `is_bytes` is true if the column is a byte string.
     """
 
     name: str

@@ -17,7 +17,7 @@ from sluice.equality.canonical import COMPARABLE_RANGES, Canonical, identifier, 
 
 ROWS_A_CHUNK = 50_000
 CHUNKS_MAX = 4_096
-UNSIGNED = "DECIMAL(20,0)"  # the Delta type of an unsigned BIGINT
+UNSIGNED = "DECIMAL(20,0)"  # The Delta type of an unsigned BIGINT.
 DIGITS = 4  # The chunk depends on this many hexadecimal digits at the start of the MD5 digest.
 DIGESTS = 16**DIGITS
 

@@ -36,8 +36,8 @@ from sluice.equality.values import (
 )
 
 LOOKS_MAX = 8
-LOOKED_ROWS = 2_000_000  # One query reads about this many rows of differing chunks.
-# A comparison reports at most this many keys for a repair. If more keys differ, another repair corrects the other keys.
+LOOKED_ROWS = 2_000_000  # One look at differing chunks reads about this many rows of them.
+# A comparison for a repair reports at most this many differing keys. If more keys differ, the next repair corrects the other keys.
 KEYS_MAX = 1_000_000
 Sums = Mapping[int, Sum]
 Choose = Callable[[Chunks, Sums], Collection[int] | None]
@@ -50,8 +50,8 @@ class FoundDifferences:
     - `count` is the number of rows that are proven to differ, and `open` the number of undecided rows. `moving` is the number of rows that
       changed at every look, and whose changes the lake followed.
     - `chunks` are chunks with rows that differ, and differing chunks whose rows were not compared.
-    - `late` tells that merges did not reach the position up to which the source was read.
-    - `hidden` tells that reads of the source do not show everything that the lake has.
+    - `late` is true if merges did not reach the position up to which the source was read.
+    - `hidden` is true if reads of the source do not show everything that the lake has.
     - `keys` are the keys that differ. If only some of these keys were looked into, the changes of the other keys may not be merged yet.
     """
 

@@ -76,7 +76,9 @@ class KeptSums:
 
 
 def _made_of(plan: ComparisonPlan, table_id: str) -> str:
-    """Returns a digest of what a sum depends on besides the rows: DuckDB's version, the Delta table's id, the key and the columns."""
+    """Returns a digest of everything except the rows on which a sum depends: DuckDB's version, the Delta table's id, the key and the
+    columns.
+    """
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
     described = json.dumps([duckdb.__version__, table_id, plan.key, columns])
     return hashlib.sha256(described.encode()).hexdigest()[:16]

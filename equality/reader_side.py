@@ -17,9 +17,9 @@ from sluice.equality.table_plan import ComparisonPlan, RefusedError
 
 
 class ReaderSide(SourceSide):
-    """A connection to a replica, to compare tables with a key. `source` is the connection to the source. `cursor` returns the position
-    up to which the lake is merged. `is_source` tells that the reader is the source itself. Raises ConfigurationError if the replica
-    or the destination's stream has no GTIDs.
+    """A connection to a replica, to compare tables with a key. `source` is the connection to the source. `cursor` returns the position up
+    to which the lake is merged. `is_source` is true if the reader is the source itself. Raises ConfigurationError if the replica or the
+    destination's stream has no GTIDs.
     """
 
     def __init__(self, reader: Source, source: SourceSide, cursor: Callable[[], Position | None]) -> None:

@@ -31,9 +31,9 @@ SESSION = (
 )
 # Statements that remove the time limit of queries: the first one on MySQL, the second one on MariaDB.
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
-NULL = "NULL"  # the literal of NULL in SQL
-# The source may execute a transaction while a read view is opened, and then the read view is opened again. This happens at most this many
-# times.
+NULL = "NULL"  # The literal of NULL in SQL.
+# If the source executes a transaction while a read view is opened, the read view is opened again. After this many attempts, the comparison
+# of a table without a key is undecided.
 POSITION_TRIES = 200
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 

@@ -13,8 +13,8 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# By an image's operation in Delta's change data feed: how many rows the image adds (1) or removes (-1). `update` is not the operation of an
-# image. A row has this operation if a merge by key wrote the row before a statement dropped the key.
+# Operation of a row in a change log → 1 if the row adds a row to the table's state, or -1 if it removes one. Images have every operation
+# except `update`. A row has the operation `update` if a merge by key wrote the row before a statement dropped the key.
 SIGNS: Mapping[str, int] = {"insert": 1, "update": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
@@ -30,7 +30,7 @@ class ComparisonPlan:
     - `key` has the names of the key columns. If it is empty, the lake has a change log, and the rows that result from the change log are
       compared.
     - `left_out` are columns of source or lake that are not compared.
-    - `soft` tells that the lake marks rows as deleted. Marked rows are ignored.
+    - `soft` is true if the lake marks deleted rows instead of removing them. Marked rows are ignored.
     """
 
     database: str

@@ -20,7 +20,7 @@ from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan
 from sluice.equality.values import Difference, Seen
 
 Key = tuple[Any, ...]
-MEMORY = "1GB"  # DuckDB uses at most this much memory, and writes further data to temporary files.
+MEMORY = "1GB"  # The memory limit of DuckDB. DuckDB writes further data to temporary files.
 SOURCE, LAKE = "source", "lake"
 # Columns of Sluice in DuckDB's tables. No column of the source can have such a name.
 HASH, COUNT, NEWEST = "_sluice_hash", "_sluice_count", "_sluice_newest"

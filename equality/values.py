@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["full", "sample", "since-last"]
-DIFFERENCES_MAX = 1_000  # At most this many differing keys are looked into. Further differences are reported by chunk.
+# A comparison stops looking for differing rows after this many. It reports further differences by chunk.
+DIFFERENCES_MAX = 1_000
 SHOWN_MAX = 10
 
 
@@ -28,7 +29,7 @@ class Extent:
     """What to compare: all chunks, `percent` of the chunks, or the chunks whose rows in the lake have changed since the last comparison.
 
     `settle_seconds` is how long to wait until merges reach the position up to which the source was read. If `every_key`, the result has all
-    keys that differ, for a repair. Otherwise it has only the keys that are looked into.
+    keys that differ, for a repair. Otherwise the result has only the keys whose rows were read again.
     """
 
     mode: Mode = "full"
@@ -43,7 +44,7 @@ class Difference:
 
     - `key` has the key's values by column, as text.
     - `columns` has the name, the value in the source and the value in the lake of each column that differs, if both sides have the key.
-    - `count` tells how often the row is missing, surplus or doubled. `count` is more than 1 only for doubled rows and rows without a key.
+    - `count` is the number of such rows. It is more than 1 only for doubled rows and rows without a key.
     """
 
     kind: Literal["missing", "surplus", "doubled", "value"]
@@ -125,7 +126,7 @@ class Seen:
     - `source` and `lake` are hashes of the rows, or their numbers for a table without a key. `source` or `lake` is None if that side has no
     row.
     - `order_key` is the order key of the lake's row, or -1 if the lake has none.
-    - `doubled` tells that the lake has several rows of the key.
+    - `doubled` is true if the lake has several rows of the key.
     """
 
     source: int | None

@@ -1,8 +1,8 @@
-"""Waits until reads of the source show everything that the lake has. Otherwise rows whose commit waits for a semi-sync replica would
-appear as different.
+"""Waits until reads of the source show everything that the lake has. Otherwise rows whose commit waits for a semi-sync replica would appear
+as different.
 
 A transaction is in the binlog, and so in the lake, before the storage engine commits the transaction. With semi-sync AFTER_SYNC, the commit
-waits until a replica acknowledges the transaction. Snapshots and repairs wait in the same way.
+waits until a replica acknowledges the transaction. Snapshots and repairs wait in the same way before they read rows.
 """
 
 from __future__ import annotations
