@@ -14,7 +14,7 @@ from sluice.object_stores.errors import StoreError
 
 URL = re.compile(r"(?:abfss?|az(?:ure)?|adl)://(?P<container>[^/@]+)(?:@(?P<account>[^./]+)\.[^/]*)?/?(?P<path>.*)")
 PREFIX = re.compile(r"^azure_(?:storage_)?")
-# By deltalake's name of an option, in lower case and without its prefix: this module's name.
+# deltalake's name of an option, in lower case and without its prefix → this module's name.
 NAMES = {
     "account_name": "account_name",
     **dict.fromkeys(("account_key", "access_key", "master_key"), "account_key"),

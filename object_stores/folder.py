@@ -18,9 +18,11 @@ from sluice.object_stores.azure import is_azure
 from sluice.object_stores.files import as_store_error, file_system
 from sluice.object_stores.google import is_google
 
-PARALLEL = 8  # This many files are transferred at the same time.
-COPIED_BYTES_MAX = 5 << 30  # S3 copies an object up to this size in one request.
-PART_BYTES = 16 << 20  # A larger object is copied in parts of this size, so only one part is in memory.
+PARALLEL = 8  # At most this many files are transferred at the same time.
+# The largest object that S3 copies in one request. A larger object is read and written instead.
+COPIED_BYTES_MAX = 5 << 30
+# An object that is read and written is transferred in parts of this size, so that only one part is in memory.
+PART_BYTES = 16 << 20
 
 
 class StoreFolder:

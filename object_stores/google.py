@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 URL = re.compile(r"gs://(?P<bucket>[^/]+)/?(?P<path>.*)")
-# By deltalake's name of an option, in lower case and without google_: the name for the store's client.
+# deltalake's name of an option, in lower case and without google_ → the name for the store's client.
 NAMES = {
     **dict.fromkeys(("service_account", "service_account_path"), "service_account"),
     "service_account_key": "service_account_key",

@@ -37,14 +37,15 @@ NAMES = {
     "session_token": "session_token",
     "token": "session_token",
 }
-CREDENTIALS = {  # The environment variables that AWS's own clients read.
+CREDENTIALS = {  # Sluice's name of a credential → the environment variable from which AWS's own clients read it.
     "access_key_id": "AWS_ACCESS_KEY_ID",
     "secret_access_key": "AWS_SECRET_ACCESS_KEY",
     "session_token": "AWS_SESSION_TOKEN",
 }
 PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
-RESOLVED_MAX = 256  # This many secrets are remembered. A run needs fewer, even if each connection uses a new token.
-YES = frozenset({"1", "true", "on", "yes", "y"})  # the values that deltalake reads as true
+# A process remembers at most this many secrets. A run needs fewer, even if each connection uses a new token.
+RESOLVED_MAX = 256
+YES = frozenset({"1", "true", "on", "yes", "y"})  # The values that deltalake reads as true.
 
 
 class ResolvedSecrets:

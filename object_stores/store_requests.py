@@ -34,7 +34,7 @@ OF_S3 = {
     "secret_access_key": "aws_secret_access_key",
     "session_token": "aws_session_token",
 }
-# By pyarrow's name of an argument: the store client's name.
+# pyarrow's name of an argument → the store client's name.
 OF_AZURE = {
     "account_key": "account_key",
     "sas_token": "sas_key",
