@@ -92,7 +92,7 @@ def run_tests(
     ] = False,
     not_quick: Annotated[bool, typer.Option("--not-quick", help="Run only what --quick leaves out.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Run all checks, also those that are skipped if paths are given.")
+        bool, typer.Option("--all", help="Run all checks, including those that are skipped if paths are given.")
     ] = False,
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Show which lines no test executes. The tests then take longer.")
@@ -217,7 +217,7 @@ def down() -> None:
 @app.command()
 def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """Show processes, lag and stopped tables, problems first. On a terminal, the output is shortened to fit the screen; --verbose and a
-    pipe show everything, also positions. Exit code 1 if something is wrong.
+    pipe show everything, including positions. Exit code 1 if something is wrong.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.config.conf_files import remote_record  # noqa: PLC0415

@@ -8,7 +8,7 @@ from typing import Any
 from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9092"
-# The newer name of a key → the older name, which Canal reads too.
+# The newer name of a key → the older name. Canal reads both names.
 OLDER = {
     "kafka.bootstrap.servers": "canal.mq.servers",
     "kafka.compression.type": "canal.mq.compressionType",

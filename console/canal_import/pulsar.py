@@ -9,7 +9,7 @@ from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:6650"
 URL = re.compile(r"pulsar(?P<tls>\+ssl)?://(?P<servers>[^/]+)/?")
-# Matches `tenant/namespace`, also with the prefix `persistent://`.
+# Matches `tenant/namespace`, with or without the prefix `persistent://`.
 PREFIX = re.compile(r"(?:persistent://)?(?P<namespace>[\w.-]+/[\w.-]+)/?")
 
 

@@ -61,7 +61,7 @@ def instance_start(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOpt
 
 @instance_app.command("stop")
 def instance_stop(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
-    """Stop an engine. The engine stays stopped on every host, also after restarts, until `instance start`."""
+    """Stop an engine. The engine stays stopped on every host, even after restarts, until `instance start`."""
     from sluice.cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.stop, name, wait, as_json=as_json)

@@ -24,7 +24,8 @@ def maintain(  # noqa: PLR0917  one argument an option
     optimize: Annotated[
         bool,
         typer.Option(
-            "--optimize", help="Rewrite files of all tables, also of tables with few small files and few deleted rows."
+            "--optimize",
+            help="Rewrite files of all tables, including tables with few small files and few deleted rows.",
         ),
     ] = False,
     vacuum: Annotated[

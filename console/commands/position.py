@@ -37,7 +37,7 @@ def position_set(  # noqa: PLR0917  one argument an option
         typer.Argument(
             metavar="FILE[:OFFSET]",
             help=(
-                "Binlog file, also with an offset: FILE or FILE:OFFSET. An offset inside a transaction means the "
+                "Binlog file, or binlog file and offset. An offset inside a transaction means the "
                 "beginning of that transaction."
             ),
         ),

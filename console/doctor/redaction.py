@@ -63,7 +63,7 @@ class Redactor:
         return text
 
     def value(self, value: Any) -> Any:
-        """Returns a JSON value with each secret replaced by HIDDEN, also in its keys."""
+        """Returns a JSON value in which HIDDEN replaces each secret, even in keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):

@@ -47,7 +47,7 @@ def accept(
     """Reports what a table lacks, takes the table over in its current state, and requests its snapshot unless `as_it_is` is set.
 
     Raises SetupError if the operator declines or the table cannot be re-snapshotted, and ActRefusedError if the snapshot is refused. Raises
-    LeaseLostError if a run merges, and also if the engine runs while the ledger must be changed.
+    LeaseLostError if a run merges, or if the engine runs while the ledger must be changed.
     """
     lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
     table, ledger = lake.table(acceptance.name), read_ledger(directory)

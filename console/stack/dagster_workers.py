@@ -12,9 +12,9 @@ import yaml
 
 from sluice.cdc_engine.limits import SENSOR_WORKERS, SENSORS
 
-# Destinations that conf/ gets while Dagster runs need workers too.
+# Workers are also provided for this many destinations that may be added to conf/ while Dagster runs.
 MORE_DESTINATIONS = 2
-# Calls of the webserver, and of the daemon to start runs, need threads of the code server besides the ticks.
+# Threads of the code server for calls other than ticks: the webserver's requests, and the daemon's requests to start runs.
 OTHER_CALLS = 8
 
 

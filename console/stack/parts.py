@@ -89,7 +89,7 @@ class ProcessPart:
 
     def end(self) -> None:
         """Kills the process if this object started it. `down` ends the processes of an earlier `sluice up`, because `down` knows their
-        order. order.
+        order.
         """
         if self.child:
             self.child.kill()

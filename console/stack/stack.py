@@ -233,7 +233,8 @@ class Stack:
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
         if self.starts_spark and self._options.warms_spark:
-            # The warm-up would slow down the start of the other parts and the first run, unless `up` waits for it.
+            # The warm-up waits until the processors are idle, because it would slow down the start of the other parts and the first run. It
+            # does not wait if `up` waits for the end of the warm-up anyway.
             wait_seconds = 0.0 if self._options.awaits_warm_up else IDLE_SECONDS_MAX
             command = self._spark.warm_up_command(self._spark.folder / "warmup", wait_seconds)
             log, die_with_parent = self._spark.folder / "warmup.log", self._options.die_with_parent

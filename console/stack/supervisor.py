@@ -21,7 +21,7 @@ from sluice.console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
 SHOWN = {"spark": "Spark"}  # The names of parts that are proper nouns.
-# By signal: why a part ended. Other programs send these signals, so the part's log does not contain the reason.
+# Signal → why a part ended. Other programs send these signals, so the part's log does not contain the reason.
 SIGNALS = {
     "signal 9": "another program killed the process, or the kernel did so for lack of memory (see dmesg)",
     "signal 15": "another program ended the process",

@@ -22,7 +22,8 @@ class TableReading:
 
     name, once = "reading of the sources' tables", True
     after: tuple[str, ...] = ()
-    seconds_max = math.inf  # Each source has its own time limit, and conf/ may name many that do not answer.
+    # No limit for the whole task: each source has its own time limit, and conf/ may name many sources that do not answer.
+    seconds_max = math.inf
 
     def __init__(
         self, config: SluiceConfig, passwords: Mapping[str, str], log: Path, say: Callable[[str], None]
@@ -45,7 +46,9 @@ class TableReading:
         self._thread = None
 
     def ended(self) -> str:
-        """Returns "an unexpected error" after one, and otherwise "": the thread needs no process that could end."""
+        """Returns "an unexpected error" if such an error ended the thread, and otherwise "". The thread has no process whose end could be
+        reported.
+        """
         has_ended = self._thread is not None and not self._thread.is_alive()
         return "an unexpected error" if self._failed and has_ended else ""
 
@@ -80,6 +83,6 @@ class TableReading:
                 self._sentences.append(
                     f"{name}: Dagster shows the tables of the last start, because the tables could not be read from the source: {error}"
                 )
-        # No run creates a table at such a path: the table stops, and the status names this table. The start continues, because other tables
-        # are not affected.
+        # No run creates a table whose path clashes with the path of another table: the table stops, and the status names it. The start
+        # continues, because other tables are not affected.
         self._sentences += known_path_clashes(self._config)

@@ -226,8 +226,8 @@ def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
 
 
 def stop_order(directory: Path) -> orders.Order | None:
-    """Returns the order by which an operator stopped the engine, or None if there is no such order. Also returns None if the store of the
-    orders does not answer, because the status reports this elsewhere.
+    """Returns the operator's request to stay stopped, or None if there is none. Also returns None if the record store does not answer,
+    because the status reports this elsewhere.
     """
     try:
         return orders.stopped(directory)

@@ -8,7 +8,7 @@ would slow down a server with many tasks.
 from __future__ import annotations
 
 SERIAL_SLOTS_MAX = 2
-# Objects of a merge are in use for a short time. So more memory for new objects does not save time.
+# The memory for new objects. The objects of a merge are in use for a short time, so more memory would not save time.
 NEW_OBJECTS_MEMORY = "384m"
 
 

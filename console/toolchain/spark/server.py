@@ -37,8 +37,8 @@ PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 # Matches the settings of log stores in a properties file. Delta does not allow a log store for all schemes (`class`) together with a log
 # store for a single scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
-# The settings of an account of Google or Azure. If a line of the settings file begins like the first pattern, the settings that match the
-# second one are the file's alone, because the store's client could not use an account of both.
+# For Google and for Azure: the beginning of a line by which a settings file configures an account, and the settings of accounts. If the
+# file has such a line, the server gets no settings of accounts from Sluice, because the store's client cannot combine two accounts.
 AZURE_ACCOUNT = r"spark\.hadoop\.fs\.azure\.(account\.(auth|key|oauth2?)|sas)\b"
 ACCOUNTS = ((r"spark\.hadoop\.fs\.gs\.auth\.type\b", r"spark\.hadoop\.fs\.gs\.auth\."), (AZURE_ACCOUNT, AZURE_ACCOUNT))
 SLOTS = re.compile(r"local\[(\d+)\]")  # Matches a master whose tasks run in the server's process.
