@@ -44,13 +44,13 @@ from sqlalchemy.pool import NullPool, QueuePool
 from sluice.cdc_engine.durable_files import FileStamp, stamp_of
 from sluice.cdc_engine.file_lock import locked
 
-BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another one.
+BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another writer. After that, its write fails.
 # A process keeps this many connections per file open. A process opens more connections while more threads need them.
 KEPT_CONNECTIONS = 2
 # Old ticks are removed at most this often. Dagster keeps ticks for days, so some minutes more do not matter.
 PURGE_SECONDS = 600.0
 RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open: those of the newest runs.
-# Events that are stored together are committed after this time, because other processes wait for the files.
+# Events that are stored together are committed at the latest after this time, because other processes wait for the files.
 JOINED_SECONDS_MAX = 0.25
 MIGRATIONS = "alembic_version"  # This table has the newest migration of a file.
 RUN_PAGE_BYTES = 1024  # The size of a page in the file of a run. SQLite's own is 4096.

@@ -26,7 +26,8 @@ LOG = "_delta_log"
 # the commit.
 SUMMARY = ".crc"
 LAST_CHECKPOINT = "_last_checkpoint"
-# The first commit of a table may create this many folders above it: those of the database and the lake, and the lake's parent.
+# After the first commit of a table, the names of this many folders above the table are synced too, because the commit may have created
+# them: those of the database and the lake, and the lake's parent.
 NEW_FOLDERS_MAX = 3
 # A process remembers at most this many folders whose names it has synced to disk. It syncs the name of any other folder again.
 FOLDERS_KNOWN = 10_000

@@ -28,7 +28,8 @@ from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, 
 POLL_SECONDS = 0.1
 # If another run has waited longer for the lock, this run waits this long before its next attempt, so that the other run gets the lock.
 GIVE_WAY_SECONDS = 0.3
-# A run waits at most this long for a table lock, and for the run lock, because another run may be publishing a large snapshot.
+# A run waits at most this long for a table lock, because another run may be publishing a large snapshot. After that, the table cannot be
+# merged by this run.
 WAIT_SECONDS_MAX = 600.0
 # After a run has interrupted the sessions of another run, it waits this long before it writes, because a statement that was committing may
 # need this time to end.

@@ -45,7 +45,7 @@ from sluice.orchestration.base.table_catalog import delta_key
 MYSQL = "mysql"
 # The times, in seconds, after which a demo without --once executes the ALTER and the TRUNCATE. With --once, they depend on --seconds.
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0
-# How long the demo waits, after the traffic has ended, until all transactions are acked.
+# How long the demo waits, after the traffic has ended, until all transactions are acked. After that, the demo fails.
 ACK_SECONDS_MAX = 1800.0
 # If no batch is acked for this long, the demo fails. The first merge on a busy machine takes minutes.
 STALL_SECONDS_MAX = 600.0

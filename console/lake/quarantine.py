@@ -36,7 +36,8 @@ from sluice.spark_jobs.table_owner import Owner
 RAW_SHOWN = 24  # The number of bytes of a value that are shown.
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-# The longest wait for the run lock. A draining run releases the lock between two batches, so this time should suffice for one batch.
+# The longest wait for the run lock. After that, the replay fails. A draining run releases the lock between two batches, so this time should
+# suffice for one batch.
 RUN_LOCK_SECONDS = 30.0
 Record = dict[str, Any]
 # Why a value is refused if conf/ got rules for the table after the value was read: the value is not masked, and `rows` may exclude its row.

@@ -23,7 +23,8 @@ STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 OURS = {"module": "sluice.orchestration.storage", "class": "KeptSqlite"}
 # The daemon writes a heartbeat every 30 s. If the last one is older than this, the daemon is reported as not running.
 HEARTBEAT_SECONDS_MAX = 120.0
-# The files may be missing for this long, because a process that has just started may not have created them yet.
+# Missing files are reported only if Dagster's processes have run for this long, because a process that has just started may not have
+# created the files yet.
 MAKING_SECONDS_MAX = 60.0
 
 

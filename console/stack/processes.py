@@ -35,7 +35,8 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 # Two measurements of one process's start time differ by at most this much, because psutil rounds the boot time to a second.
 START_TIME_SLACK_SECONDS = 1.0
 POLL_SECONDS = 0.1
-KILL_SECONDS_MAX = 5.0  # The longest wait after SIGKILL. The kernel usually ends a process in a moment.
+# The longest wait for the end of a process after SIGKILL. The kernel usually ends a process in a moment.
+KILL_SECONDS_MAX = 5.0
 
 
 @dataclasses.dataclass(frozen=True)

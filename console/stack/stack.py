@@ -59,10 +59,12 @@ from sluice.package_files import conf_file
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # The name of the process of `sluice up --foreground`.
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
-# A part may take at most this long to answer. The first import of dagster and numba takes half a minute, and much more on a busy machine.
+# If a part does not answer within this time after its start, it has failed. The first import of dagster and numba takes half a minute, and
+# much more on a busy machine.
 START_SECONDS_MAX = 240.0
-DOWN_SECONDS_MAX = 120.0  # The time in which a supervisor must end all its processes.
-RUN_SECONDS_MAX = 30.0  # When everything is stopped, a merging run must finish within this time.
+DOWN_SECONDS_MAX = 120.0  # The time in which a supervisor must end all its processes. After that, it is killed.
+# When everything is stopped, a merging run gets this time to finish before its process gets SIGTERM.
+RUN_SECONDS_MAX = 30.0
 # The warm-up of Spark waits at most this long until the processors are idle.
 IDLE_SECONDS_MAX = 20.0
 LOCATION = "sluice"
@@ -339,7 +341,7 @@ class Stack:
     def _end_code_server(self, record: ProcessRecord) -> None:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
 
-        # The code server may hang, or may be ending already. Signals follow in the next steps.
+        # Errors are ignored, because the next steps send signals: the code server may hang, or may be ending already.
         with contextlib.suppress(Exception):
             DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
 

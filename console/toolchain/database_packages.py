@@ -15,7 +15,8 @@ from sluice.console.toolchain.database_libraries import provide_libraries
 from sluice.console.toolchain.debian import unpacked_from_unstable
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-UNPACKED_BYTES_MAX = 450_000_000  # The size of MariaDB, the largest server, before its debugging symbols are removed.
+# The free disk space that unpacking a server requires: the size of MariaDB, the largest server, before its debugging symbols are removed.
+UNPACKED_BYTES_MAX = 450_000_000
 COPY_BYTES = 1 << 20
 MYSQL_9_PACKAGE = "mysql-server-core"
 MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"

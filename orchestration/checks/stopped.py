@@ -42,7 +42,8 @@ from sluice.orchestration.checks.observations import (
 )
 
 QUARANTINE_CHECK = "all_decoded"  # The check of a Delta table whose undecodable values go to quarantine.
-STATUS_SECONDS_MAX = 60.0  # A running engine never lets its status file become older than this.
+# If the status file is older than this, no engine runs: a running engine writes the file more often.
+STATUS_SECONDS_MAX = 60.0
 LOOK_SECONDS = 2.0  # One run reads status.json at most this often.
 
 

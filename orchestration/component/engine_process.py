@@ -28,9 +28,10 @@ WANTED_FILE, LOCK_FILE = "engine-process.wanted", "engine-process.lock"
 # The engine process ends after this time without a tick. A restart of the daemon, and ticks that wait for each other, cause shorter gaps
 # between ticks.
 SILENCE_SECONDS_MAX = 120.0
-# The process must answer within this time, which is enough to compile kernels, start Spark and read the source on a busy machine.
+# If the process does not answer within this time after its start, the tick fails with the reason. The time is enough to compile kernels,
+# start Spark and read the source on a busy machine.
 START_SECONDS_MAX = 300.0
-AGAIN_SECONDS = 30.0  # The wait between two starts of the process.
+AGAIN_SECONDS = 30.0  # After the process has ended, it is started again at the earliest this long after its last start.
 LOG_LINE_MAX = 300
 
 

@@ -17,7 +17,9 @@ SMALL_BYTES_MAX = 64 * 2**20  # A file up to this size always gets a VACUUM, bec
 FREE_BYTES_MIN = 16 * 2**20
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
-WAIT_SECONDS = 5.0  # How long to wait for another writer's lock on the file. Dagster's own writers wait up to 30 s.
+# How long to wait for another writer's lock on the file. After that, the next run of the job tries again. Dagster's own writers wait up to
+# 30 s.
+WAIT_SECONDS = 5.0
 
 
 def give_back(file: str) -> int:

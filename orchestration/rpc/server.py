@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# At most this many calls are served at once. Each draining run keeps one call open while it waits for its next batch.
+# At most this many calls are served at once; further calls wait. Each draining run keeps one call open while it waits for its next batch.
 CALLS_MAX = 64
-STOP_SECONDS = 5.0  # When the server closes, calls in progress may take this long.
+STOP_SECONDS = 5.0  # When the server closes, calls in progress may take this long, and are then aborted.
 
 
 class RpcServer:

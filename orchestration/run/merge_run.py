@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 SPARK_AWAY = "spark_away"  # A failure has this metadata if Spark did not answer.
 BATCH_DAMAGED = "batch_damaged"  # A failure has this metadata if the engine must stage the files again.
 FAILED_TABLES = "failed_tables"  # The metadata of a failure with the reason for each "database.table" that failed.
-# A run waits this long for the run lock. The holder may be publishing a large table. Or the holder is a process that continues although
-# Dagster has ended its run.
+# A run waits at most this long for the run lock, and then fails. The holder may be publishing a large table, or may be a process that
+# continues although Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
 # After a run has released the run lock, it waits at most this long for another process to take the lock.
 GIVE_WAY_SECONDS_MAX = 5.0

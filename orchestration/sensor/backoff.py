@@ -18,7 +18,7 @@ from dagster import DagsterRunStatus
 
 from sluice.orchestration.base.ports import TableFailure
 
-FIRST_SECONDS = 10.0  # The wait after the second consecutive failure. Each further failure doubles it.
+FIRST_SECONDS = 10.0  # The wait after the second consecutive failure. Each further failure doubles the wait.
 MERGE_SECONDS_MAX = 300.0
 AWAY_SECONDS_MAX = 30.0  # The longest wait while Spark does not answer.
 DOUBLINGS_MAX = 16  # After this many doublings, a wait exceeds both maxima. The limit prevents an overflow.

@@ -18,12 +18,13 @@ from dagster import DagsterRunStatus
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 
-# A run's status may be STARTED for this long while the run lock is free. A run takes the lock within a second, and ends within a second
-# after it releases the lock.
+# If a run's status is STARTED and the run lock is free for longer than this, the run has no process, and is ended. A working run takes the
+# lock within a second, and ends within a second after it releases the lock.
 LOCK_FREE_SECONDS_MAX = 30.0
-# A run may be created and not queued for this long. If the daemon dies between the two steps, the run is never queued.
+# If a run was created and is not queued after this time, it is ended. If the daemon dies between the two steps, the run is never queued.
 SUBMIT_SECONDS_MAX = 120.0
-# A run may take this long to start, because its process imports Dagster, possibly on a very busy machine.
+# If a run is still starting after this time, it is ended. The time is long, because the run's process imports Dagster, possibly on a very
+# busy machine.
 STARTING_SECONDS_MAX = 180.0
 
 

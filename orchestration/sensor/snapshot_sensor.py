@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The same value as for the engine's sensor (`sensors.INTERVAL_SECONDS_MIN`), which explains why.
 INTERVAL_SECONDS_MIN = 1
-# The wait after a failed run doubles with each consecutive failure.
+# The wait after the first failed run, and the longest wait. The wait doubles with each consecutive failure.
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
 RUNS_LOOKED_AT = 10
 NAMED_MAX = 5  # The reason of a tick names at most this many tables.

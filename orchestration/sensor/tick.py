@@ -62,7 +62,7 @@ HAND_OUT_RESERVE_SECONDS = 0.3
 LOOK_SECONDS = 0.1  # A tick looks at a run, or at an engine that is starting, this often.
 # While a run drains, a tick looks only this often, because the run settles its batches itself.
 DRAINING_LOOK_SECONDS = 0.5
-# After a tick raised an error, the next tick waits. The pause doubles with each consecutive error.
+# The pause after the second consecutive tick that raised an error, and the longest pause. The pause doubles with each further error.
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
 ERROR_LENGTH_MAX = 200
 NOTHING_WAITS = "nothing waits"

@@ -54,8 +54,8 @@ from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
 
 VIEW = "sluice_staged"
-# A commit that conflicts with another one is attempted this many times. A person's OPTIMIZE can cause a conflict, because it rewrites
-# files that the merge has read.
+# A commit that conflicts with another one is attempted at most this many times. After that, the merge of the table fails. A person's
+# OPTIMIZE can cause a conflict, because it rewrites files that the merge has read.
 TRIES_MAX = 5
 # Matches the errors that Delta raises if another commit added or removed files meanwhile. Repeating the statement helps only after such an
 # error. A changed schema and a repeated transaction give other errors.

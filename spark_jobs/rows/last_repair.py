@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError
 from sluice.spark_jobs.staged_batch import REPAIR_KIND
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 
-COMMITS_MAX = 200  # Only this many commits are searched, so an older repair is not found.
+COMMITS_MAX = 200  # Only this many of the newest commits are searched, so an older repair is not found.
 
 
 def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> CommittedInterval | None:

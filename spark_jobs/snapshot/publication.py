@@ -94,8 +94,8 @@ class Publication:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedSnapshot:
-    """The result of a publication. `label` is the order key up to which the table has its changes. `table_rows` and `table_bytes` are as in
-    the report of a merge.
+    """The result of a publication. `label` is the order key up to which the table has its changes. `table_rows` and `table_bytes` are the
+    size of the table after the commit, or None if the Delta log does not have it.
 
     `way` says whether Spark wrote the rows, or the files that were read became the table's files. `reason` says why.
     """

@@ -50,7 +50,8 @@ from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, 
 # The operation of the commit with which Spark creates a table with rows. The commit of this module has the same operation.
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
-BUFFERED_ROWS_MAX = 1_000_000  # The maximum number of buffered images that this process folds without Spark.
+# If more images of a table were buffered, Spark creates the table. This process folds fewer images without Spark.
+BUFFERED_ROWS_MAX = 1_000_000
 BUFFERED_BYTES_MAX = 256 << 20
 
 

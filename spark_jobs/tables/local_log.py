@@ -87,7 +87,7 @@ def read_local_log(files: ParsedLog) -> LocalLog | None:
     """Returns the newest version of a table's log. Returns None if the table does not exist, or if deltalake must read its log."""
     try:
         return _read(files)
-    # A file is missing, because the clean-up of the log removed it meanwhile, or it has an unknown form.
+    # deltalake reads the log instead. A file is missing, because the clean-up of the log removed it meanwhile, or it has an unknown form.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException):
         return None
 

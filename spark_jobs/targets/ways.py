@@ -16,7 +16,8 @@ from sluice.batch_manifest.table_report import Way
 from sluice.batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
 SmallSetting = Literal["auto", "spark", "small"]
-# One task reads and rewrites at most this many rows: the changes, and the rows of the files that they may match.
+# The limit for a small merge: one task reads and rewrites at most this many rows, which are the changes and the rows of the files that they
+# may match. Above the limit, Spark merges the table.
 ROWS_MAX = 100_000
 BYTES_MAX = 64 << 20  # The same limit in bytes, for the changes and the files that they may match.
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})

@@ -26,7 +26,8 @@ from sluice.console.toolchain.setup import set_up
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 INITIALISE_SECONDS_MAX = 180.0
-SOCKET_PATH_CHARS_MAX = 100  # The greatest length of a socket's path. The kernel's limit is 107.
+# A socket with a longer path is put into the system's temporary directory. The kernel's limit is 107.
+SOCKET_PATH_CHARS_MAX = 100
 PORT_ATTEMPTS_MAX = 5
 MARIADB_SCRIPTS = (
     "*_system_tables.sql",

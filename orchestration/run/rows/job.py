@@ -42,7 +42,8 @@ TAG = "sluice/rows"
 # The backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for an hour whose binlog was
 # purged fails at once.
 DAYS_ON_OFFER = 31
-WAIT_SECONDS = 6 * 3600.0  # A run waits at most this long for another operation on the destination's rows.
+# A run waits at most this long for the end of another operation on the destination's rows, and then fails.
+WAIT_SECONDS = 6 * 3600.0
 FROM_TIME = "-1h"
 TABLES = 'Tables, as "database.table". Default: all captured tables'
 REPORTED_AS = {BackfillRequest: "changes of a past interval applied again", RepairRequest: "repaired"}
