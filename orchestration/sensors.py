@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sluice.orchestration.assets import MergeJob
     from sluice.orchestration.base.ports import EngineHost
 
-# Dagster's daemon evaluates sensors every 5 s. With a minimum interval of 5 s, the daemon would skip an evaluation that comes a millisecond
-# early, and the interval would become ten seconds.
+# The minimum interval of a sensor, which is shorter than the 5 s between two evaluations by Dagster's daemon. With a minimum interval of 5
+# s, the daemon would skip an evaluation that comes a millisecond early, and the interval would become ten seconds.
 INTERVAL_SECONDS_MIN = 1
 
 

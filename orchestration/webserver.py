@@ -1,4 +1,5 @@
-"""Runs Dagster's webserver, which then asks the code server less often whether it has other definitions (`server_ids`).
+"""Runs Dagster's webserver with a change: the webserver asks the code server less often for its id, by which it notices new definitions
+(`server_ids`).
 
     python -m sluice.orchestration.webserver -h 127.0.0.1 -p 3000 -w workspace.yaml
 

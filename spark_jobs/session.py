@@ -68,8 +68,9 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-# By default Spark replaces `${name}` in statements. A statement may have such a text in a key's value or a column's comment, which come
-# from the source. `${env:NAME}` in a comment would publish an environment variable of Spark's process.
+# The setting with which Spark executes statements unchanged. By default Spark replaces `${name}` in statements. A statement may have such a
+# text in a key's value or a column's comment, which come from the source. `${env:NAME}` in a comment would publish an environment variable
+# of Spark's process.
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
 # Limits for the number of sessions of a batch. The maximum protects Spark's driver, which plans and commits every MERGE.
 SESSIONS_MIN, SESSIONS_MAX = 2, 16
@@ -78,8 +79,8 @@ SESSIONS_MIN, SESSIONS_MAX = 2, 16
 SLOTS_A_SESSION = 2
 SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # Finds the number of parts in Spark's plan of a range.
 NO_OPTIONS: Mapping[str, str] = {}
-# With isolation, each session starts its own Python workers, whose daemon process stays after the session. Sluice's sessions add no files,
-# so they can share workers.
+# The setting with which sessions share Python workers, which is possible because Sluice's sessions add no files. By default, each session
+# starts its own workers, whose daemon process stays after the session.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
 # Spark's settings for merges of few rows. They switch off code generation: compiling generated code takes longer than processing few rows,
 # and every new session compiles it again. On a warm server with these settings, 50 changes per table take half the time, 75 k changes into

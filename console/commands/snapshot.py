@@ -120,8 +120,8 @@ def resume(destination: DestinationArgument, table: Name) -> None:
 
 @snapshot_app.command("cancel")
 def cancel(destination: DestinationArgument, table: Name) -> None:
-    """Cancel a snapshot. The table stops at its position before the snapshot; `sluice schema resume` continues the table from this
-    position.
+    """Cancel a snapshot. The table stops at the position that it had before the snapshot; `sluice schema resume` continues the table from
+    that position.
     """
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415

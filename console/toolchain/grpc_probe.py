@@ -16,8 +16,8 @@ from sluice.console.toolchain.ports import LOOPBACK, listens
 
 QUESTION_SECONDS_MAX = 10.0  # An open request fails after this time, and a new request is sent.
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-# By default, all channels to an address share one connection, and a new channel waits until this connection is established again. With this
-# option, the channel has its own connection.
+# The option that gives a channel its own connection. By default, all channels to an address share one connection, and a new channel waits
+# until this connection is established again.
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# A shell makes background programs ignore SIGINT. This command makes a child react to SIGINT again, because Dagster treats SIGTERM like
-# SIGINT.
+# The command that makes a child react to SIGINT, because Dagster treats SIGTERM like SIGINT. Without it, a child of a background program
+# would ignore SIGINT, because shells make background programs ignore this signal.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 

@@ -15,7 +15,8 @@ from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 
 INLINE_FOLDER = Path(".sluice") / "conf"  # The folder for inline settings, relative to the project's root.
-# Dagster may replace the process of a code location at any time, so the engines must be in another process.
+# The setting `engine` of a user's code location. The engines must be in another process, because Dagster may replace the process of a code
+# location at any time.
 OWN_PROCESS = {"kind": "remote"}
 
 

@@ -35,8 +35,8 @@ PAUSE_SECONDS = 1.0
 NONE_IN_PROGRESS = "no snapshot is in progress"
 NONE_OPEN = dg.SkipReason(NONE_IN_PROGRESS)
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-# A working run takes the reading lock as soon as it has imported its modules. A run that does not hold the lock after this time has no
-# process any more.
+# A run that does not hold the reading lock after this time has no process any more, and is ended. A working run takes the lock as soon as
+# it has imported its modules.
 LOST_SECONDS = 60.0
 
 
