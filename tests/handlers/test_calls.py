@@ -55,7 +55,7 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
     first, second = Remembering(), Remembering()
     second.failing = "retry"
     calls = Calls("shop", tmp_path, [("first", first), ("second", second)])
-    calls.will_be("retry", batch(), line(batch()), "the run did not merge the table")
+    calls.will_be("retry", batch(), line(batch()), "the run did not merge the batch")
     wanted = r"the handler second failed in `retry` of delivery 7 up to .*:200@1: ConnectionError: the audit's server is away; .* again"
     for _ in range(2):
         with pytest.raises(HandlerError, match=wanted):
@@ -63,7 +63,7 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
         assert calls.owed(line())
     second.failing = ""
     calls.call_due(line())
-    assert first.calls == [("retry", 7, "the run did not merge the table")]
+    assert first.calls == [("retry", 7, "the run did not merge the batch")]
     assert len(second.calls) == 3
 
 

@@ -52,7 +52,7 @@ LIVE_SECONDS_MAX = 2.0
 GET_SECONDS = 0.2  # How long the staging thread waits for the first change of a batch.
 # The shortest time for which a batch waits for further changes. In a shorter time, the parser might get no CPU time to read them.
 MORE_SECONDS_MIN = 0.05
-NOT_MERGED, READ_BADLY = "the run did not merge the table", "the run could not read the staged files of the table"
+NOT_MERGED, READ_BADLY = "the run did not merge the batch", "the run could not read the staged files of the batch"
 ENDS = "the engine of {} was stopped at this moment"
 
 

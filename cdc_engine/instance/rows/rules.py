@@ -112,7 +112,13 @@ REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
     ),
     (lambda table: not table.key, "the table has no key, so its rows cannot be identified; {instead}"),
     (lambda table: table.follows, "foreign keys change rows of the table without row events; {instead}"),
-    (lambda table: table.statements, "the interval has DDL statements on the table ({shown}): {again}, or {instead}"),
+    (
+        lambda table: table.statements,
+        (
+            "the interval has DDL statements on the table, or changes of rows that the source logged as statements "
+            "({shown}): {again}, or {instead}"
+        ),
+    ),
     (
         lambda table: table.unlike,
         (

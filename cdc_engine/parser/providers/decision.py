@@ -59,7 +59,7 @@ def retention_of(facts: ProviderFacts, variables: Mapping[str, str]) -> Retentio
         # no query returns the value.
         return Retention(seconds=DAY_SECONDS, why=f"{provider} keeps its binlog for at least a day")
     if not seconds and provider is Provider.AZURE:
-        why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as no replica reads it"
+        why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as nothing reads it"
         return Retention(seconds=0, why=why)
     return Retention(seconds=seconds or UNLIMITED, why=f"{provider} keeps its binlog for {seconds / 3600:.1f} h only")
 

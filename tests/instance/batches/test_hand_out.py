@@ -135,7 +135,7 @@ def test_handlers_are_called_around_a_batch_before_the_next(quick: Late) -> None
     quick.hand_out.ack(again)
     assert quick.hand_out.next(60.0) is None
     assert quick.audit.calls == [
-        ("before", 1, ""), ("retry", 1, "the run did not merge the table"), ("before", 2, ""), ("after", 2, "")
+        ("before", 1, ""), ("retry", 1, "the run did not merge the batch"), ("before", 2, ""), ("after", 2, "")
     ]  # fmt: skip
 
 

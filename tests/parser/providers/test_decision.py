@@ -71,7 +71,7 @@ SECONDS = "binlog_expire_logs_seconds"
         ({"version": "8.0.31-google"}, {SECONDS: "86400"}, DAY, ""),
         ({"version": "8.0.31-google"}, {SECONDS: "2592000"}, DAY, ""),
         ({"version": "8.0.31-google"}, {SECONDS: "604800"}, 7 * DAY, ""),
-        ({"version": "8.0.42-azure"}, {SECONDS: "0"}, 0, "as soon as no replica reads it"),
+        ({"version": "8.0.42-azure"}, {SECONDS: "0"}, 0, "as soon as nothing reads it"),
         ({"version": "8.0.42-azure"}, {SECONDS: "604800"}, 7 * DAY, ""),
     ],
 )
