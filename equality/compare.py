@@ -212,8 +212,8 @@ class Comparison:
         # lake, and both values were the same at all looks.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._add_rows(sure, rows, found)
-        # `first` has the right `in_source`, because the first look compared whole chunks byte by byte. `_look` selects rows by the server's
-        # collation. So it may return keys with other bytes, which are not in `first`.
+        # The results keep `in_source` from `first`, because the first look compared whole chunks byte by byte. `_look` selects rows by the
+        # server's collation, so it may also return keys with other bytes. These keys are not in `first`, and are left out.
         found.keys.update(
             {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
         )

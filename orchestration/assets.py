@@ -202,8 +202,8 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
 def _merged(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports
 ) -> Iterator[Sequence[MergedTable]]:
-    """Merges the batches of this run. Yields the tables of each batch when it is merged. Raises dg.Failure with one sentence for every
-    expected error.
+    """Merges the batches of this run. Yields the tables of each batch when it is merged. For every expected error, raises dg.Failure with a
+    message for users.
     """
     try:
         reference = BatchReference.from_config(context.op_config)

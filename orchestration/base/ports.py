@@ -232,7 +232,7 @@ class Merge(Protocol):
         """Merges the whole batch. Calls `on_table_done` after each table, in the calling thread. Merging the same batch again changes
         nothing.
 
-        Raises SparkAwayError if Spark does not answer, and otherwise MergeFailedError with one sentence.
+        Raises SparkAwayError if Spark does not answer, and MergeFailedError, with a message for users, after any other failure.
         """
 
 

@@ -47,8 +47,8 @@ LINEAGE_COLUMNS_MAX = 200
 
 
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
-    """Returns the tables from which the definitions are built, sorted by name. Reads the copied list if there is one. Raises MetaError if
-    the list cannot be read.
+    """Returns the tables from which the definitions are built, sorted by name. If `current_tables` has copied the
+    engine's list, reads the copy. Raises MetaError if the list cannot be read.
     """
     return _list_of_definitions(config, destination).tables
 

@@ -115,7 +115,7 @@ def quarantines(config: SluiceConfig, destination: str, table: str) -> bool:
 
 def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) -> dg.AssetCheckEvaluation:
     """Returns the result of the quarantine check, with the number of values in the quarantine table. `sluice quarantine replay` writes
-    these values into the lake. Raises dg.Failure with a sentence if the table cannot be read.
+    these values into the lake. Raises dg.Failure, with a message for users, if the table cannot be read.
     """
     from sluice.orchestration.base.lake_settings import lake_error_line, storage_options  # noqa: PLC0415  not needed by ticks
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415

@@ -331,8 +331,8 @@ class _TableMerge:
                 break
             except TableError:  # The fence raised this error before the commit was attempted.
                 raise
-            # UNKNOWN_ROW reports a row that the MERGE does not know. UNKNOWN_ROW is in a later line of Spark's error; the first line says
-            # only that a task failed.
+            # If the MERGE failed because the row of an update is missing, a later line of Spark's error has the text UNKNOWN_ROW. The first
+            # line says only that a task failed.
             except Exception as error:
                 if reason := merge_sql.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error

@@ -29,7 +29,7 @@ from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # The number of decimal digits of the largest int64.
 DERIVED_SUFFIX = ".derived.parquet"  # The suffix of the file to which a publication writes the changes of foreign keys.
-# A snapshot restarts if rows changed their keys and their images lack columns. After this many restarts it fails.
+# A snapshot restarts if rows changed their keys and their images lack columns. After this many restarts, the snapshot fails.
 RESTARTS_MAX = 8
 
 

@@ -76,7 +76,7 @@ def publish_snapshot(
     """Publishes a snapshot under the table lock. If `spark` is a SparkOnDemand, the caller releases its session. `fence` is the fence of
     the run, which holds the run lock.
 
-    Raises SparkUnavailableError, TableError and ColumnsDifferError, each with one sentence.
+    Raises SparkUnavailableError, TableError or ColumnsDifferError, each with a message for users.
     """
     with contextlib.ExitStack() as stack:
         if isinstance(spark, SparkSettings):
@@ -99,7 +99,7 @@ def publish_snapshot(
 
 
 def _translated(table: str, error: Exception) -> SparkJobError:
-    """Converts an unexpected error of a publication to an error with one sentence."""
+    """Converts an unexpected error of a publication to an error with a message for users."""
     if isinstance(error, StoreError):
         why = f"the store with the rows and buffered changes of the snapshot cannot be used now: {error}; Sluice tries again"
         return TableError(table, why, own=False)

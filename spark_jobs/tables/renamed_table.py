@@ -2,8 +2,8 @@
 
 The path of a lake table depends on its name, so a RENAME moves rows from one path to another, and in both directions if two tables swap
 names. Each origin is read at its version immediately before the statement. Delta's log tells this version, even if this run or an earlier
-one has committed to the origin since. One commit replaces the table by a copy of the origin. This commit has the statement's transaction,
-so it happens once or not at all.
+one has committed to the origin since. One commit replaces the table by a copy of the origin. The commit records the RENAME statement as a
+Delta transaction, so a second attempt changes nothing.
 """
 
 from __future__ import annotations

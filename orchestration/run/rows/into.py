@@ -104,7 +104,9 @@ def _taken(config: SluiceConfig) -> set[str]:
 def run_into(
     config: SluiceConfig, request: BackfillRequest, listener: RowsListener, folder: Path
 ) -> tuple[BackfillReading, RebuiltTable]:
-    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence; no table is built in this case."""
+    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError, with a message for users, if the table cannot be
+    built.
+    """
     from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415  imports the engine's packages
 
     path, directory = path_of(config, request), config.destination_dir(request.destination)

@@ -263,7 +263,7 @@ def operated(
     only_plan: bool = False,
 ) -> Metadata:
     """Plans the operation and carries it out, unless `only_plan`. Reports each table as an event of the run, and returns metadata of the
-    whole operation. Raises SluiceError or MergeFailedError with a sentence.
+    whole operation. Raises SluiceError or MergeFailedError, with a message for users, if the operation fails.
     """
     # This process may be a fork of a process that started before a failover. So it reads again which source is in use.
     config = settings.with_sources_in_use()

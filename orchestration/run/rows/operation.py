@@ -85,8 +85,8 @@ class RowsOperation(Protocol):
 
 
 def operate(run: RowsRun, operation: RowsOperation) -> list[TableReport]:
-    """Reads and merges rows, and returns the reports of the merged tables. Raises SluiceError or MergeFailedError with a sentence. Tables
-    that were merged before the error are correct.
+    """Reads and merges rows, and returns the reports of the merged tables. Raises SluiceError or MergeFailedError with a message for users.
+    Tables that were merged before the error are correct.
 
     The caller may repeat the operation at any time. Before the first commit it writes only a folder, which is removed afterwards. Each
     commit corrects one table completely.
@@ -176,7 +176,7 @@ def _merge_tables(
     callbacks: tuple[Callable[[TableReport, int], None], Callable[[str, int], None]],
 ) -> dict[str, TableError]:
     """Merges the tables of `rows` and returns the errors of tables that could not be merged. `callbacks` are `on_table_done` and `on_left`
-    of `merge_rows`. Raises SluiceError or MergeFailedError with a sentence if the cause concerns more than one table.
+    of `merge_rows`. Raises SluiceError or MergeFailedError, with a message for users, if the cause concerns more than one table.
     """
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
