@@ -1,5 +1,5 @@
-"""Finds the last buffered image of each key, and the rows whose keys have buffered changes. `whole_files` uses this module, which works on
-Arrow tables without Spark.
+"""Finds the last buffered image of each key, and the rows whose keys have buffered changes. Works on Arrow tables, without Spark.
+`whole_files` uses this module.
 
 The rule is that of `publish_sql`: the last buffered change of a key determines its row.
 """

@@ -41,7 +41,7 @@ class _Seen:
 
 
 class LakeLook:
-    """Checks the tables of one destination, and remembers the result of each. Not thread-safe."""
+    """Checks whether other programs changed the Delta tables of one destination, and remembers each result. Not thread-safe."""
 
     def __init__(self, storage_options: Mapping[str, str]) -> None:
         self._storage_options = dict(storage_options)
