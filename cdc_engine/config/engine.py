@@ -24,9 +24,14 @@ def host_and_port(address: str) -> tuple[str, int]:
 class EngineConfig(Strict):
     """Where engines run. `remote`: `./sluice engine` processes, on this host or on others, that Dagster's code server calls."""
 
-    removed: ClassVar[Mapping[str, str]] = moved_secret("token")
+    removed: ClassVar[Mapping[str, str]] = {
+        **moved_secret("token"),
+        "certificate": "write `certificate_file`",
+        "key": "write `key_file`",
+        "authority": "write `ca_file`",
+    }
     only_with: ClassVar[OnlyWith] = dict.fromkeys(
-        ("address", "listen", "token", "certificate", "key", "authority"), ("kind", ("remote",))
+        ("address", "listen", "token", "certificate_file", "key_file", "ca_file"), ("kind", ("remote",))
     )
 
     kind: Literal["embedded", "remote"] = Field(
@@ -52,9 +57,11 @@ class EngineConfig(Strict):
         description="Token that the engine hosts and their callers share, as `$NAME`, `{file: PATH}` or "
         "`{command: [PROGRAM]}`. Default: a token of this machine in `data_dir`.",
     )
-    certificate: LocalFile | None = Field(None, description="PEM file with the engine host's certificate. Enables TLS.")
-    key: LocalFile | None = Field(None, description="PEM file with the key of the certificate.")
-    authority: LocalFile | None = Field(
+    certificate_file: LocalFile | None = Field(
+        None, description="PEM file with the engine host's certificate. Enables TLS."
+    )
+    key_file: LocalFile | None = Field(None, description="PEM file with the key of the certificate.")
+    ca_file: LocalFile | None = Field(
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
 
@@ -68,7 +75,7 @@ class EngineConfig(Strict):
 
     @property
     def tls(self) -> bool:
-        return self.certificate is not None or self.authority is not None
+        return self.certificate_file is not None or self.ca_file is not None
 
     @model_validator(mode="after")
     def _safe(self) -> EngineConfig:
@@ -78,9 +85,9 @@ class EngineConfig(Strict):
         far = [address for address in addresses if host_and_port(address)[0] not in LOOPBACK]
         if far and not (self.token and self.tls):
             raise ValueError(
-                f"{far[0]} can be reached from other hosts: set a token, and a certificate with its key, or "
-                "the certificate authority on a host where no engine listens"
+                f"{far[0]} can be reached from other hosts: set a token, and certificate_file with key_file, or "
+                "ca_file on a host where no engine listens"
             )
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("set both engine.certificate and engine.key, or neither")
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("set both engine.certificate_file and engine.key_file, or neither")
         return self

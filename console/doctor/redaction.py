@@ -23,7 +23,7 @@ NAMES_SECRET = re.compile(
     r"account_?key|authorization|headers?$|private",
     re.IGNORECASE,
 )
-NAMES_LOCATION = re.compile(r"(_env|_file|^file|^env|^key|^certificate|^authority)$")
+NAMES_LOCATION = re.compile(r"(_env|_file|^file|^env|^key)$")
 LOCATIONS = frozenset({"env", "file", "command"})  # The keys of a mapping that says where a secret is.
 REFERENCE = re.compile(r"\$[A-Za-z_][\w.-]*")
 FORMS = (

@@ -59,14 +59,14 @@ def server_credentials(config: EngineConfig) -> Any:
     """Returns the TLS credentials of an engine host. Returns None for a host without TLS, which may listen only on the loopback address.
     Raises ConfigurationError if another address has no TLS, or if a file cannot be read.
     """
-    if config.certificate is None or config.key is None:
+    if config.certificate_file is None or config.key_file is None:
         if host_and_port(config.listens_at)[0] not in LOOPBACK:
             raise ConfigurationError(
                 f"an engine host cannot listen at {config.listens_at} without TLS, because the token could be read in "
-                "transit: name a certificate and a key under engine in conf/sluice.yaml, or set engine.listen to an address on 127.0.0.1"
+                "transit: set engine.certificate_file and engine.key_file in conf/sluice.yaml, or an address on 127.0.0.1 in engine.listen"
             )
         return None
-    return grpc.ssl_server_credentials([(_content(config.key), _content(config.certificate))])
+    return grpc.ssl_server_credentials([(_content(config.key_file), _content(config.certificate_file))])
 
 
 def channel_to(address: str, config: EngineConfig) -> Any:
@@ -83,7 +83,7 @@ def channel_to(address: str, config: EngineConfig) -> Any:
     ]
     if not config.tls:
         return grpc.insecure_channel(address, options=options)
-    trusted = _content(config.authority) if config.authority is not None else None
+    trusted = _content(config.ca_file) if config.ca_file is not None else None
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted), options=options)
 
 

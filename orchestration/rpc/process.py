@@ -46,7 +46,7 @@ def keep_engines(stopping: threading.Event) -> None:
     log_lines()
     keep_small()
     server = serve(ServedEngines(lambda: launcher, stopping.is_set, _digest_of), config)
-    log.info("engine_host_listens", address=config.engine.listens_at, tls=config.engine.certificate is not None)
+    log.info("engine_host_listens", address=config.engine.listens_at, tls=config.engine.certificate_file is not None)
     try:
         keeper = Keeper(launcher)
         keeper.look(watch.in_use)

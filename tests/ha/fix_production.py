@@ -94,7 +94,7 @@ class Production:
         for folder in ("conf/destinations", "dagster", "home", "pids"):
             (host / folder).mkdir(parents=True)
         calls = {"kind": "remote", "address": ",".join(f"127.0.0.1:{self._ports[each]}" for each in ENGINES)}
-        tls = {"certificate": str(self._certificate), "key": str(self._key)} if name in ENGINES else {}
+        tls = {"certificate_file": str(self._certificate), "key_file": str(self._key)} if name in ENGINES else {}
         listens = {"listen": f"127.0.0.1:{self._ports.get(name, 4267)}", "token": "$PRODUCTION_TOKEN"}
         main = {
             "data_dir": str(host / "data"),
@@ -107,7 +107,7 @@ class Production:
             },
             "spark": {"remote": self.reached.spark.url},
             "meta": {**self._ledger(name), "session_seconds": SESSION_SECONDS},
-            "engine": {**calls, **listens, **tls, "authority": str(self._certificate)},
+            "engine": {**calls, **listens, **tls, "ca_file": str(self._certificate)},
         }
         (host / "conf" / "sluice.yaml").write_text(yaml.safe_dump(main))
         shop = (self.captured.conf / "destinations" / "shop.yaml").read_text()

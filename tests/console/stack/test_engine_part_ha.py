@@ -13,7 +13,7 @@ from sluice.console.stack.processes import DAGSTER_PARTS, ENGINE, PARTS, engine_
 from sluice.console.stack.stack import STOP_ORDER, Stack, StackOptions
 from sluice.console.stack.supervisor import FOREGROUND
 
-FAR: dict[str, Any] = {"token": "$T", "authority": Path("/ca.pem")}
+FAR: dict[str, Any] = {"token": "$T", "ca_file": Path("/ca.pem")}
 
 
 def config_with(root: Path, **engine: Any) -> SluiceConfig:

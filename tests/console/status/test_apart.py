@@ -24,7 +24,7 @@ ENGINE = {
     "address": "engine1:4267,engine2:4267",
     "listen": "0.0.0.0:4267",
     "token": "$TOKEN",
-    "authority": "authority.pem",
+    "ca_file": "authority.pem",
 }
 
 

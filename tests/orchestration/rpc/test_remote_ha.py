@@ -233,7 +233,7 @@ def test_ha_an_engine_host_without_a_certificate_listens_on_the_loopback_address
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
-    words = {"kind": "remote", "address": "a:1", "token": f"${VARIABLE}", "authority": "/ca.pem"}
+    words = {"kind": "remote", "address": "a:1", "token": f"${VARIABLE}", "ca_file": "/ca.pem"}
     wanted = EngineConfig.model_validate({**words, "listen": "0.0.0.0:4267"})
     config = config_at(tmp_path, 1).model_copy(update={"engine": wanted})
     with pytest.raises(ConfigurationError, match=r"cannot listen at 0\.0\.0\.0:4267 without TLS"):
@@ -328,15 +328,15 @@ def test_ha_a_port_that_another_has_is_reported(tmp_path: Path) -> None:
 def test_ha_tls_admits_only_clients_that_trust_the_certificate(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     engines = FakeHost(FakeEngine(tmp_path))
-    server = server_of(engines, config_at(tmp_path, 1, certificate=certificate, key=key))
-    trusting = RemoteHost(config_at(tmp_path, server.port, authority=certificate))
+    server = server_of(engines, config_at(tmp_path, 1, certificate_file=certificate, key_file=key))
+    trusting = RemoteHost(config_at(tmp_path, server.port, ca_file=certificate))
     assert trusting.get_or_start("shop").outstanding() is None
     plain = RemoteHost(config_at(tmp_path, server.port))
     with pytest.raises(EngineAwayError, match="does not answer"):
         plain.get_or_start("shop")
     other = tmp_path / "other"
     other.mkdir()
-    strange = RemoteHost(config_at(tmp_path, server.port, authority=make_certificate(other)[0]))
+    strange = RemoteHost(config_at(tmp_path, server.port, ca_file=make_certificate(other)[0]))
     with pytest.raises(EngineAwayError, match="does not answer"):
         strange.get_or_start("shop")
     for each in (trusting, plain, strange):
@@ -351,9 +351,12 @@ def test_ha_tls_admits_only_clients_that_trust_the_certificate(tmp_path: Path) -
         ({"address": "127.0.0.1:0"}, "write host:port"),
         ({"address": "a:1,b:2"}, "set the address on which each listens"),
         ({"address": "engine:4267"}, "set a token"),
-        ({"address": "engine:4267", "token": "$T"}, "and a certificate"),
+        ({"address": "engine:4267", "token": "$T"}, "and certificate_file"),
         ({"listen": "0.0.0.0:4267"}, "can be reached from other hosts"),
-        ({"certificate": "/a.pem"}, "set both engine.certificate and engine.key"),
+        ({"certificate_file": "/a.pem"}, "set both engine.certificate_file and engine.key_file"),
+        ({"certificate": "/a.pem"}, "the setting certificate was removed: write `certificate_file`"),
+        ({"key": "/a.pem"}, "the setting key was removed: write `key_file`"),
+        ({"authority": "/a.pem"}, "the setting authority was removed: write `ca_file`"),
     ],
 )
 def test_ha_addresses_that_others_reach_need_a_token_and_tls(words: dict[str, str], why: str) -> None:
@@ -363,6 +366,6 @@ def test_ha_addresses_that_others_reach_need_a_token_and_tls(words: dict[str, st
 
 def test_ha_several_hosts_with_all_that_they_need_are_fine() -> None:
     made = EngineConfig.model_validate(
-        {"kind": "remote", "address": "a:1, b:2", "listen": "0.0.0.0:1", "token": "$T", "authority": "/ca.pem"}
+        {"kind": "remote", "address": "a:1, b:2", "listen": "0.0.0.0:1", "token": "$T", "ca_file": "/ca.pem"}
     )
     assert (made.addresses, made.tls) == (("a:1", "b:2"), True)

@@ -75,9 +75,9 @@ class EngineHosts(EngineAndRun):
         certificate, key = make_certificate(root)
         self.second = FakeHost(self.engine)
         self.second.holder = 7
-        config = config_at(root, 1, certificate=certificate, key=key)
+        config = config_at(root, 1, certificate_file=certificate, key_file=key)
         self.servers = [server_of(each, config, closing=lambda: self.closing) for each in (self.host, self.second)]
-        self.hosts = RemoteHost(config_at(root, *(each.port for each in self.servers), authority=certificate))
+        self.hosts = RemoteHost(config_at(root, *(each.port for each in self.servers), ca_file=certificate))
         self.caller = caller_of_hosts(self.hosts, "shop")
         self.tick()
 
@@ -311,10 +311,10 @@ def test_ha_the_late_answer_of_a_host_that_lost_its_lease_settles_nothing(
 
 
 def test_ha_runs_of_another_authority_or_without_tls_are_not_answered(hosts: EngineHosts, tmp_path: Path) -> None:
-    for name, trusted in (("plain", {}), ("strange", {"authority": True})):
+    for name, trusted in (("plain", {}), ("strange", {"ca_file": True})):
         folder = tmp_path / name
         folder.mkdir()
-        authority = {"authority": make_certificate(folder)[0]} if trusted else {}
+        authority = {"ca_file": make_certificate(folder)[0]} if trusted else {}
         strange = RemoteHost(config_at(tmp_path, hosts.servers[0].port, **authority))
         with pytest.raises(EngineAwayError, match="does not answer"):
             caller_of_hosts(strange, "shop").hand_out(0.0)
