@@ -64,7 +64,7 @@ def together(config: SluiceConfig) -> list[str]:
     return [
         *path_clashes(config, {}),
         *group_problems(config.groups, config.destinations),
-        *transactional_id_problems({**config.destinations, **config.groups}),
+        *transactional_id_problems(config.streams),
     ]
 
 

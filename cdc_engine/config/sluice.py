@@ -26,6 +26,7 @@ from sluice.cdc_engine.config.locations import (
     is_in_a_store,
 )
 from sluice.cdc_engine.config.operation import DagsterConfig, MetricsConfig
+from sluice.cdc_engine.config.stream import StreamConfig
 from sluice.cdc_engine.config_paths import comparable_path
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, ZooKeeperServers
 from sluice.cdc_engine.source.settings import LocalPath, OnlyWith, SecretReference, Strict, TlsFilesConfig
@@ -255,6 +256,11 @@ class SluiceConfig(Strict):
     destinations: dict[str, DestinationConfig] = Field({})
     groups: dict[str, GroupConfig] = Field({}, description="files of conf/destinations with members")
 
+    @property
+    def streams(self) -> Mapping[str, StreamConfig]:
+        """All destinations and groups, which have an engine each."""
+        return {**self.destinations, **self.groups}
+
     def destination_dir(self, destination: str) -> DestinationDir:
         """Returns the folder with a destination's files, together with the location of the destination's ledger and leases."""
         return DestinationDir.of(self.ledger_location(destination))
@@ -270,7 +276,7 @@ class SluiceConfig(Strict):
             password=self.meta.password,
             zookeeper=self.meta.zookeeper,
             session_seconds=self.meta.session_seconds,
-            address=self.meta.address or self._found_at(captured or self.groups.get(destination)),
+            address=self.meta.address or self._found_at(self.streams.get(destination)),
             source=(captured.source.host, captured.source.port) if captured else ("", 0),
             staging=self.staging if stored else "",
             storage_options=tuple(self.storage_options.items()) if stored else (),
@@ -280,9 +286,9 @@ class SluiceConfig(Strict):
         """Returns the names of the groups that have this destination as a member, sorted."""
         return tuple(sorted(name for name, group in self.groups.items() if member in group.members))
 
-    def _found_at(self, captured: DestinationConfig | GroupConfig | None) -> str:
+    def _found_at(self, stream: StreamConfig | None) -> str:
         """Returns "host:port" at which other hosts and Canal clients reach this host."""
-        server = captured.canal_server if captured else CanalServerConfig()
+        server = stream.canal_server if stream else CanalServerConfig()
         if not server.port:
             return f"{platform.node()}:{self.ports.code_server}"
         return f"{platform.node() if server.host in EVERYWHERE else server.host}:{server.port}"

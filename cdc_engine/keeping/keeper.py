@@ -78,7 +78,7 @@ class Keeper:
     def look(self, in_use: InUse) -> None:
         """Begins every start, restart, stop or release that `rules` decides for now. Does not wait until they are complete."""
         kept = self._engines.kept()
-        names = {*in_use.config.destinations, *in_use.config.groups}
+        names = set(in_use.config.streams)
         self._directories |= {name: in_use.config.destination_dir(name) for name in names}
         for name in sorted({*names, *kept}):
             if (busy := self._busy.get(name)) is not None and busy.is_alive():

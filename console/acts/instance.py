@@ -51,7 +51,7 @@ def listed(in_use: InUse) -> list[ListedInstance]:
     folder in data_dir.
     """
     config, now = in_use.config, time.time()
-    names = sorted({*config.destinations, *config.groups})
+    names = sorted(config.streams)
     found = [_listed(in_use, name, config.destination_dir(name), now) for name in names]
     waiting = [
         ListedInstance(name=file.removeprefix("destinations/").removesuffix(".yaml"), state="", wanted="run", conf=why)

@@ -32,9 +32,7 @@ def prune_job(config: SluiceConfig) -> dg.JobDefinition:
         origin, begun = context.run.remote_job_origin, time.monotonic()
         label = origin.repository_origin.get_label() if origin else ""
         try:
-            pruned = prune(
-                context.instance, retention, label=label, destinations=(*config.destinations, *config.groups)
-            )
+            pruned = prune(context.instance, retention, label=label, destinations=tuple(config.streams))
         except MergeFailedError as error:
             raise failure(error) from None
         numbers = {name: dg.MetadataValue.int(value) for name, value in dataclasses.asdict(pruned).items()}

@@ -52,7 +52,7 @@ class Instance(dg.Config):
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
     """Returns the job. A run of the job succeeds once the operation has taken effect."""
 
-    names = {*settings.destinations, *settings.groups}
+    names = set(settings.streams)
     config_class = with_destination(Instance, names)
 
     @dg.op(name="act_on_instance", config_schema=config_class.to_config_schema().as_field())

@@ -104,7 +104,7 @@ def problem_of(decision: Decision) -> str:
 
 def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     """Returns the job. A run of the job records the decision, and the running engine executes the decision within seconds."""
-    names = {*settings.destinations, *settings.groups}
+    names = set(settings.streams)
     config_class = with_destination(Decision, names)
 
     @dg.op(name=STEP, config_schema=config_class.to_config_schema().as_field())
