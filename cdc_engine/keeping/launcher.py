@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
-import contextlib
 import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from sluice.cdc_engine.errors import (
     ConfigurationError,
@@ -37,8 +36,8 @@ from sluice.cdc_engine.limits import CONNECT_TIMEOUT_SECONDS
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.instance.consumers.consumers import Consumers
-    from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine
     from sluice.cdc_engine.instance.engine.engine import Engine
+    from sluice.cdc_engine.instance.engine.lifecycle import Lifecycle
     from sluice.cdc_engine.instance.status import EngineStatus
     from sluice.cdc_engine.operation.operator import Operator
 
@@ -146,8 +145,7 @@ class EngineSlot(Generic[Kept]):
         return engine
 
 
-_slots: dict[str, EngineSlot[Engine]] = {}
-_groups: dict[str, EngineSlot[GroupEngine]] = {}
+_slots: dict[str, EngineSlot[Lifecycle[Any, Any]]] = {}
 _made: dict[str, str] = {}  # Destination → digest of the settings from which its newest engine was made.
 # Destination → time until which this host does not start its engine after a release (monotonic).
 _left: dict[str, float] = {}
@@ -161,34 +159,39 @@ def get_or_start(destination: str) -> Engine:
     Raises LeaseLostError while another process runs the destination, EngineStartingError if the start takes longer than
     START_WAIT_SECONDS, EngineStoppedError if an operator has stopped the engine, and any other SluiceError with which a start fails.
     """
-    if why := why_not_served(destination):
+    return cast("Engine", _started(destination))
+
+
+def _started(name: str) -> Lifecycle[Any, Any]:
+    """Returns the running engine of a destination or group, as `get_or_start` does."""
+    if why := why_not_served(name):
         raise EngineStoppedError(why)
-    left = _left.get(destination, 0.0) - time.monotonic()
+    left = _left.get(name, 0.0) - time.monotonic()
     if left > 0:
         raise LeaseLostError(
-            f"an operator released {destination} on this host, so that another host takes {destination} over; if no other host does, "
+            f"an operator released {name} on this host, so that another host takes {name} over; if no other host does, "
             f"this host starts the engine again in {left:.0f} s"
         )
     with _lock:
-        slot = _slots.setdefault(destination, EngineSlot(destination, functools.partial(_make, destination)))
+        slot = _slots.setdefault(name, EngineSlot(name, functools.partial(_make, name)))
     try:
         return slot.get(START_WAIT_SECONDS)
     except (EngineStartingError, EngineStoppedError, LeaseLostError):
         raise
     except SluiceError as error:
         if _operator is not None:
-            _operator.report_failed(destination, error)
-        _note_failed(destination, error)
+            _operator.report_failed(name, error)
+        _note_failed(name, error)
         raise
     except Exception as error:  # The error is a defect of Sluice. The engine gets the state ERROR.
-        _note_failed(destination, error)
+        _note_failed(name, error)
         raise
 
 
 def _note_failed(name: str, error: Exception) -> None:
     """Records why the engine of a destination or group could not be started, for `sluice status` and `sluice check`."""
     config = conf_in_use().config
-    if name in config.destinations or name in config.groups:
+    if name in config.streams:
         note_failed_start(config.destination_dir(name), error)
 
 
@@ -197,8 +200,7 @@ def kept() -> dict[str, str]:
     settings are read.
     """
     with _lock:
-        slots: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_slots, **_groups}
-        return {name: _made.get(name, "") for name, slot in slots.items() if slot.occupied}
+        return {name: _made.get(name, "") for name, slot in _slots.items() if slot.occupied}
 
 
 def ended(destination: str) -> bool:
@@ -211,23 +213,17 @@ def ended(destination: str) -> bool:
     return engine is not None and engine.ended
 
 
-def take_up(destination: str) -> None:
-    """Starts the engine, and stages its first batch in the background if changes arrive. Raises the errors of `get_or_start`."""
-    if destination in conf_in_use().config.groups:
-        _take_up_group(destination)
-        return
+def take_up(name: str) -> None:
+    """Starts the engine of a destination or group. The engine stages its first batch in the background if changes arrive. Raises the errors
+    of `get_or_start`.
+    """
     while True:
         try:
-            engine = get_or_start(destination)
+            engine = _started(name)
             break
         except EngineStartingError:
-            continue  # No further wait is needed, because `get_or_start` waits for START_WAIT_SECONDS.
-    threading.Thread(target=_stage_first, args=(engine,), name=f"take-up-{destination}", daemon=True).start()
-
-
-def _stage_first(engine: Engine) -> None:
-    with contextlib.suppress(SluiceError):
-        engine.hand_out(TAKE_UP_SECONDS)
+            continue  # No further wait is needed, because `_started` waits for START_WAIT_SECONDS.
+    threading.Thread(target=engine.stage_first, args=(TAKE_UP_SECONDS,), name=f"take-up-{name}", daemon=True).start()
 
 
 def put_away(destination: str) -> None:
@@ -240,22 +236,18 @@ def put_away(destination: str) -> None:
 
 def _end(destination: str) -> None:
     with _lock:
-        slots = [kept.pop(destination, None) for kept in (_groups, _slots)]
+        slot = _slots.pop(destination, None)
         _made.pop(destination, None)
-    for slot in slots:
-        if slot is not None:
-            slot.stop()
+    if slot is not None:
+        slot.stop()
 
 
 def give_up(destination: str) -> None:
     """Stops the engine as `put_away` does, and does not start it again for LEFT_SECONDS, so that another host takes the destination over.
-    The engine of a group is started again at once, because a group must run on the host of its members.
+    `keeper` starts the engine of a group again at once, because a group must run on the host of its members.
     """
-    if destination in conf_in_use().config.groups:
-        put_away(destination)
-        _take_up_group(destination)
-        return
-    _left[destination] = time.monotonic() + LEFT_SECONDS
+    if destination in conf_in_use().config.destinations:
+        _left[destination] = time.monotonic() + LEFT_SECONDS
     _end(destination)
 
 
@@ -263,58 +255,34 @@ def stop_all() -> None:
     """Stops all engines of this process, the engines of groups first. Called when the process exits."""
     while True:
         with _lock:
-            if not _slots and not _groups:
-                return
-            _, slot = _groups.popitem() if _groups else _slots.popitem()
-        slot.stop()
+            name = min(_slots, key=_stops_later, default=None)
+        if name is None:
+            return
+        _end(name)
 
 
-def _make(destination: str) -> Engine:
+def _stops_later(name: str) -> bool:
+    engine = _slots[name].engine
+    return engine is None or not engine.stops_first
+
+
+def _make(name: str) -> Lifecycle[Any, Any]:
+    """Returns a new engine of a destination or group. Raises EngineStoppedError if an operator has stopped the engine."""
     from sluice.cdc_engine.instance.engine.engine import Engine  # noqa: PLC0415  with it come the kernels, which take a second
+    from sluice.cdc_engine.instance.engine.group_engine import GroupEngine  # noqa: PLC0415  as above
 
-    config = _may_run(destination)
-    if destination not in config.destinations:
-        raise ConfigurationError(f"the destination {destination} does not exist: describe it in conf/destinations")
-    return Engine(config, destination, on_status=_reporter(config, destination))
-
-
-def _may_run(name: str) -> SluiceConfig:
-    """Returns the configuration with which an engine is made. Raises EngineStoppedError if an operator has stopped the engine."""
     in_use = conf_in_use()
     config = in_use.config
     if (order := orders.stopped(config.destination_dir(name))) is not None:
         raise EngineStoppedError(
             f"{name} was stopped by {order.by} at {order.when()}; `sluice instance start {name}` starts it"
         )
+    if name not in config.streams:
+        raise ConfigurationError(f"the destination {name} does not exist: describe it in conf/destinations")
     _made[name] = in_use.digest(name)
-    return config
-
-
-def _take_up_group(name: str) -> None:
-    """Starts the engine of a group. The started engine waits for the engines of the group's members. Raises SluiceError if the start
-    fails.
-    """
-    if why := why_not_served(name):
-        raise EngineStoppedError(why)
-    with _lock:
-        slot = _groups.setdefault(name, EngineSlot(name, functools.partial(_make_group, name)))
-    while True:
-        try:
-            slot.get(START_WAIT_SECONDS)
-        except EngineStartingError:
-            continue  # No further wait is needed, because `get` waits for START_WAIT_SECONDS.
-        except Exception as error:
-            _note_failed(name, error)
-            raise
-        else:
-            return
-
-
-def _make_group(name: str) -> GroupEngine:
-    from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine  # noqa: PLC0415  as above
-
-    config = _may_run(name)
-    return GroupEngine(config, name, functools.partial(_consumers_here, config), on_status=_reporter(config, name))
+    if name in config.groups:
+        return GroupEngine(config, name, functools.partial(_consumers_here, config), on_status=_reporter(config, name))
+    return Engine(config, name, on_status=_reporter(config, name))
 
 
 def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
@@ -325,7 +293,8 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
         slot = _slots.get(member)
     engine = slot.engine if slot is not None else None
     if engine is not None:
-        return engine.consumers
+        consumers: Consumers = engine.consumers
+        return consumers
     holder = holder_of(config.destination_dir(member))
     if holder is None:
         raise NotStartedError(f"the engine of {member} does not run; `sluice status` shows why")
@@ -352,7 +321,7 @@ def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus]
 
 def _statuses() -> dict[str, EngineStatus | None]:
     with _lock:
-        slots: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_slots, **_groups}
+        slots = dict(_slots)
     return {name: slot.reported(lambda engine: engine.status()) for name, slot in slots.items()}
 
 

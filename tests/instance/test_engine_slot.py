@@ -8,12 +8,16 @@ import time
 import pytest
 
 from sluice.cdc_engine.errors import EngineStartingError, LeaseLostError, SourceConnectionError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.engine.group_engine import GroupEngine
 from sluice.cdc_engine.keeping.launcher import EngineSlot
 from tests.waiting import wait_for
 
 
 class Gated:
     """An engine that starts when the test opens its gate."""
+
+    stops_first = False
 
     def __init__(self, gate: threading.Event, error: Exception | None = None) -> None:
         self.gate, self.error = gate, error
@@ -109,6 +113,31 @@ def test_a_slow_source_delays_no_other_destination(monkeypatch: pytest.MonkeyPat
     slow.join(30)
     launcher.stop_all()
     assert [each.stopped for each in made.values()] == [1, 1]
+
+
+def test_groups_stop_before_the_engines_that_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415
+
+    open_gate, stopped = threading.Event(), list[str]()
+    open_gate.set()
+
+    class Recorded(Gated):
+        def __init__(self, name: str) -> None:
+            super().__init__(open_gate)
+            self.name, self.stops_first = name, (GroupEngine if name == "all" else Engine).stops_first
+
+        def stop(self) -> None:
+            stopped.append(self.name)
+
+        def stage_first(self, seconds: float) -> None: ...
+
+    monkeypatch.setattr(launcher, "_make", Recorded)
+    monkeypatch.setattr(launcher, "_slots", {})
+    for name in ("east", "all", "west"):
+        launcher.take_up(name)
+    launcher.stop_all()
+    assert stopped[0] == "all"
+    assert sorted(stopped) == ["all", "east", "west"]
 
 
 def test_stopping_waits_for_an_engine_that_is_being_started() -> None:

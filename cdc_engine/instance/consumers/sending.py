@@ -1,5 +1,5 @@
-"""Sends the changes of a destination or a group to the brokers in conf/. Each broker is a consumer with a thread that sends. `engine` and
-`group.engine` begin and end the sending.
+"""Sends the changes of a destination or a group to the brokers in conf/. Each broker is a consumer with a thread that sends. An engine's
+`lifecycle` begins and ends the sending.
 """
 
 from __future__ import annotations

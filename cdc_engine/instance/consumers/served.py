@@ -1,4 +1,4 @@
-"""Serves the consumers of a destination or a group through Canal's protocol. `engine` and `group.engine` begin and end the serving."""
+"""Serves the consumers of a destination or a group through Canal's protocol. An engine's `lifecycle` begins and ends the serving."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def address_of(config: CanalServerConfig) -> Address:
 
 
 class Serving:
-    """Listens for the Canal clients of one destination or group. If listening fails, `trouble` says why, and the destination runs without
-    clients.
+    """Listens for the Canal clients of one destination or group, if conf/ has a port for them. If listening fails, `trouble` says why, and
+    the destination runs without clients.
     """
 
     def __init__(
@@ -111,6 +111,8 @@ class Serving:
 
     def begin(self) -> None:
         """Begins to listen. If that fails, sets `trouble` to the reason. Raises ConfigurationError if conf/ is invalid."""
+        if not self._config.port:
+            return
         served = ServedConsumers(self._consumers, self._entries(), counts_entries=self._config.fetch_unit == "entries")
         with self._lock:
             if self._end is not None or self._ended:

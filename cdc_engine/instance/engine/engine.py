@@ -8,11 +8,11 @@ engine without its lease (LEASE_LOST) neither reads nor writes; `launcher` stops
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import structlog
 
@@ -20,18 +20,16 @@ from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import ClientIdentity, OutstandingBatch
 from sluice.cdc_engine.destination_files import installation_id
 from sluice.cdc_engine.destination_files.commit_conflicts import ConflictCount
-from sluice.cdc_engine.errors import LeaseLostError, NotStartedError, SluiceError, SourceConnectionError
-from sluice.cdc_engine.ha.leases import open_lease
+from sluice.cdc_engine.errors import SluiceError, SourceConnectionError
 from sluice.cdc_engine.handlers.calls import Calls
 from sluice.cdc_engine.handlers.installed import handlers_of
 from sluice.cdc_engine.instance.batches.hand_out import APPENDABLE_BYTES_MAX, BatchLimits, HandOut
 from sluice.cdc_engine.instance.batches.stream_batches import StreamBatches
-from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
-from sluice.cdc_engine.instance.consumers.sending import Sending, sending_of
-from sluice.cdc_engine.instance.consumers.served import Serving, serving_of
-from sluice.cdc_engine.instance.consumers.subscriptions import forget_requested
+from sluice.cdc_engine.instance.consumers.sending import sending_of
+from sluice.cdc_engine.instance.consumers.served import serving_of
 from sluice.cdc_engine.instance.discovery import claim_tables
+from sluice.cdc_engine.instance.engine.lifecycle import Lifecycle
 from sluice.cdc_engine.instance.engine.source_watch import SourceWatch, watch_of
 from sluice.cdc_engine.instance.engine.staging_rules import keyed_tables, make_rules
 from sluice.cdc_engine.instance.engine.wiring import make_parts
@@ -40,7 +38,7 @@ from sluice.cdc_engine.instance.failover.failover import Failover, failover_of, 
 from sluice.cdc_engine.instance.health import Vitals, revive_seconds, troubles
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.instance.pulse import Pulse
-from sluice.cdc_engine.instance.status import EngineStatus, RateMeter, figures_of, write_status
+from sluice.cdc_engine.instance.status import EngineStatus, RateMeter, figures_of
 from sluice.cdc_engine.instance.tables.engine_acts import EngineActs, Steering
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX, SOURCE_WATCH_SECONDS
 from sluice.cdc_engine.meta.manager import begins
@@ -49,7 +47,6 @@ from sluice.cdc_engine.parser.stream.event_parser import CONNECTING, STREAMING
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.staging.stager import make_stager
 from sluice.cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
-from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.cdc_engine.telemetry.otlp import trace_sender
 from sluice.cdc_engine.telemetry.traces import Traces
 
@@ -57,10 +54,9 @@ log = structlog.get_logger()
 
 # State of the parser → the engine's state that operators see. Other states have the same name.
 ENGINE_STATE_OF_PARSER = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
-STATUS_SECONDS = 1.0
 
 
-class Engine:
+class Engine(Lifecycle[EngineParts, Consumers]):
     """The engine of one destination. All methods may be called from any thread. `on_status` receives the status once per second."""
 
     def __init__(
@@ -71,19 +67,13 @@ class Engine:
         watch_seconds: float = SOURCE_WATCH_SECONDS,
         on_status: Callable[[EngineStatus], None] = lambda _: None,
     ) -> None:
-        self.name, self.config, self._on_status = name, config, on_status
-        self.directory: Path = config.destination_dir(name)
+        super().__init__(name, config.destination_dir(name), on_status)
+        self.config = config
         self._destination: DestinationConfig = reading_now(config.destinations[name], self.directory)
-        self._lease = open_lease(self.directory)
-        self._parts: EngineParts | None = None
         self._stream: StreamBatches | None = None
         self._hand_out: HandOut | None = None
-        self._state: EngineState = EngineState.STOPPED
-        self._reason = ""
-        self._stopping = threading.Event()
         self._steering = threading.RLock()  # Held by a thread while it starts or stops the parser.
         self._acts = EngineActs(self._destination, self.directory)
-        self._reporter: threading.Thread | None = None
         self._rate = RateMeter()
         self._rows_per_second = 0.0
         self._waiting = ""
@@ -96,116 +86,41 @@ class Engine:
         self._unwatched = threading.Event()  # Set to end the threads of the source watch and the failover.
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._conflicts = ConflictCount(self.directory)
-        self._serving: Serving | None = None
-        self._sending: Sending[tuple[Chosen, ...]] | None = None
         self._revived = 0  # The number of restarts of the parser since it was last RUNNING.
         self._changed_at = 0.0  # The monotonic time when the parser last changed its state.
 
     # ── start and stop ──
 
     def start(self) -> None:
-        """Starts the engine. Raises LeaseLostError if another process runs this destination, or another SluiceError."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        try:
-            if not self._lease.try_acquire():
-                raise LeaseLostError(self._held_by_another())
-            self._open()
-            self._serve_consumers()
-        except BaseException:
-            try:
-                if self._parts is not None:
-                    self._parts.parser.stop()
-                    self._parts.meta.close()
-            finally:
-                self._lease.release()
-            raise
-        self._stopping.clear()
-        self._reporter = threading.Thread(target=self._report, name=f"status-{self.name}", daemon=True)
-        self._reporter.start()
-        threading.Thread(target=self._keep_cursors, name=f"cursors-{self.name}", daemon=True).start()
+        super().start()
         self._watch_source()
 
     def stop(self) -> None:
         """Stops reading and releases the lease. Batches in flight stay in flight."""
-        self._stopping.set()
         self._unwatched.set()
-        self._stop_serving()
-        if self._hand_out is not None:
+        super().stop()
+        self._stream = self._hand_out = None
+        self._traces.flush()
+
+    def _stop_reading(self, *, lost: bool = False) -> None:
+        if lost and self._stream is not None:
+            self._stream.stop()  # The batch that is being staged fails, so that the engine need not wait for it.
+        elif self._hand_out is not None:
             self._hand_out.close()
-        if self._parts is not None:
-            with self._steering:
+        with self._steering:
+            if self._parts is not None:
                 self._parts.parser.stop()
         if self._stream is not None:
             self._stream.stop()
-        if self._reporter is not None:
-            self._reporter.join()
-        self._close_consumers()
-        if self._parts is not None:
-            self._parts.meta.close()
-        self._reporter = self._parts = self._stream = self._hand_out = None
-        self._lease.release()
-        self._traces.flush()
 
-    @property
-    def consumers(self) -> Consumers:
-        """The destination's consumers. Raises NotStartedError if the engine serves none, and LeaseLostError if another process does."""
-        consumers = self._parts.consumers if self._parts is not None else None
-        if consumers is None or self._state == EngineState.LEASE_LOST:
-            # The text is Canal's, because programs may compare it (docs/canal.md).
-            raise NotStartedError(f"destination:{self.name} should start first")
-        self._lease.check()
-        return consumers
-
-    def _serve_consumers(self) -> None:
-        if self._parts is not None and self._parts.consumers is not None:
-            if self._destination.canal_server.port:
-                self._serving = serving_of(self._destination, lambda: self.consumers)
-                self._serving.begin()
-            self._sending = sending_of(self._destination, lambda: self.consumers)
-            self._sending.begin()
-
-    def _stop_serving(self) -> None:
-        for each in (self._serving, self._sending):
-            if each is not None:
-                each.end()
-
-    def _keep_cursors(self) -> None:
-        """Saves the cursors of consumers every STATUS_SECONDS, on a separate thread, so that a record store that does not answer cannot
-        delay the check of the lease.
-        """
-        while (parts := self._parts) is not None and not self._stopping.wait(STATUS_SECONDS):
-            try:
-                forget_requested(self.directory, parts.meta, parts.consumers)
-                if parts.consumers is not None:
-                    parts.consumers.keep()
-            except LeaseLostError:
-                return
-            except SluiceError as error:
-                log.warning("consumer_cursors_not_written", destination=self.name, reason=str(error))
-
-    def _close_consumers(self) -> None:
-        if self._parts is None or self._parts.consumers is None:
-            return
-        try:
-            self._parts.consumers.close()
-        except SluiceError as error:
-            log.warning("consumer_cursors_not_written", destination=self.name, reason=str(error))
+    def stage_first(self, seconds: float) -> None:
+        with contextlib.suppress(SluiceError):
+            self.hand_out(seconds)
 
     @property
     def ended(self) -> bool:
         """Whether the engine ended by itself: it lost the lease, or another source must be read. `launcher` then starts another engine."""
-        return self._state == EngineState.LEASE_LOST or self._gave_way.is_set()
-
-    @property
-    def holds_lease(self) -> bool:
-        """Whether this engine still holds the lease. An engine that has lost the lease never holds it again."""
-        if self.ended:
-            return False
-        try:
-            self._lease.check()
-        except LeaseLostError:
-            return False
-        return True
+        return super().ended or self._gave_way.is_set()
 
     def _open(self) -> None:
         self._state, self._reason, self._changed_at = EngineState.STARTING, "", time.monotonic()
@@ -241,6 +156,9 @@ class Engine:
             traces=self._traces,
         )
         parts.parser.start(parts.store.put_position or parts.meta.ledger.resume_position)
+        if parts.consumers is not None:
+            self._serving = serving_of(self._destination, lambda: self.consumers)
+            self._sending = sending_of(self._destination, lambda: self.consumers)
         self._pulse = Pulse()
         self._watch = watch_of(self._destination, parts, self._watch_seconds)
         self._failover = failover_of(self._destination, self.directory, parts, self._gave_way.set)
@@ -392,7 +310,7 @@ class Engine:
     def _troubles(self, state: str) -> tuple[str, ...]:
         batch, parts = self._handing_out().outstanding(), self._opened()
         tick_failed, tick_failed_seconds = self._pulse.tick_failed()
-        waits = bool(self._oldest_us(parts))
+        waits, serving = bool(self._oldest_us(parts)), self._serving
         return troubles(
             Vitals(
                 destination=self.name,
@@ -409,7 +327,7 @@ class Engine:
                 unmoved_seconds=self._pulse.unmoved_seconds(parts.meta.ledger.cursor, waits=waits),
                 retention=self._watch.retention_trouble() if self._watch is not None else "",
                 stream=self._watch.trouble() if self._watch is not None else "",
-                serving=self._serving.trouble if self._serving is not None else "",
+                serving=serving.trouble if serving is not None else "",
                 heartbeat=self._failover.trouble() if self._failover is not None else "",
                 lake=self._lake,
             )
@@ -424,39 +342,14 @@ class Engine:
             return trouble.code, str(trouble)
         return self._state, self._reason
 
-    def _report(self) -> None:
-        while not self._stopping.wait(STATUS_SECONDS):
-            try:
-                self._lease.check()
-                # Raises LeaseLostError if another engine has replaced the stored ledger. Otherwise this engine would keep the lease without
-                # being able to write the ledger.
-                self._opened().meta.require_own()
-                self._revive()
-                if self._serving is not None:
-                    self._serving.again()
-                parts = self._opened()
-                self._rows_per_second = self._rate.read(parts.parser.counters.row_events)
-                status = self.status()
-                write_status(self.directory / STATUS_FILE, status)
-                self._on_status(status)
-            except LeaseLostError as error:
-                self._unwatched.set()
-                self._lose(str(error))
-                return
-            except (OSError, SluiceError) as error:
-                log.warning("status_not_written", destination=self.name, reason=str(error))
+    def _look(self) -> None:
+        super()._look()
+        self._revive()
+        self._rows_per_second = self._rate.read(self._opened().parser.counters.row_events)
 
     def _lose(self, reason: str) -> None:
-        """Stops reading, staging and writing for the destination, because another process may hold the lease by now."""
-        self._set_state(EngineState.LEASE_LOST, reason)
-        # Stops serving consumers first, because another engine may already send them the same changes.
-        self._stop_serving()
-        if self._stream is not None:
-            self._stream.stop()
-        with self._steering:
-            if self._parts is not None:
-                self._parts.parser.stop()
-        self._close_consumers()
+        self._unwatched.set()
+        super()._lose(reason)
 
     def _revive(self) -> None:
         """Restarts the parser if the parser ended with an error that may pass by itself, such as a full disk. `revive_seconds` decides how
@@ -483,16 +376,6 @@ class Engine:
         self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
         if reported in ENDED:
             log.error("engine_stopped", destination=self.name, state=reported, reason=reason)
-
-    def _held_by_another(self) -> str:
-        holder = self._lease.holder()
-        who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-        return f"{who} reads {self.name}; this engine takes over when {who} ends"
-
-    def _opened(self) -> EngineParts:
-        if self._parts is None:
-            raise SourceConnectionError(f"the engine of {self.name} is not started")
-        return self._parts
 
     def _handing_out(self) -> HandOut:
         if self._hand_out is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from sluice.cdc_engine.instance.consumers.consumers import Consumers
 from sluice.cdc_engine.instance.consumers.served import Serving
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.health import Vitals, troubles
+from sluice.console.toolchain.ports import free_port
 
 
 def nobody() -> Consumers:
@@ -62,6 +64,26 @@ def test_consumers_of_an_engine_without_its_lease_are_served_by_no_host(tmp_path
     assert engine._lease.try_acquire()
     assert str(engine.consumers) == "those beside the lake"
     engine._lease.release()
+
+
+@pytest.mark.found
+def test_a_start_that_fails_leaves_no_port_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 69: an invalid rule of a broker ended the start, but the port for Canal clients stayed open and answered with errors."""
+    port = free_port()
+    (tmp_path / "destinations").mkdir()
+    (tmp_path / "sluice.yaml").write_text(f"data_dir: {tmp_path / 'data'}\n")
+    broker = "{kind: kafka, servers: 'nowhere:1', topic: t, client_id: 1002, dynamic_topic: 'a:['}"
+    (tmp_path / "destinations" / "shop.yaml").write_text(
+        f"source: {{user: u}}\ncanal_server: {{port: {port}}}\nbrokers: [{broker}]\n"
+    )
+    parts, engine = mock.MagicMock(), Engine(load_config(tmp_path), "shop")
+    monkeypatch.setattr("sluice.cdc_engine.instance.engine.engine.make_parts", lambda *_, **__: parts)
+    with pytest.raises(ConfigurationError, match="is not a regular expression"):
+        engine.start()
+    assert not reached(port)
+    assert not engine.holds_lease
+    parts.parser.stop.assert_called()
+    parts.meta.close.assert_called_once()
 
 
 def test_a_canal_server_that_becomes_wrong_meanwhile_is_a_trouble_and_comes_back(

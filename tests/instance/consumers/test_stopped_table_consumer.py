@@ -16,8 +16,8 @@ from sluice.canal_client.errors import CanalError
 from sluice.cdc_engine.acts.stopped_table import approve
 from sluice.cdc_engine.brokers import kinds
 from sluice.cdc_engine.brokers.publisher import MemoryBroker
-from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine
 from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.engine.group_engine import GroupEngine
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured

@@ -1,5 +1,5 @@
-"""Converts the changes of a group to entries for clients and messages for brokers, with the settings of the member from which each change
-comes.
+"""Serves and sends the changes of a group: converts them to entries for clients and messages for brokers, with the settings of the member
+from which each change comes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from typing import Generic, TypeVar
 
 from sluice.cdc_engine.binlog.entries.texts import Display
 from sluice.cdc_engine.brokers.publisher import Message
+from sluice.cdc_engine.config import GroupConfig
 from sluice.cdc_engine.config.brokers import BrokerConfig
-from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.forms import Forms, display_of
+from sluice.cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
 from sluice.cdc_engine.instance.consumers.group.group_stream import Run
-from sluice.cdc_engine.instance.consumers.sending import message_maker
-from sluice.cdc_engine.instance.consumers.served import entry_maker
+from sluice.cdc_engine.instance.consumers.sending import Sending, message_maker
+from sluice.cdc_engine.instance.consumers.served import Serving, address_of, entry_maker
 
 MakerT = TypeVar("MakerT")
 
@@ -58,3 +60,23 @@ class GroupMessages:
         too.
         """
         return [message for run in content for message in self._makers.of(run).messages(run.chosen, batch_id)]
+
+
+def check_settings(config: GroupConfig) -> None:
+    """Raises ConfigurationError if a setting for a group's clients or brokers is invalid."""
+    if config.canal_server.port:
+        address_of(config.canal_server)
+    GroupEntries(display_of(config.canal_server))
+    for broker in config.brokers:
+        GroupMessages(broker)
+
+
+def group_serving_of(config: GroupConfig, consumers: Callable[[], GroupConsumers]) -> Serving:
+    """Returns the listener of a group."""
+    display = display_of(config.canal_server)
+    return Serving(config.canal_server, config.name, consumers, lambda: GroupEntries(display))
+
+
+def group_sending_of(config: GroupConfig, consumers: Callable[[], GroupConsumers]) -> Sending[Runs]:
+    """Returns the senders of a group. Raises ConfigurationError for an invalid rule in conf/."""
+    return Sending(config.brokers, consumers, lambda broker: GroupMessages(broker).messages)

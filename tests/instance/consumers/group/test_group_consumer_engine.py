@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from sluice.cdc_engine.destination_files import lease_holder
 from sluice.cdc_engine.errors import NotStartedError
 from sluice.cdc_engine.ha.file_lease import FileLease
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
-from sluice.cdc_engine.instance.consumers.group import engine as room
-from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine
+from sluice.cdc_engine.instance.engine import group_engine, lifecycle
+from sluice.cdc_engine.instance.engine.group_engine import GroupEngine
 from sluice.cdc_engine.instance.status import GroupFigures, MemberFigures
 from sluice.cdc_engine.keeping import launcher
 from sluice.cdc_engine.keeping.in_use import VARIABLE
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("at_once")
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "STATUS_SECONDS", 0.02)
+    monkeypatch.setattr(lifecycle, "STATUS_SECONDS", 0.02)
 
 
 class Host:
@@ -68,7 +69,7 @@ def is_in(group: GroupEngine, state: str) -> Callable[[], bool]:
 def test_group_is_served_where_all_members_run_and_follows_them_to_another_host_with_its_consumers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "APART_SECONDS", 0.1)
+    monkeypatch.setattr(group_engine, "APART_SECONDS", 0.1)
     port = free_port()
     here, there = Host(tmp_path, port, "east"), Host(tmp_path, port, "west")
     here.group.start()
@@ -117,6 +118,25 @@ def test_group_whose_password_is_not_there_says_so_until_it_is_for_its_consumers
         host.group.stop()
 
 
+def test_group_is_served_after_a_defect_for_its_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, failed = Host(tmp_path, free_port(), "east", "west"), threading.Event()
+
+    def defect() -> None:
+        failed.set()
+        raise KeyError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(host.group._members, "missing", defect)
+        host.group.start()
+        assert failed.is_set()
+        failed.clear()
+        wait_for("the thread tries again", failed.is_set)
+    try:
+        wait_for("it is served", is_in(host.group, "RUNNING"))
+    finally:
+        host.group.stop()
+
+
 def test_group_is_kept_by_the_launcher_and_names_the_engines_of_consumers_that_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +154,7 @@ def test_group_is_kept_by_the_launcher_and_names_the_engines_of_consumers_that_i
             "it says who reads west", lambda: "`sluice instance release west` on that host" in host.status()["reason"]
         )
         launcher.give_up("all")
+        launcher.take_up("all")
         assert sorted(launcher.kept()) == ["all"], "it goes where its members go"
     finally:
         launcher.put_away("all")
