@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 # How long a newly started engine waits for changes, to stage its first batch before a tick requests one.
 TAKE_UP_SECONDS = 15.0
-LEFT_SECONDS = 30.0  # For how many seconds this host leaves a destination to other hosts after an operator released it.
+# After an operator has released a destination, this host does not start its engine for this long, so that another host can.
+LEFT_SECONDS = 30.0
 # How long a tick waits for the start of an engine before it reports STARTING. A start takes less time if no kernel has to be compiled.
 START_WAIT_SECONDS = 0.8
 
@@ -104,7 +105,7 @@ class EngineSlot(Generic[Kept]):
         engine = self._engine
         try:
             return say(engine) if engine is not None else None
-        except SluiceError:  # The engine is ending.
+        except SluiceError:  # Counts as no engine, because the engine is ending.
             return None
 
     def stop(self) -> None:
@@ -127,11 +128,11 @@ class EngineSlot(Generic[Kept]):
     def _run(self, start: concurrent.futures.Future[Kept]) -> None:
         try:
             start.set_result(self._started())
-        except BaseException as error:  # `get` raises it.
+        except BaseException as error:  # Passes every error to the caller of `get`, which raises it.
             start.set_exception(error)
 
     def _started(self) -> Kept:
-        if self._engine is not None:  # The engine has lost its lease.
+        if self._engine is not None:  # Stops the previous engine, which has lost its lease.
             self._engine.stop()
             self._engine = None
         engine = self._make()
@@ -139,7 +140,7 @@ class EngineSlot(Generic[Kept]):
         with self._lock:
             closed = self._closed
             self._engine = None if closed else engine
-        if closed:  # `stop` was called during the start, and did not stop this engine.
+        if closed:  # Stops the new engine, because `stop` was called during the start, and found no engine to stop.
             engine.stop()
             raise EngineStoppedError(f"the engine of {self._name} was stopped while it started")
         return engine
@@ -147,7 +148,7 @@ class EngineSlot(Generic[Kept]):
 
 _slots: dict[str, EngineSlot[Lifecycle[Any, Any]]] = {}
 _made: dict[str, str] = {}  # Destination → digest of the settings from which its newest engine was made.
-# Destination → time until which this host does not start its engine after a release (monotonic).
+# Destination → monotonic time until which this host does not start its engine, because an operator released the destination.
 _left: dict[str, float] = {}
 _lock = threading.Lock()  # Protects the dictionaries and `_operator`. No thread waits while it holds this lock.
 _operator: Operator | None = None
@@ -183,7 +184,7 @@ def _started(name: str) -> Lifecycle[Any, Any]:
             _operator.report_failed(name, error)
         _note_failed(name, error)
         raise
-    except Exception as error:  # The error is a defect of Sluice. The engine gets the state ERROR.
+    except Exception as error:  # A defect of Sluice. The engine gets the state ERROR.
         _note_failed(name, error)
         raise
 
@@ -305,8 +306,8 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
 
 
 def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
-    """Returns the callback to which an engine passes its status, and which reports alarms. Also starts the Prometheus endpoint, of which a
-    process has one for all engines.
+    """Returns the callback that gets the status of an engine and reports alarms. Also starts the Prometheus endpoint if it does not run
+    yet, because a process has one for all its engines.
     """
     global _operator  # noqa: PLW0603  one a process, as its engines are
     from sluice.cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above

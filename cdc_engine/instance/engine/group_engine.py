@@ -54,7 +54,7 @@ class GroupEngine(Lifecycle[OpenParts[GroupConsumers], GroupConsumers]):
         self._group, self._consumers_of = config.groups[name], consumers_of
         self._members = Members(self._group.members, consumers_of)
         self._state = EngineState.STARTING
-        self._here_at = time.monotonic()  # When a member was last seen running in this process.
+        self._here_at = time.monotonic()  # The monotonic time at which a member was last found in this process.
 
     def start(self) -> None:
         """Starts the group, which then waits for members that do not run yet. An error in conf/ or in the environment becomes the group's
@@ -138,7 +138,7 @@ class GroupEngine(Lifecycle[OpenParts[GroupConsumers], GroupConsumers]):
         log.info("group_begins", destination=self.name, members=group.members)
 
     def _stop_reading(self, *, lost: bool = False) -> None:
-        del lost  # The engines of the members read their sources.
+        del lost  # Has no effect, because only the engines of the members read sources.
         self._members.close()
 
 

@@ -35,9 +35,9 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
     thread. `on_status` receives the status once per second.
     """
 
-    # What the process `who` does if it holds the lease.
+    # The message if another process, `who`, holds the lease.
     HELD = "{who} reads {name}; this engine takes over when {who} ends"
-    # Whether this engine reads other engines of its process, so that it must stop before they do.
+    # Whether `launcher` must stop this engine before the others, because it reads the streams of other engines of this process.
     stops_first = False
 
     def __init__(self, name: str, directory: Path, on_status: Callable[[EngineStatus], None]) -> None:
@@ -57,7 +57,9 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
 
     @abc.abstractmethod
     def _open(self) -> None:
-        """Makes and starts the parts, with the consumers' server and brokers, which the caller begins. The lease is held."""
+        """Makes and starts the parts of the engine. Also makes `_serving` and `_sending`, which the caller begins. The caller must hold the
+        lease.
+        """
 
     @abc.abstractmethod
     def _stop_reading(self, *, lost: bool = False) -> None:
@@ -78,7 +80,9 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
         self._end()
 
     def stage_first(self, seconds: float) -> None:
-        """Prepares what the first call after the start needs, for up to `seconds`. Raises no SluiceError."""
+        """Waits up to `seconds` for changes, and stages the first batch, so that the first request after the start need not wait. An engine
+        without batches does nothing. Raises no SluiceError.
+        """
 
     @property
     def ended(self) -> bool:
@@ -99,7 +103,7 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
     @property
     def consumers(self) -> ConsumersT:
         """The engine's consumers. Raises NotStartedError if the engine serves none, and LeaseLostError if another process does."""
-        parts = self._parts  # Another thread may end the engine meanwhile.
+        parts = self._parts  # Reads the attribute only once, because another thread may end the engine meanwhile.
         consumers: ConsumersT | None = parts.consumers if parts is not None else None
         if consumers is None or self._state == EngineState.LEASE_LOST:
             # The text is Canal's, because programs may compare it (docs/canal.md).
@@ -166,11 +170,11 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
             self._on_status(status)
         except LeaseLostError as error:
             self._lose(str(error))
-        except Exception as error:  # If this thread ended, nothing would check the lease any more.
+        except Exception as error:  # Catches all errors: if this thread ended, nothing would check the lease.
             log.warning("status_not_written", destination=self.name, reason=f"{type(error).__name__}: {error}")
 
     def _look(self) -> None:
-        """Checks the lease. Raises LeaseLostError if it is lost."""
+        """Checks the lease, and tries again to listen for clients if that has failed. Raises LeaseLostError if the lease is lost."""
         self._lease.check()
         # Raises LeaseLostError if another engine has replaced the stored ledger. Otherwise this engine would keep the lease without being
         # able to write the ledger.
@@ -198,7 +202,7 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
                 if parts.consumers is not None:
                     parts.consumers.keep()
             except LeaseLostError:
-                continue  # The status thread finds out too, and ends the reading.
+                continue  # Ignores the error, because the status thread notices it too, and ends the reading.
             except SluiceError as error:
                 log.warning("consumer_cursors_not_written", destination=self.name, reason=str(error))
 
