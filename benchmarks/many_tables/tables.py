@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +39,12 @@ FILL = "INSERT INTO {name} (id, c0) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL 
 CHANGED, ALTERED = 5, 50
 WARM_ROUNDS, ROUNDS = 2, 5
 CALM_SECONDS, IDLE_SECONDS = 180.0, 50.0
+COMMANDS = {
+    "status_s": ("status",),
+    "check_s": ("check",),
+    "snapshot_status_s": ("snapshot", "status"),
+    "schema_show_s": ("schema", "show", DATABASE),
+}
 POLL_SECONDS = 0.2
 WAIT_SECONDS_MAX = 7200.0
 
@@ -66,7 +75,10 @@ class ManyTables:
         """Returns all figures. After each part, passes the figures so far to `keep`."""
         record: dict[str, Any] = {"tables": len(self._names)}
         with self._running(record) as memory:
-            for part in (self._snapshots, self._few_changes, self._idle, self._all_changes, self._altered):
+            for part in (
+                *(self._snapshots, self._few_changes, self._idle, self._commands),
+                *(self._all_changes, self._altered),
+            ):
                 record |= part()
                 record["host_rss_mb"], record["peak_rss_mb"] = memory.peak_mb.get(CODE_SERVER, 0), dict(memory.peak_mb)
                 self._say(str(record))
@@ -189,6 +201,23 @@ class ManyTables:
             "idle_pss_mb": {row["process"]: row["pss_mb"] for row in rows},
             "idle_written_mb": round((self._written_bytes() - written) / MEBIBYTE, 1),
         }
+
+    def _commands(self) -> dict[str, Any]:
+        """Measures commands as users call them: the median of ROUNDS calls, with the start of Python. The exit code does not matter."""
+        found = {}
+        for name, words in COMMANDS.items():
+            times = []
+            for _ in range(ROUNDS):
+                begun = time.monotonic()
+                subprocess.run(
+                    [sys.executable, "-P", "-m", "sluice.console.main", *words],
+                    env={**os.environ, "SLUICE_CONF": str(self._pipeline.folder / "conf")},
+                    capture_output=True,
+                    check=False,
+                )
+                times.append(time.monotonic() - begun)
+            found[name] = round(statistics.median(times), 2)
+        return {"commands": found}
 
     def _version(self, name: str) -> int:
         path = str(self._pipeline.table_path(name))
