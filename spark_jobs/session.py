@@ -157,11 +157,13 @@ class LakeSession:
         logger.debug("%s", statement)
         self.spark.sql(statement)
 
-    def commit(self, name: str, statement: str) -> None:
-        """Executes a statement that commits to the Delta table of `name` ("database.table"). Raises TableError if the fence refuses it."""
+    def commit(self, name: str, statement: str) -> Any:
+        """Executes a statement that commits to the Delta table of `name` ("database.table"), and returns its result as a DataFrame. Raises
+        TableError if the fence refuses it.
+        """
         logger.debug("%s", statement)
         self.fence.check(name)
-        self.spark.sql(statement)
+        return self.spark.sql(statement)
 
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
         """Sets the Delta transaction of this session's next write. Delta drops the write if the table already has this transaction."""

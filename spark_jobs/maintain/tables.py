@@ -12,7 +12,7 @@ import datetime as dt
 import json
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -237,13 +237,36 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
         session.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         session.expect(plan.before.rows)
         session.commit_without_version(record)
-        _run(session, table, rewrite_statement(delta, table.key) if whole else plain)
+        rewritten = _run(session, table, rewrite_statement(delta, table.key) if whole else plain, _rewritten)
         # A run that crashes here has not stored when CLUSTER was done. The next maintenance then rewrites the files again, which is
         # harmless.
         if plan.act == MaintenanceAct.CLUSTER:
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
             _run(session, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
+    if not rewritten and plan.act == MaintenanceAct.COMPACT:
+        return _without_effect(table, plan, began)
     return _done(table, delta, plan, began, record)
+
+
+def _rewritten(result: Any) -> int:
+    """Returns how many files an OPTIMIZE added and removed. Delta makes no commit if there are none."""
+    (counts,) = result.select("metrics.numFilesAdded", "metrics.numFilesRemoved").collect()
+    return sum(counts)
+
+
+def _without_effect(table: MaintainedTable, plan: Maintained, began: float) -> Maintained:
+    """Returns the result of an OPTIMIZE that found no file to rewrite, for example because another program had rewritten the files since
+    `plan`. The table's record stays, so that the next maintenance checks the commits of that program (`catch_up`).
+    """
+    facts = facts_of(table) or plan.before
+    return dataclasses.replace(
+        plan,
+        act=MaintenanceAct.NOTHING,
+        reason=f"{plan.reason}, but OPTIMIZE found no file to rewrite",
+        after=facts,
+        version=facts.version,
+        seconds=round(time.monotonic() - began, 3),
+    )
 
 
 def _newest_ms(table: MaintainedTable) -> str:
@@ -308,9 +331,10 @@ def _ours(table: MaintainedTable) -> DeltaTable:
     return delta
 
 
-def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
+def _run(session: LakeSession, table: MaintainedTable, statement: str, read: Callable[[Any], int] = lambda _: 0) -> int:
+    """Executes a statement, and returns what `read` finds in its result. Raises the errors of `optimize`."""
     try:
-        session.commit(table.name, statement)
+        return read(session.commit(table.name, statement))
     except TableError:  # The fence raised this error, so Spark is not the cause.
         raise
     except Exception as error:

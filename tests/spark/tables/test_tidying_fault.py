@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from sluice.spark_jobs import session as settings
-from sluice.spark_jobs.maintain.tables import VACUUM_SETTINGS
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.maintain import tables
+from sluice.spark_jobs.maintain.rule import MaintenanceAct
+from sluice.spark_jobs.maintain.tables import VACUUM_SETTINGS, MaintainedTable, optimize
 from sluice.spark_jobs.session import LakeSession, open_sessions
 from sluice.spark_jobs.sql_text import delta_path
 from sluice.spark_jobs.table_owner import Owner, TableRecord
+from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.lake_look import LakeLook
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema
@@ -38,19 +43,19 @@ class User:
         session.configure({**settings.SMALL_SETTINGS, **VACUUM_SETTINGS})
         whole = LakeSession.commit
 
-        def commit(merging: LakeSession, name: str, statement: str) -> None:
-            optimizing = threading.Thread(target=self._optimize)
+        def commit(merging: LakeSession, name: str, statement: str) -> Any:
+            optimizing = threading.Thread(target=self.optimize)
             if merging is not session and statement.startswith("MERGE"):
                 optimizing.start()
             try:
-                whole(merging, name, statement)
+                return whole(merging, name, statement)
             finally:
                 if optimizing.ident is not None:
                     optimizing.join()
 
         monkeypatch.setattr(LakeSession, "commit", commit)
 
-    def _optimize(self) -> None:
+    def optimize(self) -> None:
         try:
             self._session.spark.sql(f"OPTIMIZE {self._table}")
         except Exception as error:
@@ -84,3 +89,27 @@ def test_fault_a_user_who_optimizes_and_vacuums_costs_no_rows_and_is_no_trouble(
     owner = Owner(ledger_id="0123456789ab", destination="shop", table=NAME)
     assert "OPTIMIZE" in {commit["operation"] for commit in lake.log(NAME).history()} or user.conflicts
     assert LakeLook({}).trouble(owner, lake.target(NAME).path, left) == ""
+
+
+@pytest.mark.found
+def test_fault_an_optimize_after_that_of_a_user_has_nothing_to_do_and_loses_no_commit(
+    lake: Lake, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 66: if another program rewrote the files after maintenance had decided to rewrite them, maintenance reported a lost commit."""
+    for number in range(3):
+        lake.merge({NAME: [changes(INSERT, range(10 * number, 10 * number + 5), 100 * number)]})
+    owner = Owner(ledger_id="0123456789ab", destination="shop", table=NAME)
+    table = MaintainedTable(owner=owner, path=lake.target(NAME).path, fence=BY_HAND)
+    opened = tables._ours
+
+    def opened_before_the_user(table: MaintainedTable) -> DeltaTable:
+        found = opened(table)
+        user.optimize()
+        return found
+
+    monkeypatch.setattr(tables, "_ours", opened_before_the_user)
+    done = optimize(lake.spark, table, wanted=True)
+    assert done is not None
+    assert (done.act, done.before.files > 1) == (MaintenanceAct.NOTHING, True)
+    assert done.reason.endswith("files of the table are small, but OPTIMIZE found no file to rewrite")
+    assert (done.after.files, done.version) == (1, lake.log(NAME).version())
