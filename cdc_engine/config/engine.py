@@ -85,8 +85,8 @@ class EngineConfig(Strict):
         far = [address for address in addresses if host_and_port(address)[0] not in LOOPBACK]
         if far and not (self.token and self.tls):
             raise ValueError(
-                f"{far[0]} can be reached from other hosts: set a token, and certificate_file with key_file, or "
-                "ca_file on a host where no engine listens"
+                f"{far[0]} can be reached from other hosts, so it needs a token and TLS: set engine.token on all hosts; set "
+                "engine.certificate_file and engine.key_file on hosts where an engine listens, and engine.ca_file on the others"
             )
         if (self.certificate_file is None) != (self.key_file is None):
             raise ValueError("set both engine.certificate_file and engine.key_file, or neither")

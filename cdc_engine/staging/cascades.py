@@ -41,7 +41,8 @@ NO_FOREIGN_KEY_CHECKS = 0x02
 # The offset of the number of columns and the bitmaps in a row event, after the flags. In version 2 of the event, extra data with its length
 # comes before them.
 BITMAPS_AT = 19 + 8
-# A number of columns up to this is encoded in one byte. Row events with more columns are not examined, and count as removing values.
+# A row event has its number of columns in one byte if the number is at most this. For tables with more columns, Sluice does not read the
+# bitmaps, and assumes that every row event removes values to which foreign keys refer.
 SHORT_COUNT_MAX = 250
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 # How recorded values are decoded. A zero date is refused, and does not become NULL, because a zero date in a child row can refer to a

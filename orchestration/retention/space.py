@@ -1,7 +1,7 @@
-"""Returns the free pages of Dagster's SQLite files to the file system. Postgres reuses free pages by itself.
+"""Shrinks Dagster's SQLite files by returning their free pages to the file system. Databases in Postgres are not changed.
 
-A VACUUM copies the whole file while all writers wait. So a file gets a VACUUM only once, while it is small or mostly free. The VACUUM also
-switches on incremental vacuum, with which SQLite later frees pages in small steps.
+A VACUUM copies the whole file while all writers wait. So each file gets only one VACUUM, as soon as the file is small or a large part of it
+is free. This VACUUM also switches on incremental vacuum, with which later free pages are returned in small steps.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class SourceStream:
         error = self._parser.last_error
         if error is not None and found is not None and not found.pieces:
             if isinstance(error, PositionLostError):
-                raise PositionLostError(f"{error}. For this consumer alone: {self._way_out}") from error
+                raise PositionLostError(f"{error}. If this consumer may lose changes: {self._way_out}") from error
             raise error if isinstance(error, SluiceError) else SluiceError(str(error))
         return found
 

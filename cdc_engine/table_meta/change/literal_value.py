@@ -199,8 +199,8 @@ def _set(column: LiteralColumn, literal: Default) -> str:
 
 
 def _string(column: LiteralColumn, literal: Default) -> str:
-    """Returns the text of a string literal. Raises InitialValueUnknownError for a number, because the server reads a number as the index
-    of a label.
+    """Returns the text of the DEFAULT of an ENUM or SET column. Raises InitialValueUnknownError if the DEFAULT is not a string literal. A
+    number is not the text of a label: the server reads it as an index (ENUM) or as bits (SET).
     """
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)

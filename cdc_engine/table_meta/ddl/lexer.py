@@ -127,7 +127,7 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
         # Directly after a name and a point, a name follows, even if it looks like a number: d.20151214.
         match = (name_pattern.match(statement, at) if at == point + 1 else None) or pattern.match(statement, at)
         if match is None:
-            raise UnreadableError(f"a quote is not closed at character {at}")
+            raise UnreadableError(f"the quote at offset {at} of the statement is never closed")
         at = match.end()
         token = _token(match.lastgroup or "word", match[0], notation.backslash_escapes)
         if token is None:

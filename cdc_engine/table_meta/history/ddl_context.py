@@ -93,7 +93,9 @@ class DdlContext:
         return [*(name for name in self.known.table_names() if self.schema(name) is not None), *self.unknown_tables()]
 
     def may_exist(self, name: TableKey) -> bool:
-        """Returns whether a table whose schema is unknown may exist at the position of the statement."""
+        """Returns True if the schema of the table is unknown, and the table may exist at the position of the statement. Returns False if
+        the schema is known.
+        """
         return self.known.may_exist(name, self.key)
 
     def unknown_tables(self) -> list[TableKey]:

@@ -58,7 +58,9 @@ class KnownSchemas:
         return [name for name in self._tables if self.may_exist(name, key)]
 
     def may_exist(self, name: TableKey, key: int) -> bool:
-        """Returns whether a table whose schema is unknown may exist at the order key `key`."""
+        """Returns True if the table's schema is unknown, and the table may exist at the order key `key`. Returns False if its schema is
+        known.
+        """
         timeline = self._tables.get(name)
         return timeline is not None and timeline.begins_by(key) and timeline.at(key) is None
 
