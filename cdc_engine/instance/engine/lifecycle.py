@@ -5,6 +5,7 @@ the subclass for one source, and `group_engine` the subclass for several sources
 from __future__ import annotations
 
 import abc
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -130,16 +131,20 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
         threading.Thread(target=self._keep_cursors, name=f"cursors-{self.name}", daemon=True).start()
 
     def _end(self) -> None:
-        """Ends what `_begin` has begun. Does nothing if nothing is open."""
-        try:
-            self._stop_serving()
-            self._stop_reading()
-            self._close_consumers()
-            parts, self._parts = self._parts, None
-            if parts is not None:
-                parts.meta.close()
-        finally:
-            self._lease.release()
+        """Ends what `_begin` has begun. Does nothing if nothing is open. If a step fails, carries out the other steps, and then raises the
+        error.
+        """
+        with contextlib.ExitStack() as steps:  # Calls the last entry first.
+            steps.callback(self._lease.release)
+            steps.callback(self._close_ledger)
+            steps.callback(self._close_consumers)
+            steps.callback(self._stop_reading)
+            steps.callback(self._stop_serving)
+
+    def _close_ledger(self) -> None:
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.meta.close()
 
     def _stop_serving(self) -> None:
         serving, sending = self._serving, self._sending
@@ -164,12 +169,14 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
 
     def _report_once(self) -> None:
         try:
-            self._look()
+            try:
+                self._look()
+            except LeaseLostError as error:
+                self._lose(str(error))
+                return
             status = self.status()
             write_status(self.directory / STATUS_FILE, status)
             self._on_status(status)
-        except LeaseLostError as error:
-            self._lose(str(error))
         except Exception as error:  # Catches all errors: if this thread ended, nothing would check the lease.
             log.warning("status_not_written", destination=self.name, reason=f"{type(error).__name__}: {error}")
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.destination_files import lease_holder
-from sluice.cdc_engine.errors import NotStartedError
-from sluice.cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.errors import NotStartedError, SluiceError
+from sluice.cdc_engine.ha.file_lease import LOCK_NAME, FileLease
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
 from sluice.cdc_engine.instance.engine import group_engine, lifecycle
 from sluice.cdc_engine.instance.engine.group_engine import GroupEngine
@@ -135,6 +137,44 @@ def test_group_is_served_after_a_defect_for_its_consumers(tmp_path: Path, monkey
         wait_for("it is served", is_in(host.group, "RUNNING"))
     finally:
         host.group.stop()
+
+
+@pytest.mark.found
+def test_group_is_served_again_after_a_step_of_its_end_failed_for_its_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 67: an error while a group's consumers were closed ended the status thread. The group was RUNNING, and nothing served it."""
+    host = Host(tmp_path, free_port(), "east", "west")
+    host.group.start()
+    try:
+        first = host.group.consumers
+        monkeypatch.setattr(first, "close", mock.Mock(side_effect=OSError("a disk failed")))
+        (host.group.directory / LOCK_NAME).unlink()
+        wait_for("it is served by other consumers", lambda: others(host.group, first))
+    finally:
+        host.group.stop()
+
+
+def others(group: GroupEngine, first: object) -> bool:
+    with contextlib.suppress(SluiceError):
+        return group.consumers is not first
+    return False
+
+
+@pytest.mark.found
+def test_an_end_with_a_failed_step_carries_out_the_other_steps_for_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 67: if the consumers could not be closed, the ledger stayed open."""
+    host = Host(tmp_path, free_port(), "east", "west")
+    host.group.start()
+    monkeypatch.setattr(host.group.consumers, "close", mock.Mock(side_effect=OSError("a disk failed")))
+    with pytest.raises(OSError, match="a disk failed"):
+        host.group.stop()
+    assert not host.held()
+    with pytest.raises(NotStartedError):
+        str(host.group.consumers)
+    host.group.stop()
 
 
 def test_group_is_kept_by_the_launcher_and_names_the_engines_of_consumers_that_it_waits_for(
