@@ -107,6 +107,8 @@ class GroupEngine(Lifecycle[OpenParts[GroupConsumers], GroupConsumers]):
         if missing:
             raise NotStartedError(_waits(missing))
         self._begin()
+        self._set_state(EngineState.RUNNING, "")
+        log.info("group_begins", destination=self.name, members=self._group.members)
 
     def _lose(self, reason: str) -> None:
         self._wait(EngineState.STANDBY, reason)
@@ -134,8 +136,6 @@ class GroupEngine(Lifecycle[OpenParts[GroupConsumers], GroupConsumers]):
         forget_requested(self.directory, meta, None)
         self._serving = group_serving_of(group, lambda: self.consumers)
         self._sending = group_sending_of(group, lambda: self.consumers)
-        self._set_state(EngineState.RUNNING, "")
-        log.info("group_begins", destination=self.name, members=group.members)
 
     def _stop_reading(self, *, lost: bool = False) -> None:
         del lost  # Has no effect, because only the engines of the members read sources.

@@ -210,8 +210,10 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
                     parts.consumers.keep()
             except LeaseLostError:
                 continue  # Ignores the error, because the status thread notices it too, and ends the reading.
-            except SluiceError as error:
-                log.warning("consumer_cursors_not_written", destination=self.name, reason=str(error))
+            except Exception as error:  # Catches all errors: if this thread ended, nothing would save the cursors.
+                log.warning(
+                    "consumer_cursors_not_written", destination=self.name, reason=f"{type(error).__name__}: {error}"
+                )
 
     def _set_state(self, state: EngineState, reason: str) -> None:
         self._state, self._reason = state, reason

@@ -17,6 +17,7 @@ from sluice.cdc_engine.destination_files import lease_holder
 from sluice.cdc_engine.errors import NotStartedError, SluiceError
 from sluice.cdc_engine.ha.file_lease import LOCK_NAME, FileLease
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.sending import Sending
 from sluice.cdc_engine.instance.engine import group_engine, lifecycle
 from sluice.cdc_engine.instance.engine.group_engine import GroupEngine
 from sluice.cdc_engine.instance.status import GroupFigures, MemberFigures
@@ -175,6 +176,38 @@ def test_an_end_with_a_failed_step_carries_out_the_other_steps_for_consumers(
     with pytest.raises(NotStartedError):
         str(host.group.consumers)
     host.group.stop()
+
+
+@pytest.mark.found
+def test_a_defect_while_cursors_are_saved_does_not_end_the_saving_for_the_consumers_of_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 68: after an error that is not a SluiceError, the cursors of consumers were not saved any more until the engine ended."""
+    host = Host(tmp_path, free_port(), "east", "west")
+    host.group.start()
+    try:
+        saving = mock.Mock(side_effect=KeyError("a defect"))
+        with monkeypatch.context() as patched:
+            patched.setattr(host.group.consumers, "keep", saving)
+            wait_for("the thread tries again", lambda: saving.call_count > 1)
+    finally:
+        host.group.stop()
+
+
+@pytest.mark.found
+def test_group_whose_brokers_cannot_begin_is_not_reported_as_running_for_its_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 73: a group was RUNNING while its start failed again and again with an error that is not a SluiceError."""
+    host = Host(tmp_path, free_port(), "east", "west")
+    with monkeypatch.context() as patched:
+        patched.setattr(Sending, "begin", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+        host.group.start()
+        assert host.group.status().state == "STARTING"
+    try:
+        wait_for("it is served", is_in(host.group, "RUNNING"))
+    finally:
+        host.group.stop()
 
 
 def test_group_is_kept_by_the_launcher_and_names_the_engines_of_consumers_that_it_waits_for(
