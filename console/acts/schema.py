@@ -20,6 +20,7 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import StoppedTable, read_ledger
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.table_list.reading import read_tables
+from sluice.console.acts.long_list import shortened
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 
@@ -84,6 +85,12 @@ def _table_json(
         ],
         "schema_changes": destination.schema_policy(*name),
     }
+
+
+def listed(name: str, tables: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """Returns the tables of the destination `name` to list, stopped ones first, and a message about the others, as `shortened` does."""
+    stopped = sorted({each["state"] for each in tables} - {TableState.FLOWING})
+    return shortened(tables, lambda each: str(each["state"]), stopped, f"sluice schema show {name} --verbose")
 
 
 def render_schema(tables: list[dict[str, Any]]) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -20,12 +19,12 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.cdc_engine.states import EngineState, SnapshotState
 from sluice.cdc_engine.status_file import engine_status
+from sluice.console.acts.long_list import shortened
 from sluice.console.acts.schema import directory_of
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 1.0
-SHOWN_MAX = 100  # `status` lists at most this many snapshots, because formatting thousands takes seconds.
-# If there are more than SHOWN_MAX snapshots, `status` lists those with these states first, in this order.
+# If there are too many snapshots to list, `status` lists those with these states first, in this order.
 RANK = (SnapshotState.FAILED, SnapshotState.READING, SnapshotState.READ, SnapshotState.WANTED)
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
 
@@ -118,15 +117,8 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 
 
 def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
-    """Returns at most SHOWN_MAX snapshots, and a message about the number of snapshots that are left out, or "" if none is left out.
-    Prefers snapshots that failed or are open.
-    """
-    if len(shown) <= SHOWN_MAX:
-        return list(shown), ""
-    ranked = sorted(shown, key=lambda each: RANK.index(each.record.state) if each.record.state in RANK else len(RANK))
-    others = collections.Counter(str(each.record.state) for each in ranked[SHOWN_MAX:])
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(others.items()))
-    return ranked[:SHOWN_MAX], f"… and {others.total()} more ({counts}): `sluice snapshot status --verbose`"
+    """Returns the snapshots to list, those that failed or are open first, and a message about the others, as `shortened` does."""
+    return shortened(shown, lambda each: str(each.record.state), RANK, "sluice snapshot status --verbose")
 
 
 def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import AnyDestinationArgument, DestinationArgument, JsonOption, config_now, screen
+from sluice.console.commands.options import (
+    AnyDestinationArgument,
+    DestinationArgument,
+    JsonOption,
+    VerboseOption,
+    config_now,
+    screen,
+)
 
 schema_app = typer.Typer(name="schema", help="Show tables, and decide on pending schema changes.", no_args_is_help=True)
 TableArgument = Annotated[
@@ -26,12 +33,21 @@ PositionOption = Annotated[
 
 
 @schema_app.command("show")
-def schema_show(destination: DestinationArgument, as_json: JsonOption = False) -> None:
-    """Show the tables of a destination: columns, key, state, and which schema changes would wait for approval."""
-    from sluice.console.acts.schema import render_schema, schema_json  # noqa: PLC0415
+def schema_show(destination: DestinationArgument, as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+    """Show the tables of a destination: columns, key, state, and which schema changes would wait for approval.
+
+    Of more than 100 tables, the command lists stopped tables first, and only counts those beyond 100; --verbose lists all.
+    """
+    from sluice.console.acts.schema import listed, render_schema, schema_json  # noqa: PLC0415
 
     tables = schema_json(config_now(), destination)
-    screen.print_json(json.dumps(tables)) if as_json else screen.print(render_schema(tables))
+    if as_json:
+        screen.print_json(json.dumps(tables))
+        return
+    some, others = (tables, "") if verbose else listed(destination, tables)
+    screen.print(render_schema(some))
+    if others:
+        screen.print(others, markup=False)
 
 
 @schema_app.command("held")

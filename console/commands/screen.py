@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from json import dumps, loads
+from typing import Any
 
 from rich.console import Console
 
@@ -11,6 +13,17 @@ from rich.console import Console
 PIPE_COLUMNS = 400
 
 
+class Screen(Console):
+    """A console that prints JSON to a pipe without looking for what to highlight, which takes seconds for thousands of tables."""
+
+    def print_json(self, json: str | None = None, **options: Any) -> None:
+        """Prints JSON with an indentation of two spaces. On a terminal, it has colors."""
+        if self.is_terminal or json is None:
+            super().print_json(json, **options)
+        else:
+            self.file.write(dumps(loads(json), indent=2, ensure_ascii=False) + "\n")
+
+
 def standard_output() -> Console:
     """Returns a console as wide as the terminal. If the output is not a terminal, the console is so wide that no cell is truncated."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    return Screen(width=None if sys.stdout.isatty() else PIPE_COLUMNS)

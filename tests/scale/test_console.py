@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.snapshot.records import digest_of
-from sluice.console.acts.snapshot import SHOWN_MAX, listed, snapshots
+from sluice.console.acts import schema
+from sluice.console.acts.long_list import LISTED_MAX
+from sluice.console.acts.snapshot import listed, snapshots
 from sluice.console.status import report
 from tests.scale.fix_many_tables import (
     MANY,
@@ -59,7 +61,21 @@ def test_snapshot_status_lists_some_of_many_and_counts_the_others(tmp_path: Path
     records.update(table_name(MANY - 1), lambda now: now.failed("its rows cannot be read"))
     shown = snapshots(config)
     some, others = listed(shown)
-    assert len(some) == SHOWN_MAX
+    assert len(some) == LISTED_MAX
     assert some[0].record.name == table_name(MANY - 1), "failed snapshots come first"
-    assert others == f"… and {MANY - SHOWN_MAX} more ({MANY - SHOWN_MAX} WANTED): `sluice snapshot status --verbose`"
-    assert listed(shown[:SHOWN_MAX]) == (shown[:SHOWN_MAX], "")
+    assert others == f"… and {MANY - LISTED_MAX} more ({MANY - LISTED_MAX} WANTED): `sluice snapshot status --verbose`"
+    assert listed(shown[:LISTED_MAX]) == (shown[:LISTED_MAX], "")
+
+
+@pytest.mark.scale
+def test_schema_show_lists_stopped_tables_first_and_counts_the_others(tmp_path: Path) -> None:
+    config, _ = make_destination(tmp_path, MANY)
+    tables = schema.schema_json(config, "shop")
+    tables[-1]["state"] = "DDL_UNSUPPORTED"
+    some, others = schema.listed("shop", tables)
+    assert len(some) == LISTED_MAX
+    assert some[0] is tables[-1]
+    assert (
+        others == f"… and {MANY - LISTED_MAX} more ({MANY - LISTED_MAX} FLOWING): `sluice schema show shop --verbose`"
+    )
+    assert schema.listed("shop", tables[:LISTED_MAX]) == (tables[:LISTED_MAX], "")
