@@ -96,14 +96,11 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
     """Returns the snapshots of one destination, or of all destinations if `destination` is empty. Raises MetaError if the record store does
     not answer.
     """
-    from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels
-
     found = []
     for name in [destination] if destination else sorted(config.destinations):
-        waits = {}
-        for record, decision in decisions(config, name):
-            waits[record.name] = decision.why if decision.step == SnapshotStep.WAIT else ""
         records = SnapshotRecords(directory_of(config, name))
+        every = records.all()
+        waits = _waits(config, name) if any(each.has_work for each in every) else {}
         found += [
             ShownSnapshot(
                 destination=name,
@@ -111,9 +108,19 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
                 waits=waits.get(each.name, ""),
                 cascade_changes=records.cascade_changes(each),
             )
-            for each in records.all()
+            for each in every
         ]
     return found
+
+
+def _waits(config: SluiceConfig, destination: str) -> dict[str, str]:
+    """Returns why each open snapshot of a destination waits, or "" if it does not wait, by table."""
+    from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels, which takes a second
+
+    return {
+        record.name: decision.why if decision.step == SnapshotStep.WAIT else ""
+        for record, decision in decisions(config, destination)
+    }
 
 
 def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:

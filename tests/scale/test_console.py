@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from sluice.cdc_engine.instance.tables import table_snapshots
 from sluice.cdc_engine.snapshot.records import digest_of
+from sluice.cdc_engine.states import SnapshotState
 from sluice.console.acts import schema
 from sluice.console.acts.long_list import LISTED_MAX
 from sluice.console.acts.snapshot import listed, snapshots
@@ -79,3 +83,16 @@ def test_schema_show_lists_stopped_tables_first_and_counts_the_others(tmp_path: 
         others == f"… and {MANY - LISTED_MAX} more ({MANY - LISTED_MAX} FLOWING): `sluice schema show shop --verbose`"
     )
     assert schema.listed("shop", tables[:LISTED_MAX]) == (tables[:LISTED_MAX], "")
+
+
+@pytest.mark.scale
+def test_snapshot_status_decides_no_next_step_if_no_snapshot_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decisions import the kernels, which takes a second."""
+    config, _ = make_destination(tmp_path, 2)
+    records = request_snapshots(config, 2)
+    for name in table_names(2):
+        records.update(name, lambda now: dataclasses.replace(now, state=SnapshotState.PUBLISHED))
+    monkeypatch.setattr(table_snapshots, "decisions", mock.Mock(side_effect=AssertionError))
+    assert [each.record.state for each in snapshots(config)] == [SnapshotState.PUBLISHED] * 2
