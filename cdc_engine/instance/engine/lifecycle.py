@@ -149,9 +149,10 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
     def _stop_serving(self) -> None:
         serving, sending = self._serving, self._sending
         self._serving = self._sending = None
-        for each in (serving, sending):
-            if each is not None:
-                each.end()
+        with contextlib.ExitStack() as steps:  # Calls the last entry first, and all of them if one fails.
+            for each in (sending, serving):
+                if each is not None:
+                    steps.callback(each.end)
 
     def _close_consumers(self) -> None:
         if self._parts is None or self._parts.consumers is None:
@@ -192,10 +193,11 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
     def _lose(self, reason: str) -> None:
         """Stops reading, serving and writing, because another process may hold the lease by now."""
         self._set_state(EngineState.LEASE_LOST, reason)
-        # Stops serving consumers first, because another engine may already send them the same changes.
-        self._stop_serving()
-        self._stop_reading(lost=True)
-        self._close_consumers()
+        with contextlib.ExitStack() as steps:  # Calls the last entry first, and all of them if one fails.
+            steps.callback(self._close_consumers)
+            steps.callback(self._stop_reading, lost=True)
+            # Stops serving consumers first, because another engine may already send them the same changes.
+            steps.callback(self._stop_serving)
 
     def _keep_cursors(self) -> None:
         """Saves the cursors of consumers every STATUS_SECONDS, on a separate thread, so that a record store that does not answer cannot

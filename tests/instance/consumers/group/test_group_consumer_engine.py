@@ -18,6 +18,7 @@ from sluice.cdc_engine.errors import NotStartedError, SluiceError
 from sluice.cdc_engine.ha.file_lease import LOCK_NAME, FileLease
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
 from sluice.cdc_engine.instance.consumers.sending import Sending
+from sluice.cdc_engine.instance.consumers.served import Serving
 from sluice.cdc_engine.instance.engine import group_engine, lifecycle
 from sluice.cdc_engine.instance.engine.group_engine import GroupEngine
 from sluice.cdc_engine.instance.status import GroupFigures, MemberFigures
@@ -176,6 +177,24 @@ def test_an_end_with_a_failed_step_carries_out_the_other_steps_for_consumers(
     with pytest.raises(NotStartedError):
         str(host.group.consumers)
     host.group.stop()
+
+
+def test_brokers_get_no_more_messages_of_consumers_if_the_port_cannot_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, end, ended = Host(tmp_path, free_port(), "east", "west"), Serving.end, mock.Mock()
+
+    def fails(serving: Serving) -> None:
+        end(serving)
+        raise OSError("a socket failed")
+
+    host.group.start()
+    monkeypatch.setattr(Serving, "end", fails)
+    monkeypatch.setattr(Sending, "end", ended)
+    with pytest.raises(OSError, match="a socket failed"):
+        host.group.stop()
+    ended.assert_called_once_with()
+    assert not host.held()
 
 
 @pytest.mark.found
