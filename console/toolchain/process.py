@@ -91,8 +91,7 @@ class ChildProcess:
 
     def stall(self) -> None:
         """Suspends the program and its process group with SIGSTOP, to simulate a host that hangs. Returns when the program is suspended.
-        `kill` ends the suspended program, and `resume`
-        continues it.
+        `kill` ends the suspended program, and `resume` continues it.
         """
         self._signal(signal.SIGSTOP)
         # On a busy machine, the program continues to run until its thread is scheduled and gets the signal.
