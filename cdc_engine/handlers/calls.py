@@ -46,13 +46,13 @@ class LedgerExtract:
 
 
 class Due(enum.Enum):
-    NOT_YET = "the batch has no ack yet"
-    NOW = "the ledger has the ack of the batch"
-    NEVER = "the ledger is a different one, or an older copy"
+    NOT_YET = "the batch is in flight: the ledger has neither its ack nor its rollback"
+    NOW = "the ledger has the ack or the rollback of the batch"
+    NEVER = "the ledger is not the one that had the batch, or it is an older copy without the ack of the batch"
 
 
 def due(call: Call, line: LedgerExtract) -> Due:
-    """Returns whether the handlers must get a recorded call now, later or never. `line` are the ledger's present values."""
+    """Returns whether the handlers must get the recorded call now, later or never. `line` has the present values of the ledger."""
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
     if any(each.delivery == call.batch.delivery for each in line.outstanding):
@@ -80,7 +80,7 @@ class Calls:
         self._call = _read(self._records) if handlers else None
         self._called: set[int] = set()  # Indices of the handlers that have returned from the current call.
         if not handlers:
-            self._records.remove(FILE)  # Drops a recorded call, because it was for handlers that conf/ no longer has.
+            self._records.remove(FILE)  # Removes a recorded call: it was for handlers that conf/ no longer has.
 
     @property
     def any(self) -> bool:
@@ -107,13 +107,16 @@ class Calls:
             self._call, self._called = call, set()
 
     def owed(self, line: LedgerExtract) -> bool:
-        """Returns whether a recorded call is due, so that `call_due` must be called before the next batch is handed out."""
+        """Returns True if `call_due` must be called before the next batch is handed out. Returns False if there is no recorded call, or if
+        the batch of the call is still in flight.
+        """
         call = self._call
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def call_due(self, line: LedgerExtract) -> None:
-        """Calls the handlers if the recorded call is due. Does not repeat calls of handlers that have returned. Raises HandlerError if a
-        handler fails.
+        """Makes the recorded call, unless its batch is still in flight, and then removes the record. If the result of `due` is NEVER, only
+        removes the record. Does not call again the handlers that have already returned. Raises HandlerError if a handler fails; the record
+        then stays.
         """
         with self._lock:
             call, called = self._call, self._called

@@ -17,8 +17,8 @@ SKIPPED_TRANSACTIONS_MAX = 8192
 
 @dataclasses.dataclass(frozen=True)
 class Thinning:
-    """What the decisions depend on. `last_time_us` and `file` are the commit time and the binlog file of the last empty transaction that
-    went to the store, or 0 and "". `skipped` is how many empty transactions were skipped after it.
+    """The state between two blocks, on which the decisions depend. `last_time_us` and `file` are the commit time and the binlog file of the
+    last empty transaction that went to the store, or 0 and "". `skipped` is how many empty transactions were skipped after it.
     """
 
     last_time_us: int = 0
@@ -29,9 +29,9 @@ class Thinning:
         """Decides whether the last transaction of a block of empty transactions goes to the store. `time_us` is its commit time. Returns
         the decision, and the state after the block.
 
-        The transaction goes to the store if its commit time differs by more than EVENT_TIME_US_MAX from `last_time_us`, the commit time of
-        the last empty transaction in the store. The time may also be earlier, because a source may replay old events. The transaction also
-        goes to the store if it is in another binlog file, because the source may purge the earlier file.
+        The transaction goes to the store in three cases. Its commit time is more than EVENT_TIME_US_MAX later or earlier than
+        `last_time_us`. Or it is in another binlog file than `file`, because the source may purge the earlier file. Or more than
+        SKIPPED_TRANSACTIONS_MAX empty transactions have been skipped since the last one in the store.
         """
         skipped = self.skipped + transaction_count
         far = abs(time_us - self.last_time_us) > EVENT_TIME_US_MAX or file != self.file

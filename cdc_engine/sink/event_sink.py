@@ -40,8 +40,8 @@ class CapturedTables:
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns a mask of the tables whose row events are kept. Always keeps a table whose changes change other tables through foreign
-        keys.
+        """Returns, for each table in `tables`, whether its row events are kept. Even if no filter keeps a table, its row events are kept if
+        foreign keys pass its changes on to other tables.
 
         All blocks of a parser have the same list `tables`, to which the parser only appends. So the mask is computed again only when the
         list is longer than before.
@@ -54,15 +54,15 @@ class CapturedTables:
 
 
 class FollowedTables:
-    """Determines which tables are not stopped, so that the lake gets their rows."""
+    """Determines which tables are not stopped. The lake gets only the rows of these tables."""
 
     def __init__(self) -> None:
         self._tables: Sequence[TableVersion] = ()
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns a mask of the tables that are not stopped. As in `CapturedTables.mask`, computes it again only when the list is longer
-        than before.
+        """Returns, for each table in `tables`, whether the table is not stopped. As in `CapturedTables.mask`, computes it again only when
+        the list is longer than before.
         """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
@@ -71,7 +71,9 @@ class FollowedTables:
 
 
 def dropped_uncaptured(block: Block, tables: CapturedTables | FollowedTables) -> Block:
-    """Returns the block without the row events of tables for which `tables.mask` is False."""
+    """Returns the block without the row events of the tables for which `tables.mask` returns False: tables that are not captured, or
+    stopped tables.
+    """
     mask = tables.mask(block.tables)
     if not mask.all():
         kept = mask[block.event_table]
@@ -150,7 +152,9 @@ class EventSink:
             self._accept_empty(kept)
 
     def idle(self) -> None:
-        """Puts the last skipped transaction into the store, so that the cursor reaches the end of the stream while the source is idle."""
+        """Puts the last skipped empty transaction into the store, so that the cursor reaches the end of the stream. Called when the source
+        sends no more events.
+        """
         if self._left_out is not None:
             self._put(self._left_out)
 

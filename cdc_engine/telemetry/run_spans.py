@@ -29,7 +29,9 @@ class RunSpans:
         self._begun, self._merged, self._path = time.time_ns(), list[Span](), (BATCH, f"{RUN} {run}")
 
     def merged(self, table: str, milliseconds: int, rows: int, way: str) -> None:
-        """Records the span of the merge of a table, which has just ended and took `milliseconds`. `way` is how the table was merged."""
+        """Records the span of the merge of a table, which has just ended and took `milliseconds`. `way` says how the table was merged, for
+        example "spark" or "small" (a small merge).
+        """
         if self._folder is not None:
             now = time.time_ns()
             attributes: dict[str, Value] = {"sluice.table": table, "sluice.rows": rows, "sluice.way": way}
@@ -46,7 +48,7 @@ class RunSpans:
 
     def ended(self, error: str = "") -> None:
         """Writes the file with all spans when the run has ended its work on the delivery. `error` is why the run failed, or empty. Raises
-        nothing, because a batch must not fail because of its trace.
+        no error: if the file cannot be written, the batch must not fail.
         """
         if self._folder is None:
             return

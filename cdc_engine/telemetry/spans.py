@@ -1,9 +1,9 @@
 """Defines the trace of a batch, and the spans of a trace. The id of a trace is computed from the ledger's id and the delivery number, so
 processes need not pass the id to each other.
 
-  batch                  from the get of the batch until its ack or rollback; one trace per delivery
-  ├── stage              until the batch's files can be merged
-  ├── append             staging of changes that arrived before the run took the batch
+  batch                  from taking the batch from the store until its ack or rollback; one trace per delivery
+  ├── stage              from taking the batch from the store until its staged files are complete
+  ├── append             staging of the changes that are appended to the batch when the run takes it
   ├── run                the work of a run on the delivery; one span per run
   │   └── merge TABLE
   └── ack · rollback     the write of the ledger

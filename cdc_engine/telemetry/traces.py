@@ -1,4 +1,4 @@
-"""Records the traces of an engine's batches. Does nothing if no collector is configured. Never waits, and never raises an error."""
+"""Records the traces of an engine's batches. Does nothing if no collector is configured. No method raises an error; only `flush` waits."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ class Traces:
         if self._sender is not None:
             try:
                 self._sender.send(Trace(ledger_id=batch.ledger_id, delivery=batch.delivery), spans)
-            except Exception as error:  # Catches all errors, because a batch must not fail because of its trace.
+            except Exception as error:  # Catches all errors: if a trace cannot be sent, the batch must not fail.
                 log.warning("spans_not_sent", destination=self._destination, reason=type(error).__name__)
