@@ -124,15 +124,15 @@ def test_a_pause_of_a_snapshot_ends_the_chunk_snapshot(server: DatabaseServer, t
         ("ALTER TABLE small DROP word", "Unknown column"),
         (
             "ALTER TABLE small MODIFY id bigint",
-            "column id is int in the schema history, and the result of the SELECT has the column sent with the type code 8",
+            "column id is int in the schema history, and the SELECT returns the column with the type code 8",
         ),
         (
             "ALTER TABLE small MODIFY id int unsigned",
-            "column id is int in the schema history, and the result of the SELECT has the column unsigned",
+            "column id is int in the schema history, and the SELECT returns the column as an unsigned number",
         ),
         (
             "ALTER TABLE small MODIFY word varchar(9) CHARACTER SET utf8mb4",
-            "and the result of the SELECT has the column of the charset utf8mb4",
+            "and the SELECT returns the column with the charset utf8mb4",
         ),
         ("RENAME TABLE small TO smaller", "doesn't exist"),
     ],

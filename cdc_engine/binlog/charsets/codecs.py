@@ -56,11 +56,12 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "utf8mb3": ("utf_8", {}),
     "utf8mb4": ("utf_8", {}),
 }
-# The bytes for which Python's cp1252 has no characters. MySQL keeps them as control characters.
+# The bytes for which Python's cp1252 has no characters. MySQL decodes each of them to the control character with the same number.
 _LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"
 
 CODEC_PREFIX = "mysql_"
-# The suffix of codecs that decode a two-byte backslash as U+FF3C. In a statement, only a one-byte backslash begins an escape sequence.
+# Codecs with this suffix decode the text of statements in the charsets LEXED. They decode the two-byte backslash of these charsets as
+# U+FF3C instead of as a backslash, because in a statement only a one-byte backslash begins an escape sequence.
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
 # Charset → pattern that divides bytes into pieces, which are decoded one by one. A piece is a run of one-byte characters, or one multi-byte
@@ -125,7 +126,7 @@ def _one_byte(charset: str) -> tuple[Decode, Encode]:
 
 def _corrected(charset: str, *, lexed: bool) -> tuple[Decode, Encode]:
     """Returns the (decode, encode) functions of a charset. The functions use Python's codec, correct the characters that the server maps
-    differently, and add characters that Python lacks. With `lexed`, the corrections are left out.
+    differently, and add characters that Python lacks. With `lexed` (see LEXED_SUFFIX), the functions correct nothing.
     """
     base, differences = CODECS[charset]
     differences = {} if lexed else differences

@@ -49,7 +49,9 @@ def statement_text(raw: bytes, client: str) -> str:
 
 
 def word_characters(client: str) -> dict[int, str]:
-    """Returns the str.translate table to apply to names and literals after the statement is split into words."""
+    """Returns the table (for str.translate) that corrects names and literals after the statement is split into words. It replaces the
+    characters that `statement_text` decodes differently from the server, and is empty for most charsets.
+    """
     return lexed_codec_of(client)[1]
 
 
@@ -74,11 +76,13 @@ class Literals:
 
     @property
     def are_bytes(self) -> bool:
-        """Whether literals are bytes, which a column stores unchanged."""
+        """Whether the client's or the connection's charset is `binary`. A column then stores the bytes of a literal unchanged."""
         return "binary" in (self.client, self.connection)
 
     def stored(self, text: str, charset: str) -> str:
-        """Returns the text that a column of `charset` stores for a literal. Raises LiteralUnknownError."""
+        """Returns the text that a column of `charset` stores for the literal `text`. Raises LiteralUnknownError if this text cannot be
+        determined.
+        """
         if text.startswith(_RAW):
             return _padded(text[1:].encode("ascii", "surrogateescape"), charset).rstrip(" ")
         into_bytes = charset == "binary" and self.connection in WIDE
@@ -97,7 +101,7 @@ class Literals:
 
 def _padded(raw: bytes, charset: str) -> str:
     """Decodes a literal's bytes as a column of `charset` stores them: the server adds zero bytes in front until the first character is
-    complete. Raises LiteralUnknownError.
+    complete. Raises LiteralUnknownError if the bytes are not valid in `charset`.
     """
     return raw_in(bytes(-len(raw) % WIDE.get(charset, 1)) + raw, charset)
 

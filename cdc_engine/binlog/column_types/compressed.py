@@ -37,7 +37,9 @@ def compressed(column: Column) -> ColumnType:
 
 
 def _finish(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
-    """Decompresses the values in a Python loop, because numba cannot call zlib and COMPRESSED columns are rare."""
+    """Decompresses the values, and decodes the results with `finish`. This is a Python loop over rows, because numba cannot call zlib and
+    COMPRESSED columns are rare.
+    """
     plain = [b"" if values.starts[row] < 0 else _inflated(values.value(row), row) for row in range(values.count)]
     sizes = np.array([len(each) for each in plain], np.int64)
     starts = np.where(values.starts < 0, -1, np.cumsum(sizes) - sizes).astype(np.int64)

@@ -48,7 +48,9 @@ def inet4(_column: Column) -> ColumnType:
 
 
 def _rows(values: Values, width: int) -> Bytes:
-    """Returns the values that are not NULL as an array of rows by `width` bytes, padded with zero bytes. Raises ValueRefusedError."""
+    """Returns the values that are not NULL as an array of rows by `width` bytes, padded with zero bytes. Raises ValueRefusedError for a
+    value of more than `width` bytes.
+    """
     too_long = np.flatnonzero(values.sizes > width)
     if len(too_long):
         raise ValueRefusedError(int(too_long[0]), f"is longer than the {width} bytes of its type")

@@ -88,7 +88,8 @@ def _joined(values: Values, numbers: Int64s, labels: tuple[str, ...]) -> AnyArra
     room = sum(count * (len(label) + 1) for count, label in zip(members, encoded, strict=True))
     if room > ARROW_BYTES_MAX:
         raise ValueRefusedError(
-            0, f"has labels of {room} bytes, more than the {ARROW_BYTES_MAX} bytes that the text of all rows may have"
+            0,
+            f"makes the column's text {room} bytes long, more than the {ARROW_BYTES_MAX} bytes of an Arrow string array",
         )
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(room, np.uint8)
     texts = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)

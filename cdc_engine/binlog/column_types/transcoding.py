@@ -28,7 +28,8 @@ from sluice.cdc_engine.binlog.column_types.entry import (
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-# The strings of an Arrow array may have at most this many bytes together, because its offsets have 32 bits. A longer result is an error.
+# The strings of an Arrow array may have at most this many bytes together, because its offsets have 32 bits. If a column's strings have
+# more, the column's first value is refused (ValueRefusedError).
 ARROW_BYTES_MAX = (1 << 31) - 1
 ASCII = np.arange(0x80, dtype=np.int32)
 UNDEFINED = 0xFFFF  # Code point in a table for a byte that the charset does not define.
@@ -64,7 +65,8 @@ def copied(values: Values, arrow: pa.DataType) -> tuple[AnyArray, bool]:
 def _require_room(total: int) -> None:
     if total > ARROW_BYTES_MAX:
         raise ValueRefusedError(
-            0, f"has {total} bytes as text, more than the {ARROW_BYTES_MAX} bytes that a string may have"
+            0,
+            f"makes the column's text {total} bytes long, more than the {ARROW_BYTES_MAX} bytes of an Arrow string array",
         )
 
 
@@ -98,7 +100,7 @@ def _wide(values: Values, codec: str, charset: str) -> AnyArray:
 
 
 def _codec(values: Values, codec: str, charset: str) -> AnyArray:
-    """Decodes each distinct value once with Python's codec. Raises ValueRefusedError."""
+    """Decodes each distinct value once with Python's codec. Raises ValueRefusedError if a value is invalid in its charset."""
     distinct: Any = copied(values, pa.binary())[0].dictionary_encode()
     try:
         texts = [item.decode(codec) for item in distinct.dictionary.to_pylist()]

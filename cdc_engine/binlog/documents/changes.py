@@ -37,7 +37,8 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 LEFT = statuses.LEFT
 DOLLAR = ord("$")
-# Number of length bytes after a first byte of 0xFB to 0xFF; -1: invalid.
+# Indexed by the first byte of a length-encoded integer, minus 0xFB: the number of bytes of the integer after the first byte. -1 means that
+# the first byte is not valid.
 LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)
 
 
@@ -54,7 +55,9 @@ def print_changes(
 ) -> tuple[Integer, Integer]:
     """Applies the `logged` differences of each row, from `row` on, to the row's document `before`, and prints the results.
 
-    Returns (status, row) like `print_documents`. Neither a document nor a row's differences may be NULL.
+    Writes the texts to `out`, back to back, and the end of row n's text to `offsets[n + 1]`. `nodes`, `stack`: scratch memory. Returns
+    (DONE, number of rows), or the status that says why a row is not printed, and this row. Neither a document nor a row's differences may
+    be NULL.
     """
     used = np.int64(offsets[row])
     while row < logged.starts.shape[0]:

@@ -1,10 +1,10 @@
 """Prints MySQL's binary JSON in Python exactly as the server does. `json_diff` uses it, and tests compare this package's kernels with it.
 
 The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its size (2
-bytes each, 4 in the large form). Then follow an entry per key (offset, 2-byte length), an entry per value (type, then the offset, or the
-value itself if it fits), the keys, and the values. Strings and opaque values begin with their length, which is stored in 7 bits per byte.
-Offsets count from the first byte of the container. The text follows json_dom.cc: separators `", "` and `": "`, doubles with their shortest
-digits, and `.0` after a double that looks like an integer.
+bytes each, 4 in the large form). After the count and the size come an entry per key (offset, 2-byte length), an entry per value (type, then
+the offset, or the value itself if it fits), the keys, and the values. Strings and opaque values begin with their length, which is stored in
+7 bits per byte. Offsets count from the first byte of the container. The text follows json_dom.cc: separators `", "` and `": "`, doubles
+with their shortest digits, and `.0` after a double that looks like an integer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Built = Callable[[list[str] | None, list[Any]], Any]
 
 def read(document: bytes, built: Built) -> Any:
     """Parses a document. Returns a scalar as its text, and an object or array as the result of `built(keys, values)`; for an array, `keys`
-    is None. Raises JsonFormatError.
+    is None. Raises JsonFormatError if the document is not valid.
     """
     if not document:
         return LITERALS[0]
@@ -137,7 +137,7 @@ class _JsonbReader:
             if byte < 0x80:
                 return self._bytes(at, length)
             if shift > 28:
-                raise JsonFormatError("a length in the document has no end")
+                raise JsonFormatError("a length in the document has more than five bytes")
 
     def _bytes(self, at: int, length: int) -> bytes:
         if at + length > len(self.data):

@@ -3,7 +3,8 @@
 
 `jsonb` describes the format, and tests compare these kernels with `jsonb`. `containers` iterates over the values. Entries of a damaged
 document may share values, which could make its text very long. So the kernels refuse a document with more values than bytes, or with a text
-that is more than TEXT_FACTOR times as long as the document. No server writes such documents.
+that is more than TEXT_FACTOR times as long as the document. No server writes such documents. A kernel that prints one document or a part of
+it returns the offset after its text in `out`, or a negative status (`statuses`).
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -95,7 +96,7 @@ def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integ
 
 @kernel
 def next_value(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer, out: Bytes, used: Integer) -> Integer:
-    """Moves to the next value of an open container, and prints the comma and the key before the value."""
+    """Moves to the next value of the open container at `depth`, and prints the comma and the key that precede the value."""
     first = stack[depth, GIVEN] == 0
     status = step(buffer, end, stack, depth)
     if status < 0:

@@ -33,7 +33,8 @@ BEFORE, AFTER, SOURCE = range(3)
 
 class MarkedTransactions(NamedTuple):
     """The transactions whose GTIDs are written, one value per transaction. `templates`: index of the transaction's template, or -1 for a
-    transaction without a GTID.
+    transaction without a GTID. `numbers`: the number in its GTID. `committed`, `sequences`: its logical clock, last_committed and
+    sequence_number; -1 if the binlog does not have it.
     """
 
     templates: Int64s
@@ -202,7 +203,9 @@ def put_number_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, number: I
 def put_set(
     out: Bytes, at: Integer, writes: bool, template: Integer, number: Integer, firsts: Int64s, templates: Pieces
 ) -> Integer:
-    """Writes an executed set: the text of its template (`gtid.SetText`) with the transaction's number."""
+    """Writes the executed set after a transaction: the template's text before the number, the interval that ends with the transaction's
+    number, and the template's text after it (`gtid.SetText`).
+    """
     first = firsts[template]
     at = put_piece(out, at, templates, PIECES * template + BEFORE, writes)
     if first > 0 and first != number:

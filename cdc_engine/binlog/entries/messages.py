@@ -72,7 +72,9 @@ class EntryMaker:
         self._tables: dict[int, TableEntries] = {}
 
     def messages(self, parts: Sequence[EntryPart]) -> bytes:
-        """Returns the entries of all parts in order, each as one field 2 of a Messages packet. Raises SluiceError."""
+        """Returns the entries of all parts in order, each as one field 2 of a Messages packet. Raises SluiceError if an entry cannot be
+        made, for example because a row event is damaged.
+        """
         return b"".join(self._of(part) for part in parts)
 
     def _of(self, part: EntryPart) -> bytes:

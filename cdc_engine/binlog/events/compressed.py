@@ -29,7 +29,8 @@ from sluice.cdc_engine.ports import Content
 
 FIELD_END, FIELD_SIZE, FIELD_COMPRESSION, FIELD_UNCOMPRESSED_SIZE = range(4)
 ZSTD, NONE = 0, 255
-# The fields before a payload may have at most this many bytes together. More are an error. MySQL writes about twenty bytes.
+# The fields before a payload may have at most this many bytes together (MySQL writes about twenty). If they have more, the event is refused
+# as damaged.
 FIELD_BYTES_MAX = 256
 
 
@@ -45,7 +46,7 @@ COMPRESSED = frozenset(
 
 def content_of(event: Bytes) -> Content:
     """Returns the events that a compressed event contains, decompressed. `event`: an event of a type in COMPRESSED, without its checksum.
-    Raises BinlogFormatError.
+    Raises BinlogFormatError if the event is damaged or compressed by an unknown method.
     """
     if event[types.TYPE_AT] == types.TRANSACTION_PAYLOAD:
         return _payload_content(event[types.HEADER_BYTES :])
@@ -115,7 +116,9 @@ def _fields(head: bytes) -> _Fields:
 
 
 def _length_encoded(data: bytes, at: int) -> tuple[int, int]:
-    """Reads a length-encoded integer of 1, 3, 4 or 9 bytes. Returns (integer, offset after the integer). Raises BinlogFormatError."""
+    """Reads a length-encoded integer of 1, 3, 4 or 9 bytes. Returns (integer, offset after the integer). Raises BinlogFormatError if the
+    integer is truncated or its first byte is not valid.
+    """
     first = data[at] if at < len(data) else 0xFB
     width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first, 0)
     if first in (0xFB, 0xFF) or at + 1 + width > len(data):

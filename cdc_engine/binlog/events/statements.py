@@ -78,10 +78,11 @@ def savepoint_name(statement: str) -> str:
 
 
 def is_certain(name: str, savepoints: Collection[str]) -> bool:
-    """Returns whether ROLLBACK TO `name` certainly refers to the savepoint with this name among the savepoints of a transaction.
+    """Returns True if it is certain that ROLLBACK TO `name` means the savepoint `name` of the transaction. `savepoints`: the names of all
+    savepoints of the transaction.
 
-    The server compares names in a collation of its own, in which é can equal E. So names with such letters are certain only if the
-    transaction has one savepoint.
+    The server compares names in a collation of its own, in which é can equal E. So the function returns False if one of several names is
+    not ASCII. It also returns False if the savepoint does not exist.
     """
     return bool(name) and name in savepoints and (len(savepoints) == 1 or all(map(str.isascii, savepoints)))
 

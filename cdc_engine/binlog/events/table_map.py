@@ -87,14 +87,16 @@ class Charsets:
     others: tuple[tuple[int, int], ...] = ()
 
     def spread(self, count: int) -> tuple[int, ...]:
-        """Returns one collation for each of `count` columns. Raises BinlogFormatError if the number of logged collations differs."""
+        """Returns the collation of each character column. `count`: the number of character columns. Raises BinlogFormatError if the logged
+        collations are for another number of columns.
+        """
         if self.each is not None:
             if len(self.each) != count:
                 raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} columns")
             return self.each
         others = dict(self.others)
         if any(index >= count for index in others):
-            raise BinlogFormatError(f"a table map gives the character set of column {max(others)} of {count}")
+            raise BinlogFormatError(f"a table map gives the character set of text column {max(others) + 1} of {count}")
         return tuple(others.get(index, self.default) for index in range(count))
 
 
@@ -263,7 +265,9 @@ def _layout(types: bytes, metadata: ByteCursor) -> tuple[tuple[int, ...], tuple[
     pairs = [_column_layout(code, metadata) for code in types]
     for code, value in pairs:
         if value > _METADATA_MAX.get(code, value) or (code == TypeCode.NEWDECIMAL and value & 0xFF > value >> 8):
-            raise BinlogFormatError(f"{metadata.what} has the value {value} for a column of type {code}")
+            raise BinlogFormatError(
+                f"{metadata.what} has the value {value}, which is not valid for a column of type {code}"
+            )
     if metadata.left:
         raise BinlogFormatError(f"{metadata.what} has {metadata.left} bytes more than the columns need")
     return tuple(code for code, _ in pairs), tuple(value for _, value in pairs)

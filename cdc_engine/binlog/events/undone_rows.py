@@ -59,8 +59,8 @@ class UndoneRows:
                 del self._intervals[epoch, file]
 
     def without_them(self, block: Block, lasting: Collection[int] = ()) -> Block:
-        """Returns `block` without the row events that are known to be undone. `lasting` has indices of the block's tables whose rows are
-        never undone.
+        """Returns `block` without the row events that are known to be undone. `lasting`: indices of tables of the block whose storage
+        engines have no transactions, so that a ROLLBACK does not undo their rows. These rows stay.
         """
         key = (block.epoch, block.file)
         if key not in self._intervals or not block.event_count:

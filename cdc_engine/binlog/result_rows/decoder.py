@@ -54,8 +54,8 @@ class RefusedCell:
 
 
 class ResultDecoder:
-    """Decodes SELECT results of one table version. `kept`: indices of the columns to decode; None means all. Raises TableStoppedError for
-    the same reasons as RowDecoder.
+    """Decodes SELECT results of one table version. `kept`: indices of the columns to decode; None means all. Raises TableStoppedError with
+    TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with SCHEMA_MISMATCH if a key column is not in `kept`.
 
     `columns`: the columns that the SELECT reads. `schema`: the Arrow schema of the decoded rows, after the policy's rules and with the
     shard column.
@@ -100,8 +100,8 @@ class ResultDecoder:
         for column, each, found in zip(self.columns, self.types, sent, strict=True):
             if (why := _difference(each, found)) is not None:
                 return (
-                    f"column {column.name} is {column.mysql_type} in the schema history, and the result of the "
-                    f"SELECT has the column {why}"
+                    f"column {column.name} is {column.mysql_type} in the schema history, and the SELECT "
+                    f"returns the column {why}"
                 )
         return ""
 
@@ -199,11 +199,11 @@ class ResultDecoder:
 
 def _difference(each: ResultType, sent: SentColumn) -> str | None:
     if sent.type_code not in each.sent:
-        return f"sent with the type code {sent.type_code}"
+        return f"with the type code {sent.type_code}"
     if each.unsigned is not None and sent.unsigned != each.unsigned:
-        return "unsigned" if sent.unsigned else "signed"
+        return "as an unsigned number" if sent.unsigned else "as a signed number"
     if each.charset:
         charset, declared = charset_of_id(sent.collation), charset_of_name(each.charset)
         if charset != declared:
-            return f"of the charset {charset.name if charset else sent.collation}"
+            return f"with the charset {charset.name if charset else sent.collation}"
     return None

@@ -112,7 +112,7 @@ class ResultReader:
         self._filled, self._cursor[locate.AT] = len(before), 0
 
     def _payload(self) -> bytes:
-        """Reads the next packet before the rows, and returns the payload of the packet."""
+        """Reads one of the packets that the server sends before the rows, and returns the packet's payload."""
         while (end := locate.packet_end(self._buffer, int(self._cursor[locate.AT]), self._filled)) < 0:
             if self._filled == len(self._buffer):
                 self._make_room()

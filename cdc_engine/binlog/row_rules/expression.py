@@ -212,7 +212,7 @@ class _ExpressionReader:
 def _tokens(text: str) -> list[_Token]:
     if len(text) > CHARACTERS_MAX:
         raise ConfigurationError(
-            f"a condition of {len(text)} characters is too long: at most {CHARACTERS_MAX} are read"
+            f"a condition of {len(text)} characters is too long: at most {CHARACTERS_MAX} are allowed"
         )
     found, at = list[_Token](), 0
     while text[at:].strip():

@@ -49,8 +49,8 @@ class RowRules:
         return bool(self.condition or self.masks or self.transform)
 
     def as_settings(self) -> dict[str, Any]:
-        """Returns the values that identify the rules, for digests. Without a transform, the result has no key `transform`, so that digests
-        of earlier Sluice versions stay valid.
+        """Returns the rules as JSON values. The callers compute a digest of the values, to find out whether the rules changed. Without a
+        transform, the result has no key `transform`, so that digests of earlier Sluice versions stay valid.
         """
         settings = {"condition": self.condition, "masks": [dataclasses.asdict(mask) for mask in self.masks]}
         return settings if self.transform is None else {**settings, "transform": self.transform.as_settings()}

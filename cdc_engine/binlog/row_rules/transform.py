@@ -62,7 +62,7 @@ class Transform:
     call: Callable[[pa.RecordBatch], pa.RecordBatch] = dataclasses.field(compare=False, repr=False)
 
     def as_settings(self) -> dict[str, Any]:
-        """Returns the values that identify the function's results, for digests."""
+        """Returns the transform's settings and its `identity` as JSON values (see `RowRules.as_settings`)."""
         named = (each for each in dataclasses.fields(self) if each.name != "call")
         return {each.name: getattr(self, each.name) for each in named}
 
@@ -237,7 +237,8 @@ class BoundTransform:
     def _failed(self, reason: str) -> TableStoppedError:
         what = (
             f"the transform {self._transform.function} failed: {reason}. Correct the function and restart the "
-            "engine; then, if `version` is unchanged, resume the table"
+            "engine, which then re-snapshots the table. If conf/ sets the transform's `version` and you do not change "
+            "it, resume the table instead"
         )
         return TableStoppedError(self._version.database, self._version.table, TableState.TRANSFORM_FAILED, what)
 

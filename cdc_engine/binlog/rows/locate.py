@@ -58,8 +58,8 @@ def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, 
 def first_image(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
 ) -> Integer:
-    """Returns the offset in `buffer` of the event's first row image, or, if the event is invalid, a negative number: the result code of
-    `locate`, negated. Events of version 3 need `locate_partial`.
+    """Returns the offset in `buffer` of the event's first row image. If this kernel cannot read the event, returns -TRUNCATED,
+    -WRONG_COLUMN_COUNT or -IMAGE_NOT_FULL (some images omit columns, or the event has version 3).
     """
     at += HEADER_BYTES + 8
     if version >= 2:
@@ -172,7 +172,7 @@ def locate_update(
 @kernel
 def locate(events: RowEvents, layout: TableLayout, cursor: Int64s, bytes_max: Integer, memory: ChunkMemory) -> Integer:
     """Locates the values of images, from the image at `cursor` on. Returns DONE after the last event, FULL if the memory has no free rows
-    or after `bytes_max` bytes of images, or the reason why an event cannot be read.
+    or after `bytes_max` bytes of images, or TRUNCATED, WRONG_COLUMN_COUNT or IMAGE_NOT_FULL for an event that this kernel cannot read.
 
     `cursor` (int64, at least 3 values): index of the event, offset in `buffer` of the next image (0 at the beginning of an event), number
     of rows that this call wrote.

@@ -65,8 +65,8 @@ def read_bitmap(buffer: Bytes, at: Integer, present: Int8s) -> None:
 def first_image_of(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, before: Int8s, after: Int8s
 ) -> Integer:
-    """Returns the offset of the event's first row image, or, if the event is invalid, a negative number: the result code of `locate`,
-    negated. Writes to `before` and `after` which columns the before images and the after images have.
+    """Returns the offset in `buffer` of the event's first row image, or -TRUNCATED or -WRONG_COLUMN_COUNT if the event is not valid. Writes
+    1 to `before` and `after` for each column that the before images and the after images have, and 0 for other columns.
     """
     at += HEADER_BYTES + 8
     if version >= 2:

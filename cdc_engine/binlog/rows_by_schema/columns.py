@@ -92,7 +92,7 @@ def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
     """Returns the kind of a column's values. `texts`: how the values are converted to the texts that the kernels encode."""
     code = TypeCode(column.type_code)
     is_year = code == TypeCode.YEAR and column.mysql_type.startswith("year")
-    # A column of any type with a `hash` mask has this sqlType too.
+    # A column of any type with a `hash` mask has the sqlType VARCHAR too.
     if texts.sql_type == SqlType.VARCHAR and not is_year:
         return SchemaType(ColumnKind.STRING)
     if code in BYTES:
