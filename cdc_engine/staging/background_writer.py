@@ -22,8 +22,8 @@ class BackgroundWriter:
         self._room = threading.BoundedSemaphore(WRITES_MAX)
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Queues a function. Waits first if WRITES_MAX functions are queued. If the function raises an error, `result` of the returned
-        future raises this error.
+        """Queues a function. Waits first while WRITES_MAX functions are queued or running. If the function raises an error, `result` of the
+        returned future raises this error.
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="write")

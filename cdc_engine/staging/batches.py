@@ -24,8 +24,8 @@ FOLDER = "staging"
 
 
 class StagedBatches:
-    """Publishes, checks and removes the staged batches of a destination in its folder `directory`. If `directory` is a plain path, there is
-    no object store. All methods except `remove` raise StagingError if the object store does not answer.
+    """Publishes, checks and removes the staged batches of a destination in its folder `directory`. There is no object store if `directory`
+    is a plain Path and no DestinationDir. All methods except `remove` raise StagingError if the object store does not answer.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -34,8 +34,8 @@ class StagedBatches:
         self._location: LedgerLocation | None = location if location is not None and location.staging else None
 
     def publish(self, folder: Path, ledger_id: str) -> None:
-        """Uploads a staged batch to the object store. First removes the files of an earlier attempt, and uploads the manifest last, so that
-        a batch with a manifest is complete.
+        """Uploads a staged batch to the object store, if there is one. First removes the files of an earlier attempt, and uploads the
+        manifest last, so that a batch with a manifest is complete.
         """
         if self._location is None:
             return
@@ -45,7 +45,9 @@ class StagedBatches:
             stored.put(folder, last=MANIFEST_FILE)
 
     def is_whole(self, batch: OutstandingBatch) -> bool:
-        """Returns whether all files of the batch exist, so that a run can merge it."""
+        """Returns whether a run can merge the batch: the manifest and all files in it exist with the right sizes. Looks in the object store
+        if there is one, otherwise in the folder.
+        """
         if self._location is None:
             return is_whole(self._directory / batch.path)
         with self._translated():
@@ -58,8 +60,8 @@ class StagedBatches:
         return has_all(manifest, lambda file: sizes.get(file, -1))
 
     def remove(self, folder: Path, ledger_id: str) -> None:
-        """Removes the files of a batch. If the object store does not answer, the copy in the store stays until the next start of the
-        engine.
+        """Removes the files of a batch. If the object store does not answer, the copy in the object store stays until `remove_others`
+        removes it, at the next start of the engine.
         """
         shutil.rmtree(folder, ignore_errors=True)
         if self._location is not None:
@@ -67,7 +69,9 @@ class StagedBatches:
                 self._stored(ledger_id, folder.name).remove(first=MANIFEST_FILE)
 
     def remove_others(self, ledger_id: str, named: Collection[str]) -> None:
-        """Removes the files of batches that killed processes left. Keeps the batches with the paths in `named`, which the ledger names."""
+        """Removes all staged batches except those with the paths in `named`, which are in the ledger. The others were left by processes
+        that ended before they wrote the ledger or removed the files.
+        """
         kept = {Path(path).name for path in named}
         local = self._directory / FOLDER
         for path in local.iterdir() if local.is_dir() else ():
@@ -79,7 +83,9 @@ class StagedBatches:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
     def trace(self) -> Path | str:
-        """Returns a location that has staged batches of this destination, under any ledger, or an empty text if there is no such batch."""
+        """Returns the folder, or the URL in the object store, that has staged batches of this destination, whatever their ledger ID is.
+        Returns an empty text if neither has one.
+        """
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
             return local
@@ -89,8 +95,9 @@ class StagedBatches:
             return self._location.staged_url() if self._stored().children() else ""
 
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
-        """Returns the folder of a batch in the object store. Raises StoreError, for example if an environment variable that conf/ names is
-        not set.
+        """Returns the object store's folder of the batch `path`. If `path` is empty, returns the folder with all batches of the ledger, and
+        without `ledger_id` the folder with the batches of all ledgers. Raises StoreError, for example if an environment variable that
+        conf/ names is not set.
         """
         if self._location is None:
             raise ValueError("staged batches are in a folder, not in an object store")

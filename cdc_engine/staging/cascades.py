@@ -38,15 +38,15 @@ EVENT_BITS = 32
 FLAGS_AT = 19 + 6  # The offset of the flags in a row event, after the event's header and the table ID.
 # A flag of a row event: the session had foreign_key_checks=0, so foreign keys changed no rows.
 NO_FOREIGN_KEY_CHECKS = 0x02
-# The offset of the number of columns and the bitmaps in a row event, after the flags. In version 2 of the event, extra data with its length
-# comes before them.
+# The offset in a row event, after the flags, at which the number of columns and then the bitmaps begin. In version 2 of the event, the
+# length of the extra data and the extra data are at this offset, and the number of columns comes after them.
 BITMAPS_AT = 19 + 8
 # A row event has its number of columns in one byte if the number is at most this. For tables with more columns, Sluice does not read the
 # bitmaps, and assumes that every row event removes values to which foreign keys refer.
 SHORT_COUNT_MAX = 250
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-# How recorded values are decoded. A zero date is refused, and does not become NULL, because a zero date in a child row can refer to a
-# parent row, and NULL cannot.
+# How recorded values are decoded. A zero date does not become NULL, but stops the child tables, because a zero date in a child row can
+# refer to a parent row, and NULL cannot.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
@@ -93,7 +93,9 @@ class PositionFile:
 
 @dataclasses.dataclass
 class _Writer:
-    """Writes the deleted rows and changed keys of one table version, for one set of referenced columns."""
+    """Writes the deleted rows and changed keys of one version of a parent table to a file. The file has only the columns `referenced`, to
+    which foreign keys refer; another set of referenced columns needs another writer.
+    """
 
     version: TableVersion
     referenced: tuple[str, ...]
@@ -131,8 +133,8 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """Records the deleted rows and changed keys of a batch to which foreign keys refer. If the run could not compute the changes of a child
-    table, calls `stop` with (child table, state, reason).
+    """Records, for one batch, the deleted rows and the changed keys of parent tables. If an event cannot be recorded, the run could not
+    compute the changes of the child tables, so calls `stop` with (child table, state, reason) for each child table.
     """
 
     def __init__(self, directory: Path, stop: Stop) -> None:
@@ -151,8 +153,8 @@ class CascadeRecorder:
         """Records deleted rows and changed keys from the row events with the ascending indices `chosen`, which belong to one table version.
         `first_event` is the number, in the batch, of the slice's first event.
 
-        Masked values are never recorded. If `policy` masks referenced columns, the child tables stop when rows with these columns are
-        deleted or changed.
+        Masked values are never recorded. If `policy` masks a referenced column, the child tables stop as soon as a row of the parent table
+        is deleted, or an update may change a referenced column.
         """
         try:
             self._take(part, version, chosen, first_event, policy)
@@ -250,7 +252,7 @@ class CascadeRecorder:
 
 
 def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
-    """Converts an unexpected error to an error that stops the child tables of this table, and logs the stack trace."""
+    """Converts an unexpected error to an error that stops the child tables of the table `version`, and logs the stack trace."""
     logger.error(
         "the changes of values to which foreign keys refer could not be recorded",
         extra={"table": version.name},
@@ -261,14 +263,14 @@ def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
 
 
 def _acting(block: Block, chosen: Int64s) -> Any:
-    """Returns a mask of the events that delete or update rows, in a session with foreign key checks."""
+    """Returns a mask of the events `chosen`, with True for each event that deletes or updates rows in a session with foreign key checks."""
     flags = block.buffer[block.event_offset[chosen] + FLAGS_AT]
     return (block.event_kind[chosen] != RowEventKind.INSERT) & ((flags & NO_FOREIGN_KEY_CHECKS) == 0)
 
 
 def _may_remove(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
-    """Returns a mask of the events that may remove values to which foreign keys refer. An update whose after images have no referenced
-    column (binlog_row_image MINIMAL) removes no such value.
+    """Returns a mask of the events `chosen`, with True for each event that may remove values to which foreign keys refer. An update whose
+    after images have no referenced column (binlog_row_image MINIMAL) removes no such value.
     """
     count = len(version.columns)
     if count > SHORT_COUNT_MAX:
@@ -301,7 +303,8 @@ def reached(
     table's changes (`live` returns False).
 
     `cascades` are the foreign keys of a TableVersion: first the foreign keys that refer to the parent table, then those of the tables below
-    it. `referenced` are the columns that were recorded.
+    it. `referenced` are the columns that were recorded. `deletes` and `updates` say whether recorded rows were deleted, and whether these
+    columns changed.
     """
     found: dict[tuple[str, str], bool] = {}
     begin = (cascades[0].parent, deletes, frozenset(referenced if updates else ()), False)
@@ -325,7 +328,9 @@ def reached(
 
 
 def _effect(each: Cascade, *, goes: bool, changes: bool) -> tuple[bool, frozenset[str]]:
-    """Returns what a cascade does: whether it deletes rows of the child, and which columns of the child it changes."""
+    """Returns whether a cascade deletes rows of the child, and which columns of the child it changes, if rows of the parent are deleted
+    (`goes`), or if their referenced columns change (`changes`). For a cascade in doubt, assumes that it does both.
+    """
     columns = frozenset(each.columns)
     if each.doubt:
         return True, columns

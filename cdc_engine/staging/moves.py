@@ -100,8 +100,8 @@ def _all_bits(schema: pa.Schema) -> dict[str, int]:
 
 
 class _Values:
-    """Stores values by number, in chunks. Each chunk is at least twice as long as the next chunk, so adding n values copies each value only
-    about log(n) times.
+    """Stores values in chunks, numbered from 0 in the order in which they are added. Each chunk is at least twice as long as the next
+    chunk, so adding n values copies each value only about log(n) times.
     """
 
     def __init__(self) -> None:

@@ -44,7 +44,9 @@ SCHEMA = pa.schema(FIELDS)
 
 
 def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedValue]]) -> StagedQuarantine | None:
-    """Writes the values (database, table, value) to a file in the directory. Returns None and writes no file if there are no values."""
+    """Writes the values (database, table, value) to a file in the directory, and returns the manifest's entry for the file. Returns None
+    and writes no file if there are no values.
+    """
     if not refused:
         return None
     path = directory / QUARANTINE_FILE
@@ -75,12 +77,14 @@ def _row(database: str, table: str, value: RefusedValue) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Converts a value that JSON does not have to text. Bytes become hexadecimal digits."""
+    """Converts a key's value of a type that JSON does not have to text. Bytes become hexadecimal digits."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def column_of(layout: str) -> Column:
-    """Returns the column of a quarantined value. Raises KeyError, TypeError or ValueError if `write_quarantine` did not write the text."""
+    """Returns the Column that `write_quarantine` stored as the JSON text `layout`. Raises KeyError, TypeError or ValueError for any other
+    text.
+    """
     record: dict[str, Any] = json.loads(layout)
     fields: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in record.items()}
     return Column(**fields)

@@ -33,8 +33,8 @@ def is_whole(directory: Path) -> bool:
 
 
 def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
-    """Returns whether every file in the manifest exists with the right size. `size_bytes` returns the size of a file, or -1 if the file
-    does not exist.
+    """Returns whether the files in the manifest exist: the files with rows and the quarantine with the size in the manifest, and the files
+    for cascades with any size. `size_bytes` returns the size of a file, or -1 if the file does not exist.
     """
     changes = (segment for table in manifest.tables for segment in table.changes)
     sizes = {segment.file.name: segment.size_bytes for segment in changes}

@@ -22,7 +22,8 @@ class StagingRules:
     - `keys`: the key columns of tables whose key is not the primary key.
     - `left_out`: tables that stopped in an earlier batch and are not staged. The value is an order key: the lake lacks the table's changes
       after this key.
-    - `policies`: how invalid values of a table are handled, for tables whose settings differ from the default.
+    - `policies`: the policy of each table whose settings differ from the default: how its invalid values are handled, and which rules apply
+      to its rows.
     - `cascade_policy`: (database, table) → whether changes by foreign keys are applied, ignored, or stop the table.
     - `has_up_to`: returns the order key up to which the lake has the changes of a table. Used when resumed tables are at an earlier
       position than the other tables.
@@ -40,9 +41,9 @@ class StagingRules:
     again_up_to: int = 0
 
     def policy(self, name: str) -> ValuePolicy:
-        """Returns how invalid values of a table are handled."""
+        """Returns the policy of the table `name`, or the default policy if conf/ sets no other."""
         return self.policies.get(name, DEFAULT_POLICY)
 
     def lacking_before(self, order_key: int) -> frozenset[str]:
-        """Returns the tables whose changes before this order key are missing in the lake."""
+        """Returns the stopped tables (`left_out`) of which the lake lacks changes before `order_key`."""
         return frozenset(name for name, since in self.left_out.items() if since < order_key)

@@ -92,8 +92,8 @@ def _wider(bounds: tuple[Any, Any], found: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _bound(value: Any) -> Bound:
-    """Returns a bound in the form of the manifest. A decimal without a fraction (an unsigned bigint) becomes an integer. Other decimals
-    have no bound.
+    """Converts the minimum or maximum of a key column to the form that it has in the manifest. A decimal without decimal places (an
+    unsigned bigint) becomes an integer. Returns None, which means no bound, for other decimals.
     """
     if isinstance(value, decimal.Decimal):
         return int(value) if value.as_tuple().exponent == 0 else None
@@ -144,12 +144,12 @@ class SegmentWriter:
 
     @property
     def next_row(self) -> int:
-        """The number of the next row."""
+        """The number that the next added row gets."""
         return self.first_row + self.rows
 
     @property
     def last_order_key(self) -> int:
-        """The order key of the last row, or -1 without rows."""
+        """The order key of the last row that was added, or -1 if no row was added."""
         return self._order_keys[1]
 
     def add(self, batch: pa.RecordBatch) -> None:

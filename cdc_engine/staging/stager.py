@@ -1,4 +1,4 @@
-"""Implements `ports.Stager`, by which the hand-out of a destination stages its batches."""
+"""Makes the function that stages the batches of a destination, for the module that hands the batches out (`ports.Stager`)."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 # If the rows that wait in memory have more bytes than this, summed over all tables of a batch, rows are written to the files.
 PENDING_BYTES_MAX = 48 << 20
 DEFAULT_RULES = StagingRules()
-# Names of databases and tables are cut to this length in file names. Two names and a number fit into 255 bytes.
+# Names of databases and tables are cut to this length in file names, so that two names and a number fit into the 255 bytes of a file name.
 NAME_CHARS_MAX = 60
 
 
@@ -125,7 +125,7 @@ def stage(
 
 
 class _Staging:
-    """The tables of a batch that is being staged."""
+    """Stages one batch, part by part: keeps the files of each table, the tables that stopped, and the records for cascades."""
 
     def __init__(self, directory: Path, start: Position, rules: StagingRules) -> None:
         self.directory, self.start, self.rules = directory, start, rules
@@ -185,7 +185,9 @@ class _Staging:
         )
 
     def cascade_events(self) -> tuple[CascadeEvents, ...]:
-        """Returns the recorded rows whose effects by foreign keys the run must compute. Call it after `finish`."""
+        """Returns the manifest's entries for the files with recorded rows of parent tables, from which the run computes the changes that
+        foreign keys cause. Call it after `finish`.
+        """
         return tuple(
             dataclasses.replace(
                 events,
@@ -250,7 +252,7 @@ class _Staging:
         )
 
     def _live(self, name: tuple[str, str]) -> bool:
-        """Returns whether the lake applies all changes of a captured table."""
+        """Returns whether the lake gets all changes of a captured table: it is not stopped, and conf/ sets `cascades: apply` for it."""
         full_name = ".".join(name)
         flows = full_name not in self.stopped and full_name not in self.rules.left_out
         return flows and self.rules.cascade_policy(*name) == APPLY

@@ -48,7 +48,7 @@ class TableFiles:
 
     @property
     def writers(self) -> tuple[SegmentWriter, ...]:
-        """The writers of the open segment's files."""
+        """The writers of the open segment's files, or none if no segment is open."""
         return tuple(writer for writer in (self.writer, self.log) if writer is not None)
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -72,7 +72,7 @@ class TableFiles:
             self.log.decoder = log
 
     def close(self) -> None:
-        """Finishes the open segment."""
+        """Completes the files of the open segment, and adds the segment to `segments`. A segment without rows leaves no files."""
         if self.writer is not None and self.writer.rows:
             segment = self.writer.finish()
             if self.log is not None and self.log.rows:
