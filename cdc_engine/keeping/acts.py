@@ -96,7 +96,7 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
 
 def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
     """Makes the process that runs the engine stop it and release the lease, so that another host takes the destination over. Raises
-    ActRefusedError if no process runs the engine.
+    ActRefusedError if no process runs the engine, or if an operator has stopped it.
     """
     _refuse_stopped(name, directory)
     holder = holder_of(directory)
@@ -141,9 +141,9 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
     what = (
         f"{_who(holder)} has the lease of {name} but writes no status: look at the log of that process"
         if holder
-        else "no process runs its engine: start the engine with `sluice up`"
+        else "no process runs it: start an engine process with `sluice up`"
     )
-    return _not_yet(name, act, f"{name} may run, and {what}; see `sluice status`")
+    return _not_yet(name, act, f"the engine of {name} is allowed to run, but {what}; see `sluice status`")
 
 
 def _refuse_stopped(name: str, directory: Path) -> None:

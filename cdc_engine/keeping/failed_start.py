@@ -49,7 +49,7 @@ def _is_read(directory: Path) -> bool:
 
 def _aged(record: dict[str, Any], now_us: int) -> dict[str, Any]:
     """Returns the status of an earlier engine without the values that only a running engine has. Increases the lag and decreases the
-    retention left by the time that has passed since.
+    retention left by the time that has passed since the status was written.
     """
     seconds = max(0.0, (now_us - record.get("updated_at_us", now_us)) / 1e6)
     hours, lag = record.get("retention_left_hours"), float(record.get("lag_seconds") or 0.0)

@@ -215,8 +215,8 @@ def ended(destination: str) -> bool:
 
 
 def take_up(name: str) -> None:
-    """Starts the engine of a destination or group. The engine stages its first batch in the background if changes arrive. Raises the errors
-    of `get_or_start`.
+    """Starts the engine of a destination or group, and waits until it runs. In the background, the engine stages its first batch if changes
+    arrive within TAKE_UP_SECONDS. Raises the errors of `get_or_start`, except EngineStartingError.
     """
     while True:
         try:

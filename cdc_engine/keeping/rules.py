@@ -57,7 +57,7 @@ RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
     (
         lambda f: bool(f.requested) and f.elsewhere and not f.running,
         KeeperAct.LEAVE,
-        "the process that runs the engine carries out the order",
+        "the process that runs the engine executes the operator's request",
     ),
     (
         lambda f: f.requested == "release" and bool(f.running),

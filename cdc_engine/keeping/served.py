@@ -1,5 +1,5 @@
 """Limits the engines that this process starts to the destinations in an environment variable, which `sluice catch-up` sets. The process
-still reads all of conf/, because other destinations and groups may need the same shared files.
+still reads all files of conf/, so it knows what other destinations and groups still need, for example from files that they share.
 """
 
 from __future__ import annotations

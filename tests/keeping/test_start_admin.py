@@ -35,7 +35,7 @@ def test_admin_a_start_of_an_engine_that_is_not_stopped_says_that_it_changes_not
 def test_admin_a_start_removes_an_operators_stop(tmp_path: Path) -> None:
     orders.stay_stopped(tmp_path)
     reported = acts.start("shop", tmp_path, seconds=0.0)
-    assert reported.message.startswith("shop may run, and no process runs it")
+    assert reported.message.startswith("the engine of shop is allowed to run, but no process runs it")
     assert orders.stopped(tmp_path) is None
 
 
