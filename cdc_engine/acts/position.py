@@ -129,8 +129,8 @@ def choose(
             "the source does not list its binlog files; enable log_bin on the source and grant REPLICATION "
             "CLIENT, then try again"
         )
-    # With a GTID set, the server finds the first event itself. The position's file must only not be later than this event, so the oldest
-    # file is correct.
+    # With a GTID set, the server finds the first event itself. Any file up to the one with this event is correct in the position, so the
+    # oldest file always is.
     return dataclasses.replace(position, file=facts.logs[0].file)
 
 

@@ -49,11 +49,12 @@ def start_where_lost(directory: Path) -> None:
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call changes nothing.
+    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call changes nothing. `where` is
+    an SQL condition for the rows to read; an empty text means all rows.
 
     Writes the snapshot records before it requests that the stopped tables resume. The engine buffers the changes of a table with an open
-    record, so no change is lost. Raises ActRefusedError if a snapshot with another condition is open, and MetaError if a record cannot be
-    written.
+    record, so no change is lost. Raises ActRefusedError if a snapshot of a table with another condition is in progress, and MetaError if a
+    record cannot be written.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
@@ -121,7 +122,7 @@ def cancel(directory: Path, name: str) -> SnapshotRecord:
 def _open(record: SnapshotRecord) -> SnapshotRecord:
     if not record.is_open:
         raise ActRefusedError(
-            f"the snapshot of {record.name} is {record.state}: no snapshot of it is in progress; `sluice snapshot start` requests one"
+            f"no snapshot of {record.name} is in progress: the last one is {record.state}; `sluice snapshot start` requests another one"
         )
     return record
 

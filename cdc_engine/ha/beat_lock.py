@@ -26,7 +26,9 @@ from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LockClaim:
-    """The content of a lock's record. `claim_id` identifies the object that took the lock. `held` is False after the lock was released."""
+    """The content of a lock's record. `claim_id` identifies the object that took the lock, and `since` is when it took the lock, in seconds
+    since 1970. `held` is False after the lock was released.
+    """
 
     claim_id: str
     pid: int
@@ -158,7 +160,7 @@ class BeatLock:
         not answer.
         """
         with self._beating:
-            # The lock was released during the wait. A new version would take the lock again.
+            # Writes nothing if the lock was released while this call waited, because a new version would take the lock again.
             if self._claim is not claim:
                 return False
             requested_at = now()

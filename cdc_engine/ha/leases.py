@@ -35,7 +35,9 @@ FILES = {
     READING: "snapshots/reading.lock",
 }
 POLL_SECONDS = 0.5
-TABLES = "_sluice_tables"  # A folder next to the folders of destinations, so no destination may have this name.
+# The name of the folder with the locks of Delta tables that several destinations write. The folder is next to the folders of destinations,
+# so no destination may have this name.
+TABLES = "_sluice_tables"
 
 
 class Lock(Protocol):
@@ -51,7 +53,9 @@ class Lock(Protocol):
         """
 
     def confirm(self) -> bool:
-        """Queries the store, and returns whether this object still holds the lock. Raises MetaError if the record store does not answer."""
+        """Queries the record store, and returns whether this object still holds the lock. Raises MetaError if the record store does not
+        answer.
+        """
 
     def release(self) -> None:
         """Releases the lock, if it is held."""
@@ -66,7 +70,7 @@ class SharedLock(Lock, Protocol):
 
 
 class SharedLease:
-    """A lease for several hosts (implements `ports.Lease`)."""
+    """The lease of a destination whose ledger several hosts share (implements `ports.Lease`). The process that holds `lock` holds it."""
 
     def __init__(self, location: LedgerLocation, lock: SharedLock) -> None:
         self._location, self._lock = location, lock
@@ -92,8 +96,8 @@ class SharedLease:
 def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
     """Tries for up to `seconds` to take a lock. Returns whether the lock was taken. Raises MetaError if the record store does not answer.
 
-    If the holder was killed on another host, this process can take the lock after it has watched it for `session_seconds` without seeing a
-    change.
+    If the holder of a shared lock was killed, another process can take the lock only when `meta.session_seconds` have passed without a sign
+    of the holder. So `seconds` should be more than that to replace a killed holder.
     """
     deadline = time.monotonic() + seconds
     while not lock.try_acquire():

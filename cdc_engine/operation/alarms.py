@@ -24,8 +24,8 @@ ENGINE = "engine"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """A report about one problem. `state` is a state of docs/reference/states.md, or TROUBLE. `over` is True if the report says that the
-    problem has ended.
+    """A report about one problem. `state` is a state of docs/reference/states.md, or TROUBLE for a problem without a state. `over` is True
+    if the report says that the problem has ended.
     """
 
     destination: str
