@@ -15,7 +15,7 @@ import os
 import sys
 
 ARENAS = 2
-M_ARENA_MAX = -8  # mallopt(3)
+M_ARENA_MAX = -8  # The number by which mallopt(3) identifies the maximum number of arenas.
 ARENAS_VARIABLE = "MALLOC_ARENA_MAX"
 
 

@@ -101,7 +101,7 @@ class HandOut:
         self.trouble: SluiceError | None = None
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the first batch in flight, or None if no batch in flight is staged."""
+        """Returns the first batch in flight if it is staged, otherwise None."""
         head = self._meta.ledger.head
         return head if head is not None and head.path else None
 
@@ -146,7 +146,7 @@ class HandOut:
         with self._lock:
             self._runs_take, head, appendable = True, self.outstanding(), self._appendable
             if head is None or (head.batch_id, head.delivery) != (batch.batch_id, batch.delivery):
-                raise BatchNotFoundError(f"delivery {batch.delivery} is no longer outstanding")
+                raise BatchNotFoundError(f"delivery {batch.delivery} is no longer in flight")
             if not head.appendable:
                 return head
             taking = self._taking[1] if self._taking is not None and self._taking[0] == head.delivery else None
@@ -299,8 +299,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging ended without an error. Another tick may already have found the staged batch in the ledger, handed it out
-        and settled it.
+        """Returns whether staging ended without an error. `next` then stages again instead of waiting for this result, because the staged
+        batch is in the ledger, and another tick may already have handed it out and settled it.
         """
         return staging.done() and staging.exception() is None
 
@@ -319,8 +319,8 @@ class HandOut:
         if head is not None:
             return head
         if any(not each.path for each in self._meta.ledger.outstanding):
-            # Repeats the rollback of a failed attempt to stage a batch: it could not be saved in the ledger, for example because a disk was
-            # full.
+            # Rolls back a batch whose staging failed earlier. The rollback at that time could not be written to the ledger, for example
+            # because a disk was full.
             self._stream.rollback()
         batch = self._stream.get(self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS)
         if batch.empty:
@@ -342,8 +342,9 @@ class HandOut:
     def _keep(
         self, batch: Batch, record: OutstandingBatch, staged: Staged, parts: list[Batch]
     ) -> OutstandingBatch | None:
-        """Publishes a staged batch and records it in the ledger. `parts` are the parts of the stream from which the batch was staged, or
-        empty if no changes may be appended to it.
+        """Stops the tables that stopped while the batch was staged. Then publishes the batch, records it in the ledger, and returns its
+        record. If the batch has no changes for the lake, acks it and returns None. `parts` are the parts of the stream from which the batch
+        was staged, or empty if no changes may be appended to it.
         """
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"
@@ -398,10 +399,14 @@ class HandOut:
 class _Rest:
     """Reads the parts of a batch after the first one, up to the batch's limits. Staging calls this object after each part.
 
-    The batch ends when the stream seems to be near the end of the source's binlog: after a first part with recent changes and fewer than
-    MORE_BYTES_MIN bytes, when fewer bytes than that arrived within GET_SECONDS, or when nothing arrived within `more_seconds`. So a backlog
-    becomes a few large batches, because starting a run costs more than merging its rows. A batch of recent changes hardly waits for further
-    changes.
+    The batch also ends when the stream seems to be near the end of the source's binlog, which is so in three cases:
+
+    - The first part has recent changes (LIVE_SECONDS_MAX) and fewer than MORE_BYTES_MIN bytes.
+    - Fewer than MORE_BYTES_MIN bytes arrived within GET_SECONDS.
+    - Nothing arrived within `more_seconds`.
+
+    So a backlog becomes a few large batches, because starting a run costs more than merging its rows. A batch of recent changes hardly
+    waits for further changes.
     """
 
     def __init__(self, stream: StreamBatches, limits: BatchLimits) -> None:

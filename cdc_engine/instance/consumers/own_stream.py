@@ -40,9 +40,9 @@ class OwnStreams:
     the live stream.
 
     `archive` has binlog files that the server has purged. `by_time` finds a position by commit time, and is None if conf/ does not allow
-    that. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position. With `isolated`, a
-    statement that changes tables is read alone. `rows_queries` says whether the streams contain the SQL texts of statements that change
-    rows.
+    that. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position. With `isolated`, a read
+    that returns a statement that changes tables returns nothing else. `rows_queries` says whether the streams contain the SQL texts of
+    statements that change rows.
     """
 
     source: Source
@@ -110,8 +110,8 @@ class OwnStreams:
 def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """After a failover, finds a start position on the new server by commit time. The position has the epoch that the live stream began
-    there. If the live stream has not changed to the new server yet, the position has the epoch that the live stream will begin.
+    """Finds by commit time where a consumer's own stream continues on another server after a failover. The returned position has the epoch
+    that the live stream has on this server. If the live stream still reads the old server, the position has the epoch that it will begin.
     """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
@@ -120,9 +120,9 @@ def in_live_epoch(
 
 
 class SourceStream:
-    """Reads the source for one consumer (`consumer_stream.OwnStream`). `streams` opened this stream. `source` has a separate replica
-    identity. `way_out` says how the consumer can continue if its position is lost. `live_epoch` is the live stream's epoch when this stream
-    starts.
+    """Reads the source for one consumer (`consumer_stream.OwnStream`). `streams` opened this stream. `source` has another replica identity
+    than the live stream's source, because a server serves only one connection per identity. `way_out` says how the consumer can continue if
+    its position is lost. `live_epoch` is the live stream's epoch when this stream starts.
     """
 
     def __init__(

@@ -142,6 +142,6 @@ def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:
 
 
 def sending_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Sending[tuple[Chosen, ...]]:
-    """Returns the senders of a destination. Raises ConfigurationError for an invalid rule in conf/."""
+    """Returns the object that sends the changes of a destination to its brokers. Raises ConfigurationError for an invalid rule in conf/."""
     forms = forms_of(config)
     return Sending(config.brokers, consumers, lambda broker: message_maker(broker, forms).messages)

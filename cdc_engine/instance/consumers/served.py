@@ -150,7 +150,9 @@ def entry_maker(display: Display, forms: Forms) -> EntryMaker:
 
 
 def serving_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Serving:
-    """Returns the listener of a destination. Raises ConfigurationError if a setting for its rows is invalid."""
+    """Returns the object that listens for the Canal clients of a destination, if conf/ has a port for them. Raises ConfigurationError if a
+    setting for the destination's rows is invalid.
+    """
     forms = forms_of(config)
     return Serving(
         config.canal_server, config.name, consumers, lambda: entry_maker(display_of(config.canal_server), forms)

@@ -120,7 +120,8 @@ def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Posit
     try:
         scan_ddl(source_of(config), begin, touched, archive_of(config))
     except PositionLostError:
-        return  # Notes nothing. The parser will find the same lost position and report it.
+        # Adds no triggers and views, because the stream cannot start: the parser will find that `begin` is lost, and report it.
+        return
     history.note_objects(touched.left_objects() or StoredObjects(complete=False), begin)
 
 

@@ -164,7 +164,9 @@ class Engine(Lifecycle[EngineParts, Consumers]):
         self._failover = failover_of(self._destination, self.directory, parts, self._gave_way.set)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
-        """If the stream continues on a server where binlog file names start again, saves the new epoch before the first block arrives."""
+        """If the stream continues on a server where binlog file names start again, saves the new epoch before the first block arrives. If
+        changes are then read a second time, also stops the tables to which they cannot be applied twice.
+        """
         parts, epoch = self._opened(), start.position.epoch
         if parts.meta.ledger.epoch < epoch:
             others = cannot_repeat(self._destination, parts.history.all_cascades())
@@ -334,8 +336,8 @@ class Engine(Lifecycle[EngineParts, Consumers]):
         )
 
     def _state_now(self) -> tuple[str, str]:
-        """Returns the engine's state and its reason. If the parser runs but staging fails, returns the code and the message of
-        its error.
+        """Returns the engine's state and its reason. If the parser runs but staging fails, returns the code and the message of the error of
+        staging.
         """
         trouble = self._handing_out().trouble
         if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:

@@ -82,7 +82,9 @@ class GroupEngine(Lifecycle[OpenParts[GroupConsumers], GroupConsumers]):
         )
 
     def _look(self) -> None:
-        """Begins to serve, continues or ends, depending on the settings, the lease and the members."""
+        """Begins to serve if the settings are valid, no other process holds the lease, and all members run in this process. Once it serves,
+        checks the lease, and ends if no member has run in this process for APART_SECONDS. The group's state says why it does not serve.
+        """
         missing = self._members.missing()
         if len(missing) < len(self._members.names):
             self._here_at = time.monotonic()

@@ -119,7 +119,7 @@ def _parts_around(
     parser = EventParser(
         source_of(config),
         StreamRules(
-            # Empty, because the ledger has a cursor by now, so the start position in conf/ is not used.
+            # Names no start position, because the ledger has a cursor by now, so the start position in conf/ is not used.
             choice=StartChoice(),
             epochs=lambda: epochs_of(meta),
             waits=len(config.sources) > 1,

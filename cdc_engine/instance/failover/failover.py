@@ -109,7 +109,8 @@ class Failover:
     def beat(self) -> bool:
         """Sends one heartbeat. Returns whether another source must be read from now on.
 
-        Raises MetaError. Raises ConfigurationError if this host cannot query the source, for a reason that is not the source's failure.
+        Raises MetaError if the record of the source in use cannot be read or written. Raises ConfigurationError if this host cannot query
+        the source, for a reason that is not the source's failure.
         """
         chosen = address_chosen(self._dependencies.directory)
         if chosen != self._reading and chosen in self._sources:

@@ -163,8 +163,9 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
-    """Returns the settings of a table whose change makes the table's rows in the lake differ from conf/. If the saved record has no
-    `shapes`, because an older version of Sluice wrote it, the settings of `row_shape` count as unchanged.
+    """Returns the names of the settings of the table `name` that differ between `old` and `new`, if the rows in the lake do not fit the new
+    values. If the saved record `old` has no `shapes`, because an older version of Sluice wrote it, the settings of `row_shape` count as
+    unchanged.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:

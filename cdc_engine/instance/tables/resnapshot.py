@@ -88,8 +88,8 @@ class Resnapshots:
             return
         for stop in due:
             if cursor.epoch < stop.position.epoch:
-                # Skips the table: it stopped on another server than the one to which the cursor belongs. The table is due when the cursor
-                # has reached that server's binlog.
+                # Skips a table that stopped after a failover, while the cursor is still in the old server's binlog. The table is due when
+                # the cursor has reached the new server's binlog.
                 continue
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0

@@ -23,9 +23,9 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.states import TableState
 
 UNKNOWN = (
-    "the columns of the table at the stream's position are unknown, or rows of the table differ from its row "
-    "events; name the columns with `sluice schema resolve`, then start the snapshot again with `sluice "
-    "snapshot start`"
+    "the columns of the table at the stream's position are unknown: name them with `sluice schema resolve`, then start the snapshot again "
+    "with `sluice snapshot start`. If the table's storage engine is MERGE, BLACKHOLE, FEDERATED, CONNECT or SPIDER, its row events do not "
+    "describe its rows: exclude the table instead"
 )
 
 NOT_CAPTURED = (

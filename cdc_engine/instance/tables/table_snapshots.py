@@ -52,8 +52,8 @@ T = TypeVar("T")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotCallbacks:
     """The callbacks of a snapshot run. `run_lock` returns the lock that merge runs hold. `publish` publishes a snapshot with Spark. `say`
-    reports a sentence, and `progress` the record of a snapshot after it has changed. `conf_changed` returns a sentence if conf/ has changed
-    since the run started, or an empty text.
+    reports a sentence, and `progress` the record of a snapshot after it has changed. `flush` and `together` are as in
+    `SnapshotDependencies`. `conf_changed` returns a sentence if conf/ has changed since the run started, or an empty text.
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]

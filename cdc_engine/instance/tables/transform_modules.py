@@ -125,7 +125,7 @@ def _belongs(module: ModuleType, root: Path) -> bool:
 
 
 def _is_current(module: ModuleType) -> bool:
-    """Returns whether the file of an imported module is unchanged since the import."""
+    """Returns whether the file of an imported module is unchanged since the import. Returns True for a module without a file."""
     imported, before = _MODULES.get(module.__name__, (None, ""))
     if imported is module:
         return before == _digest(file_of(module))

@@ -68,8 +68,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Returns this position with `members`, whose streams restarted, moved back to the start of their open transactions. The restarted
-        streams continue with other transactions than those that were partly handed out.
+        """Returns this position with each of `members` moved back to the start of its open transaction. The stream of such a member now has
+        another transaction there than the one that was partly handed out (`WindowReading.restarted`).
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self

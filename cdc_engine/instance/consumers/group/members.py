@@ -86,7 +86,9 @@ class Members:
 
 def _clock_of(name: str, consumers: Consumers) -> MemberClock:
     if consumers.source is None:
-        raise NotStartedError(f"the clock of the source of {name} cannot be compared")
+        raise NotStartedError(
+            f"the clock of the source of {name} cannot be queried, because the engine of {name} has no source"
+        )
     return MemberClock(name, SourceClock(consumers.source))
 
 

@@ -72,11 +72,11 @@ def check_settings(config: GroupConfig) -> None:
 
 
 def group_serving_of(config: GroupConfig, consumers: Callable[[], GroupConsumers]) -> Serving:
-    """Returns the listener of a group."""
+    """Returns the object that listens for the Canal clients of a group, if conf/ has a port for them."""
     display = display_of(config.canal_server)
     return Serving(config.canal_server, config.name, consumers, lambda: GroupEntries(display))
 
 
 def group_sending_of(config: GroupConfig, consumers: Callable[[], GroupConsumers]) -> Sending[Runs]:
-    """Returns the senders of a group. Raises ConfigurationError for an invalid rule in conf/."""
+    """Returns the object that sends the changes of a group to its brokers. Raises ConfigurationError for an invalid rule in conf/."""
     return Sending(config.brokers, consumers, lambda broker: GroupMessages(broker).messages)
