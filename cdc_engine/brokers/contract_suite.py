@@ -17,13 +17,14 @@ from sluice.cdc_engine.errors import PublishError
 
 LARGE_BYTES = 3 << 20
 RETURN_SECONDS_MAX = 90.0  # A test fails if a broker takes longer than this to accept messages after a restart.
-LOOKS = 8  # A test gives up a send after this many calls of `given_up`.
+# In one test of each contract, `given_up` returns True after this many calls, so that the publisher gives up the send.
+LOOKS = 8
 
 
 class BrokerUnderTest(Protocol):
     """A broker for one test. The broker must refuse a message of LARGE_BYTES, and a message for a topic that was not created.
 
-    - `partitions`: how many partitions the topics of `topic` have. 1 for a broker without partitions.
+    - `partitions`: the number of partitions of each topic that `topic` creates. 1 for a broker without partitions.
     - `where`: how errors name the broker, for example "Kafka at 127.0.0.1:9092".
     - `secret`: the password or token, which no error may contain. Empty if the broker needs no login.
     """

@@ -2,7 +2,8 @@
 Kafka's client.
 
 librdkafka itself retries a message for up to `delivery.timeout.ms`, in order and without duplicates. If the message then fails, the sender
-discards the producer with its unsent messages, and sends the batch again. So none of the unsent messages arrives after the new ones.
+discards the producer with its unsent messages, and sends the batch again with a new producer. So no unsent message of the old producer
+arrives after the messages of the new one.
 """
 
 from __future__ import annotations
@@ -252,8 +253,9 @@ class TransactionalPublisher:
         self._until_done(self._producer.commit_transaction, given_up)
 
     def _until_done(self, call: Callable[[float], None], given_up: Callable[[], bool]) -> None:
-        """Calls `call` with a time limit in seconds until it succeeds. After a time-out, the next call continues the same operation of
-        librdkafka. Raises PublishError after any other error.
+        """Repeats `call`, with a time limit of CALL_SECONDS each time, until it succeeds. After a time-out, the next call continues the
+        same operation of librdkafka. Raises PublishError after an error that Kafka does not call retriable, after CALL_SECONDS_MAX, or if
+        `given_up` returns True.
         """
         end = time.monotonic() + CALL_SECONDS_MAX
         while True:

@@ -11,7 +11,7 @@ from sluice.extras import Extra, require
 
 
 class Kafka(KafkaConfig):
-    """Apache Kafka."""
+    """The settings of a Kafka cluster, with a method that opens a publisher."""
 
     def publisher(self) -> Publisher:
         require(Extra.KAFKA, ConfigurationError)
@@ -24,7 +24,7 @@ class Kafka(KafkaConfig):
 
 
 class Rabbit(RabbitConfig):
-    """RabbitMQ."""
+    """The settings of a RabbitMQ exchange, with a method that opens a publisher."""
 
     def publisher(self) -> Publisher:
         require(Extra.RABBITMQ, ConfigurationError)
@@ -34,7 +34,7 @@ class Rabbit(RabbitConfig):
 
 
 class Rocket(RocketConfig):
-    """Apache RocketMQ."""
+    """The settings of a RocketMQ cluster, with a method that opens a publisher."""
 
     def publisher(self) -> Publisher:
         from sluice.cdc_engine.brokers.rocketmq import RocketPublisher, target_of  # noqa: PLC0415

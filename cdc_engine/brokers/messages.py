@@ -28,7 +28,7 @@ from sluice.cdc_engine.contracts import Int64s, LoggedStatement
 Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")
 Describe = Callable[[LoggedStatement], DescribedStatement | None]
-# (index of an event in its part of the batch, message for this event).
+# A message for an event, with the index of the event in its part of the batch, by which messages are sorted.
 IndexedMessage = tuple[int, Message]
 TableT = TypeVar("TableT")
 
@@ -37,7 +37,7 @@ class MessageMaker:
     """Makes the messages for one broker.
 
     - `form`: the format of messages or, for a format with schemas, the `Subjects` that register the schemas.
-    - `describe`: describes a statement.
+    - `describe`: returns what kind of statement a logged statement is, and which table it is about.
     - `policies`, `kept`, `keys`: as for `EntryMaker`.
     - `now_ms`: returns the current time in ms since 1970, for the field `ts` of a message.
     """

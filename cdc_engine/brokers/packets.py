@@ -30,8 +30,9 @@ def packet_of(entries: Sequence[bytes]) -> bytes:
 
 
 def by_unit(shown: ShownRows, units: Units) -> tuple[ShownRows, Int64s]:
-    """Makes each unit of the rows (see `units_of`) an event of its own, so that each unit gets its own entry. Also returns the row count of
-    each unit's original event, because the header of an entry contains this count.
+    """Returns the rows with each unit as an event of its own, so that each unit gets its own entry. A unit is the change of one row, or a
+    half of an update that moves the row to another partition (see `units_of`). Also returns, for each unit, the row count of its original
+    event, which the header of the unit's entry contains.
     """
     paired = units.kind == KIND_UPDATE
     owner = np.repeat(np.arange(len(units.kind)), 1 + paired)

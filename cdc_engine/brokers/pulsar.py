@@ -3,7 +3,7 @@ this client.
 
 Each partition of a partitioned topic has its own producer, which keeps messages in order. After a lost connection, the client itself
 retries a message for up to SEND_SECONDS_MAX. If the message then fails, the sender closes the client, which drops its unsent messages, and
-sends the batch again. So none of the unsent messages arrives after the new ones.
+sends the batch again with a new client. So no unsent message of the old client arrives after the messages of the new one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from sluice.extras import Extra, require
 
 PORT, TLS_PORT = 6650, 6651
 LOOK_SECONDS = 0.1
-CALL_SECONDS = 5  # A lookup or an opening of a topic fails after this time.
+# A lookup of a topic, and the creation of a producer for a partition, each fail after this time.
+CALL_SECONDS = 5
 # A message fails if the client cannot send it within this time, even over new connections. Its batch is then sent again.
 SEND_SECONDS_MAX = 30
 UNCONFIRMED_MAX = 1000

@@ -28,7 +28,7 @@ def partition_of(value: int, partitions: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The settings in conf/ that select topics and partitions. An empty text or 0 has the same effect as in Canal.
+    """The settings in conf/ that select topics and partitions. A rule that is an empty text is not set, as in Canal.
 
     - `exact_names`: column names in partition_hash match only in the same letter case, as for flat messages in Canal.
     - `splits`: an update that moves a row to another partition becomes a delete in the old partition and an insert in the new one.
@@ -58,8 +58,8 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A pattern of names, which ignores letter case. If the pattern has a wildcard, it is a regular expression that must match the whole
-    name.
+    """A pattern of names, which ignores letter case. If `text` has a character of WILD, it is a regular expression that must match the
+    whole name. Otherwise it is itself a name.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Defines the settings of Kafka, RabbitMQ and RocketMQ. `kinds` adds the publishers."""
+"""Defines the settings of Kafka, RabbitMQ and RocketMQ in conf/. The subclasses in `kinds` add the method that opens a publisher."""
 
 from __future__ import annotations
 

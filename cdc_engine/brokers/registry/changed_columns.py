@@ -13,7 +13,7 @@ WIDENED = {("int", "long"), ("float", "double")}
 
 def changed_columns(old: str, new: str) -> list[str]:
     """Returns a text for each column whose type differs between the schemas `old` and `new`, with both types. Ignores added and dropped
-    columns.
+    columns, and changes from int to long and from float to double, after which Avro still reads earlier messages correctly.
 
     Returns [] if the records of the two schemas have different names, because then no consumer can read messages of one schema with the
     other. Raises ValueError if `old` is not an Avro schema.

@@ -85,7 +85,9 @@ def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufM
 
 
 def _others(schema: ProtobufSchema) -> dict[str, set[tuple[str, int, str, str]]]:
-    """Returns the fields of the messages in a schema that have no columns of the table, such as Envelope."""
+    """Returns the fields of each Protobuf message of a schema, by the message's name. Leaves out the messages with the table's columns, so
+    that for example Envelope remains. A field is (name, number, type, label).
+    """
     return {each.name: {field[:4] for field in _said(each)[0]} for each in schema.messages if each.name not in ROWS}
 
 

@@ -90,8 +90,8 @@ class Subjects:
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)
 
     def _registered(self, subject: str, followed: Followed) -> int:
-        """Registers a new schema, and returns its id. Raises PublishError if `registers` is False, or if consumers would misread earlier
-        messages.
+        """Registers a new schema, and returns its id. Raises PublishError if the subject belongs to another table, if `registers` is False,
+        or if consumers would misread earlier messages.
         """
         where = self._registry.where
         if followed.other:
