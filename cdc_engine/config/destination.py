@@ -121,8 +121,8 @@ class EqualityConfig(Strict):
 
     removed: ClassVar[Mapping[str, str]] = {
         "source": READER_INSTEAD,
-        "settle_seconds": "the schedule waits 300 seconds; `sluice equal --settle-seconds` and the job's configuration have their "
-        "own value",
+        "settle_seconds": "the schedule waits 300 seconds for the lake to merge the changes that the source has; set another time with "
+        "`sluice equal --settle-seconds`, or in the job's configuration",
     }
     only_with: ClassVar[OnlyWith] = {"percent": ("mode", ("sample",))}
 

@@ -14,7 +14,7 @@ DEFAULT_ADDRESS = "127.0.0.1:4267"
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Parses "host:port". Raises ValueError, whose message says what to write instead of `address`, if it is not an address."""
+    """Parses "host:port". If `address` has another form, raises ValueError, whose message says what to write instead."""
     host, _, port = address.strip().rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{address!r} is not an address; write host:port, such as 127.0.0.1:4267")

@@ -109,7 +109,7 @@ def is_group(record: Mapping[str, Any]) -> bool:
 
 
 def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str, DestinationConfig]) -> Iterator[str]:
-    """Yields a message for each member of a group that does not exist, or that is a group itself."""
+    """Yields a message for each member that a group names, if no such destination exists, or if the member is a group too."""
     for name, group in sorted(groups.items()):
         for member in group.members:
             if member in groups:

@@ -16,7 +16,7 @@ from sluice.cdc_engine.time_text import cron
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
 HOURLY = "hourly"
-# The most minutes and hours that conf/ may set: a year, and a hundred years.
+# The largest number of minutes (a year) and of hours (a hundred years) that a setting may have.
 MINUTES_MAX, HOURS_MAX = 525_600.0, 876_000.0
 
 
@@ -35,7 +35,8 @@ def _group(text: str) -> str:
 def _minutes(minutes: float) -> float:
     if 0 < minutes < 1 or minutes > MINUTES_MAX:
         raise ValueError(
-            f"{minutes:g} minutes is not possible, because Dagster checks once a minute: set 1 to {MINUTES_MAX:g}, or 0 for no policy"
+            f"{minutes:g} minutes is not between 1 (Dagster checks once a minute) and {MINUTES_MAX:g}: set a number in this range, or 0 "
+            "for no policy"
         )
     return minutes
 

@@ -159,7 +159,7 @@ class MetaConfig(Strict):
     sasl: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
         "",
         description=(
-            "SASL mechanism for ZooKeeper. Needs the package pure-sasl, for `GSSAPI` `pure-sasl[GSSAPI]`. Empty: "
+            "SASL mechanism for ZooKeeper. Needs the Python package pure-sasl, and for `GSSAPI` its extra `GSSAPI`. Empty: "
             "ZooKeeper's scheme `digest` with `user` and `password`."
         ),
     )
@@ -254,7 +254,9 @@ class SluiceConfig(Strict):
         ),
     )
     destinations: dict[str, DestinationConfig] = Field({})
-    groups: dict[str, GroupConfig] = Field({}, description="files of conf/destinations with members")
+    groups: dict[str, GroupConfig] = Field(
+        {}, description="Groups: the files of conf/destinations that have `members`."
+    )
 
     @property
     def streams(self) -> Mapping[str, StreamConfig]:

@@ -174,7 +174,7 @@ class TableConfig(AssetOfTable, Strict):
         ):
             raise ValueError(
                 "partition_by, cluster_by, change_feed and deletes apply to the current-state table, and current_state "
-                "is false"
+                "is false: remove these settings, or remove current_state"
             )
         return self
 
