@@ -22,8 +22,8 @@ CLOSE_SECONDS_MAX = 15.0
 
 
 class CursorCopyingMeta:
-    """A `MetaManager` that also copies the cursor to another place. `kept` stores the ledger. `write` writes the copy of a ledger's cursor,
-    and raises MetaError if that fails. `write` is called every `period_seconds`, or after each change if `period_seconds` is 0.
+    """A `MetaManager` that also copies the cursor for other programs. `kept` stores the ledger. `write` writes the copy of a ledger's
+    cursor, and raises MetaError if that fails. A thread calls `write` every `period_seconds`, or after each change if the period is 0.
     """
 
     def __init__(self, kept: MetaManager, write: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:

@@ -194,7 +194,9 @@ class Ledger:
                 "handed out after it"
             )
         if end.epoch != batch.end.epoch or end.order_key <= batch.end.order_key:
-            raise MetaError(f"changes up to {end} do not continue the batch up to {batch.end}")
+            raise MetaError(
+                f"changes up to {end} cannot be appended to the batch up to {batch.end}: they must end after it, in the same epoch"
+            )
         return dataclasses.replace(self, outstanding=(*self.outstanding[:-1], dataclasses.replace(batch, end=end)))
 
     def staged(
@@ -244,10 +246,13 @@ class Ledger:
         if longer is not None:
             if start is not None and _coordinates(start) != _coordinates(there.end):
                 raise NotContinuousError(
-                    f"changes from {start} on do not follow the batch up to {there.end}: {READ_AGAIN}"
+                    f"changes from {start} on cannot be appended to the batch, which ends at {there.end}: {READ_AGAIN}"
                 )
             if longer.end.epoch != there.end.epoch or longer.end.order_key <= there.end.order_key or not longer.path:
-                raise MetaError(f"changes up to {longer.end} do not continue the batch up to {there.end}")
+                raise MetaError(
+                    f"changes up to {longer.end} cannot be appended to the batch up to {there.end}: they must be staged, and end after "
+                    "it in the same epoch"
+                )
             content = {name: getattr(longer, name) for name in ("end", "path", "rows", "bytes", "tables")}
             taken = dataclasses.replace(taken, **content)
         return dataclasses.replace(self, outstanding=(taken,))
@@ -272,7 +277,7 @@ class Ledger:
         """Hands out all batches in flight again, from their staged files and under new delivery numbers. No batch is appendable any more,
         because it may be merged in part.
 
-        `without` are tables ("database.table") that stopped since the batches were staged. Raises the errors of `ack`.
+        Removes the tables `without` ("database.table"), which stopped since the staging, from the batches. Raises the errors of `ack`.
         """
         self._first(batch_id, "delivered again", delivery)
         again = tuple(

@@ -30,7 +30,7 @@ def ledger_to_text(ledger: Ledger) -> str:
     record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
     for each in record["stopped_tables"]:
         if not each["order_key"]:
-            # Without this field, earlier versions of Sluice can read the ledger.
+            # Leaves out an `order_key` of 0, so that earlier versions of Sluice, which refuse unknown fields, can read the ledger.
             del each["order_key"]
     for each in (*record["consumers"], *record[GROUP]):
         if not each["identity"]:

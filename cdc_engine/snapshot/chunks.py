@@ -59,7 +59,7 @@ def chunks(
 
 def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
     """Returns the key by which a table is split into chunks, or None if the table has no suitable key. The `index` of the key is PRIMARY if
-    the primary key begins with the key's columns and indexes whole columns.
+    the primary key begins with the key's columns and indexes whole columns, otherwise empty.
     """
     key = key_of(table)
     if key is None:

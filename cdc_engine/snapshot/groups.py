@@ -208,8 +208,8 @@ class _Group:
             raise
 
     def _sizes(self, records: list[SnapshotRecord]) -> dict[str, SizeEstimate]:
-        """Returns the estimated sizes of the tables. Removes tables without a key from the group, and tables that are no longer
-        captured.
+        """Returns the estimated sizes of the tables. Removes tables that the engine does not know from the group and, unless the group is
+        one table (`alone`), tables without a key.
         """
         tables = list[TableVersion]()
         for record in records:
@@ -236,7 +236,8 @@ class _Group:
 
     def _read(self, records: list[SnapshotRecord]) -> None:
         readers = dict[str, TableReader]()
-        # Creates all readers first. Each waits for UNTOLD_SECONDS from its creation on, so the tables wait at the same time.
+        # Creates all readers before the first one reads. A reader may have to wait until UNTOLD_SECONDS after its creation before it reads,
+        # so these waits pass at the same time.
         for record in records:
             with self._alone_in(record.name):
                 table = self._dependencies.table(record.name)

@@ -1,8 +1,8 @@
 """Limits how fast a snapshot reads: limits the rows per second, and waits while the source is busy. One `ReadPace` serves all chunks of a
 run.
 
-`due_seconds` computes the time to wait for, and `ReadPace` waits. An exception of `threads_running` or `wait` ends the reading of the
-chunk.
+`due_seconds` computes the time until which to wait, and `ReadPace` waits. If its functions `threads_running` or `wait` raise an exception,
+the reading of the chunk ends.
 """
 
 from __future__ import annotations

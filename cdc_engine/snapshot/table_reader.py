@@ -24,9 +24,9 @@ from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas
 from sluice.cdc_engine.snapshot.work import SizeEstimate
 from sluice.cdc_engine.source import reader as replica
 
-# How long a snapshot waits before it reads from a MySQL server without GTIDs, which does not report which transactions its reads show.
-# Usually a transaction in the binlog is committed within milliseconds; only a wait for semi-sync takes longer, and Sluice checks that
-# separately.
+# A snapshot waits this long before it reads from a MySQL server without GTIDs, because such a server does not report which transactions its
+# reads show. A transaction in the binlog is usually committed within milliseconds. It takes longer only if the commit waits for a semi-sync
+# replica, which Sluice checks separately.
 UNTOLD_SECONDS = 2.0
 
 

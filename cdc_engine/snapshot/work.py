@@ -37,8 +37,8 @@ from sluice.cdc_engine.states import SnapshotState
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# If a table's definition has changed on the server, the snapshot fails after this many attempts to read the table. Each run makes one,
-# about once per minute. Within this time, the stream should reach the statement that changed the table.
+# If a table's definition has changed on the server, the snapshot fails after this many attempts to read the table. Each run makes one
+# attempt, about once per minute, so the stream has half an hour to reach the statement that changed the table.
 CHANGED_TRIES_MAX = 30
 # A table's snapshot fails after this many attempts with an unexpected error. A merge of a table is attempted equally often.
 RAISED_TRIES_MAX = 4
@@ -158,7 +158,7 @@ def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependenc
     Does nothing if the snapshot can no longer begin, for example because an operator canceled it. `expected` is the estimated number of
     rows. The caller must hold the run lock.
     """
-    # Reads both again, because the record and conf/ may have changed during the wait for the lock.
+    # Reads the record, the table and its facts again, because they may have changed during the wait for the lock.
     now, table, there = (
         dependencies.records.get(record.name),
         dependencies.table(record.name),
@@ -188,8 +188,8 @@ def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependenc
 
 
 def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: TableReader, *, rows_max: int = 0) -> bool:
-    """Reads the chunks of a table that are not complete, and closes the reader. Returns whether all chunks are now complete. Stops after
-    `rows_max` rows, and leaves the remaining chunks to the next call; 0 means no limit.
+    """Reads the chunks of a table that are not complete, and closes the reader. Returns True if all chunks are complete and the snapshot is
+    now in the state READ. Stops after `rows_max` rows, and leaves the remaining chunks to the next call; 0 means no limit.
     """
     if record.began_at is None:
         reader.close()
@@ -197,8 +197,8 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
     try:
         files = chunks_in(dependencies.records.chunks(record))
         if not record.key:
-            # Reads a table without a key again. Its only chunk is valid at the position at which it was read, and this position is not
-            # stored.
+            # Drops the only chunk of a table without a key, and reads it again. The chunk is usable only together with the position at
+            # which it was read, and this position is not stored.
             files.clear()
         whole = list(files.prepare())
         wait_until_shown(reader, record.began_at, dependencies.pause)
@@ -373,7 +373,7 @@ def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | N
     """Publishes the rows of a table's snapshot, and returns the snapshot's record. Returns None if the snapshot can no longer be published.
     The caller must hold the run lock, so that no merge run buffers or merges changes at the same time.
     """
-    # Reads both again, because the record and conf/ may have changed during the wait for the lock.
+    # Reads the record and the table again, because they may have changed during the wait for the lock.
     now, table = dependencies.records.get(name), dependencies.table(name)
     if now is None or table is None or next_step(now, dependencies.look(name)).step != SnapshotStep.PUBLISH:
         return None

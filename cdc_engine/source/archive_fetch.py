@@ -25,8 +25,8 @@ class ArchiveFetch:
     command: tuple[str, ...]
 
     def run(self, file: str, path: Path, given_up: Callable[[], bool]) -> None:
-        """Runs the command, which must write the file to `path`. Ends the command with all its children after the time limit, or when
-        `given_up` returns True.
+        """Runs the command, which must write the file to `path`. Ends the command with all its children after
+        ARCHIVE_FETCH_SECONDS_MAX, or when `given_up` returns True.
 
         Raises SourceConnectionError if the command fails. The message contains neither arguments nor output of the command, because they
         may contain secrets. Raises InterruptedError if `given_up` returned True.
@@ -58,7 +58,7 @@ class ArchiveFetch:
 
     def _waited(self, process: subprocess.Popen[bytes], what: str, given_up: Callable[[], bool]) -> int:
         """Waits for the command and returns its exit status. Raises InterruptedError if `given_up` returned True, and SourceConnectionError
-        after the time limit. The caller then ends the command.
+        after ARCHIVE_FETCH_SECONDS_MAX. The caller then ends the command.
         """
         until = time.monotonic() + limits.ARCHIVE_FETCH_SECONDS_MAX
         while True:
