@@ -53,8 +53,8 @@ class Column:
     - `mysql_type`: the declared type ("int unsigned") if the schema history knows it, otherwise a derived one.
     - `default`: one value, which a row gets if its INSERT omits the column, as the server prints it (bytes in hexadecimal). (None,) is
       NULL. () means that the value is unknown or not a constant.
-    - `generated`: "virtual" or "stored" for a generated column, else empty. "unknown" if only a table map is known. The ROW START and ROW
-      END columns of system-versioned tables have values of `binlog.row_rules.history_rows`.
+    - `generated`: "virtual" or "stored" for a generated column, else empty. "unknown" if only a table map is known. For a ROW START or ROW
+      END column of a system-versioned table, one of the values that `binlog.row_rules.history_rows` defines.
     """
 
     name: str
@@ -192,9 +192,9 @@ class Block:
     - `event_kind` (int8, RowEventKind), `event_table` (int32, index into `tables`), `event_time_us` (int64, commit time).
     - `event_version` (int8): layout of the rows header, 1 or 2. 3 is like 2, for an update whose JSON values may be differences.
     - `event_position` (int64): file offset of the event, or of the compressed event or XA COMMIT that contained it.
-    - `event_transaction_offset` (int64): the file offset in the order key of the rows. This offset is after the first event of the
-      transaction, and after a DDL statement in the transaction that precedes the rows. So the order key of a row is between the order keys
-      of everything that ended before this offset and of everything that follows. An event always has the same offset.
+    - `event_transaction_offset` (int64): the file offset that the order key of the event's rows contains: after the first event of the
+      transaction and, if the rows follow a DDL statement in the transaction, after this statement. So the order key is above the keys of
+      everything that ended before this offset, and below the keys of everything that follows. Each reading gives the same offset.
 
     Per transaction that ends in the block (t):
     - `transaction_events` (int64, ascending): number of row events in this block up to the transaction's end. `transaction_end` (int64):
@@ -359,8 +359,8 @@ class OutstandingBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
-    """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied.
-    `order_key` is that of the event whose schema stopped the table, or 0 for another cause, or if an earlier version stored the stop.
+    """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied. If a
+    statement or table map stopped the table, `order_key` is its order key. Otherwise, and in stops of earlier versions, it is 0.
     """
 
     database: str

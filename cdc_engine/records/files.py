@@ -36,8 +36,8 @@ LISTED_SECONDS_MAX = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class _Listing:
-    """The last result of `read_all` for a prefix. `folder` is the folder's stamp before the listing, or None if the folder must be listed
-    again. `listed_at` is a time of `time.monotonic`.
+    """The last result of `read_all` for a prefix. `folder` is the folder's stamp (inode, modification time, size) before the listing, or
+    None if the folder must be listed again. `stamps` has the stamp of each record's file. `listed_at` is a time of `time.monotonic`.
     """
 
     folder: FileStamp | None

@@ -101,8 +101,9 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[Content_co | None, PositionT]:
         """Returns the changes after `position` that the consumer's filter includes, and the position up to which the stream was read. The
-        first value is None if the filter includes no change up to this position. Waits for at most `timeout_seconds`, and until `given_up`
-        returns True. A group's stream ignores `entries_max`. Raises SluiceError.
+        first value is None if the filter includes no change up to this position. If no change has arrived, waits until one
+        arrives, `timeout_seconds` have passed or `given_up` returns True. `bytes_max` limits the bytes of row events. `entries_max` limits
+        the number of entries; a group's stream ignores it. Raises SluiceError.
         """
 
     def wake(self) -> None:
@@ -223,8 +224,8 @@ class ConsumerService(Generic[PositionT, Content_co]):
         """
         while self._codec is not None and text:
             acked = self._line.acked
-            # Holds no lock during the call of `later`, which waits for the lock of all consumers: a thread with that lock may be waiting in
-            # `close` for a lock of this consumer.
+            # Holds no lock during the call of `later`, which waits for the lock of all consumers. A thread that holds that lock may be
+            # waiting in `close` for a lock of this consumer, so both threads would wait forever.
             later = self._codec.later(acked, text)
             if later is None:
                 return False

@@ -66,7 +66,9 @@ class Address:
 
 
 class CanalListener:
-    """Serves destinations by name until `close` is called. Raises CannotListenError, or ConfigurationError for a wrong certificate."""
+    """Serves destinations by name until `close` is called. The constructor raises CannotListenError, or ConfigurationError if the
+    certificate or its key cannot be used.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address

@@ -136,6 +136,8 @@ class ClientSession:
         self._note(packet, answer, time.perf_counter() - begun)
         return answer
 
+    # The texts of refusals in this class are Canal's if Canal has one, mistakes included, because programs may compare them
+    # (docs/canal.md).
     def _safely(self, act: Callable[[Packet], ClientAnswer], packet: Packet) -> ClientAnswer:
         try:
             return act(packet)

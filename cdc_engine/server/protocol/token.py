@@ -1,4 +1,4 @@
-"""Checks a client's proof that it knows the password: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password), as hex text. Pure."""
+"""Checks a client's proof that it knows the password: SHA1(seed + SHA1(SHA1(password))) XOR SHA1(password), as hex text. Pure."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class TrafficCounters:
 
 
 class ClientTraffic:
-    """Counts for all clients of one destination. Thread-safe."""
+    """Counts the packets, errors and answers of all clients of one destination. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,9 @@ class ClientTraffic:
         self._sum_ms = 0.0
 
     def note(self, kind: str, seconds: float, sent_bytes: int, error: int = 0, *, empty: bool = False) -> None:
-        """Counts one answered packet."""
+        """Counts one packet of the type `kind`, which was answered with `sent_bytes` bytes after `seconds`. `error` is the error number of
+        the answer, or 0. `empty`: the answer is to a get that found no changes.
+        """
         milliseconds = seconds * 1000
         with self._lock:
             self._packets[kind] += 1
