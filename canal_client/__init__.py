@@ -1,9 +1,9 @@
 r"""Implements a client for Canal's protocol, which works with Sluice's server and with Canal's. The client returns typed changes or Arrow
 tables.
 
-with CanalClient("shop", settings=ClientSettings(table_filter=r"shop\..*")) as client:
-for batch in client.batches():
-tables = batch.to_arrow()
+    with CanalClient("shop", settings=ClientSettings(table_filter=r"shop\..*")) as client:
+        for batch in client.batches():
+            tables = batch.to_arrow()
 
 The client needs only `protobuf`, `pyarrow` for Arrow tables, and `kazoo` for a cluster. docs/canal.md has examples.
 """

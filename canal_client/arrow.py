@@ -5,7 +5,7 @@ The Arrow table has the columns of the source table, and these columns:
 | column | value |
 |---|---|
 | `_change_type` | insert, update_preimage, update_postimage or delete, as in Delta's change data feed |
-| `_commit_timestamp` | the time by the source's clock, in UTC |
+| `_commit_timestamp` | the time of the row event by the source's clock, in UTC |
 | `_file`, `_offset` | the position of the row event in the binlog |
 
 If the type of a column changes within a batch, the column is text in that batch. If a value is missing in a row image, it is NULL.

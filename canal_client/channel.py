@@ -47,7 +47,7 @@ class Login:
 
 
 def token(password: str, seed: bytes) -> bytes:
-    """Returns the proof that the client knows the password, as hex text: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password)."""
+    """Returns the proof that the client knows the password, as hex text: SHA1(seed + SHA1(SHA1(password))) XOR SHA1(password)."""
     if not password:
         return b""
     once = _sha1(password.encode())

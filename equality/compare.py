@@ -2,9 +2,9 @@
 again until each of them is decided.
 
 The source changes during the comparison, so a row may differ only because its change is not merged yet. Each further look reads the
-differing rows of the source, waits until the lake has merged everything up to that position, and reads the lake. Rows that are then equal
-in source and lake are EQUAL. Rows that neither the source nor the lake changed between two looks are DIFFERENT. If the lake's version of a
-row is newer than the read of the source, the row is reported as moving.
+differing rows of the source, waits until the lake has merged everything up to the position of this read, and reads the lake. Rows that are
+then equal in source and lake are EQUAL. Rows that neither the source nor the lake changed between two looks are DIFFERENT. If the lake's
+version of a row is newer than the read of the source, the row is reported as moving.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class FoundDifferences:
     - `chunks` are chunks with rows that differ, and differing chunks whose rows were not compared.
     - `late` is true if merges did not reach the position up to which the source was read.
     - `hidden` is true if reads of the source do not show everything that the lake has.
-    - `keys` are the keys that differ. If only some of these keys were looked into, the changes of the other keys may not be merged yet.
+    - `keys` are the keys that differ. The rows of only some of these keys may have been read again. The changes of the other keys may not
+      be merged yet.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)

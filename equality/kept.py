@@ -76,7 +76,7 @@ class KeptSums:
 
 
 def _made_of(plan: ComparisonPlan, table_id: str) -> str:
-    """Returns a digest of everything except the rows on which a sum depends: DuckDB's version, the Delta table's id, the key and the
+    """Returns a digest of everything besides the rows that changes a sum: DuckDB's version, the Delta table's id, the key and the
     columns.
     """
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]

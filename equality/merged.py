@@ -111,8 +111,8 @@ def reached(cursor: Position | None, end: BinlogEnd) -> bool:
     cursor is of another server, GTIDs are compared.
 
     For a MariaDB server, GTIDs are compared even on the same server, because the cursor may never reach the offset: after the last
-    transaction, MariaDB writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). GTIDs are enough there, because each
-    transaction of MariaDB has one. A MySQL server may have transactions without a GTID.
+    transaction, MariaDB writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). GTIDs are enough on MariaDB, because each
+    transaction has one. A MySQL server may have transactions without a GTID.
     """
     if cursor is None:
         return False

@@ -66,8 +66,8 @@ def plan(
     """Returns the plan for a table. `version` is the table's current schema in the source. `kept` has the indices of its captured columns.
     `lake` has the Spark type of each Delta column.
 
-    Raises RefusedError if the schemas of source and lake do not match. The reason is a schema change that is not merged yet or waits for
-    approval.
+    Raises RefusedError if the table cannot be compared, for example because the schemas of source and lake do not match: then a schema
+    change is not merged yet, or waits for approval.
     """
     options = settings.table(version.database, version.table)
     key = tuple(options.key) or version.key

@@ -202,7 +202,9 @@ class Tables:
         return int(self._duckdb.execute(f"SELECT {self._chunks.number()} FROM keys LIMIT 1").fetchall()[0][0])
 
     def differing_rows(self, limit: int) -> dict[Key, Seen]:
-        """Returns, for a table without a key, the rows whose numbers in source and lake differ, with both numbers."""
+        """Returns, for a table without a key, at most `limit` rows that occur more often on one side. `Seen` has how often a row occurs in
+        source and lake.
+        """
         answer = self._duckdb.execute(
             f"SELECT {self._all}, sum({IN_SOURCE}), sum({IN_LAKE}) FROM "
             f"(SELECT {self._all}, {COUNT} AS {IN_SOURCE}, 0 AS {IN_LAKE} FROM source UNION ALL SELECT {self._all}, 0, {COUNT} FROM lake) "
@@ -236,8 +238,8 @@ class Tables:
     def _joined(self) -> str:
         """Returns SQL that joins the stored rows of source and lake by key. The result has one row per key.
 
-        If the server considers a key of the source equal to two keys of the lake, DuckDB has the source's row twice, and the row is used
-        once. Rows whose key contains NULL are different rows, so their hashes are added up.
+        If the server considers a key of the source equal to two keys of the lake, the source's row is stored twice in DuckDB, and the join
+        uses it once. Rows whose key contains NULL are different rows, so their hashes are added up.
         """
         names = [identifier(name) for name in self._plan.key]
         is_null = " OR ".join(f"{name} IS NULL" for name in names)

@@ -86,7 +86,7 @@ class TableResult:
     - `rows` and `lake_rows` are the numbers of rows of each side in the compared chunks.
     - `version` is the Delta version that was read last.
     - `position` ("file:offset"), `gtid_set` and `server_uuid` are the source's position after its last rows were read.
-    - `difference_count` is the least number of rows that differ, and `differences` are the first of these rows.
+    - At least `difference_count` rows differ. `differences` are the first of these rows.
     - `moving` is the number of rows that changed at each look and that the lake followed.
     - `left_out` are columns of either side that were not compared.
     """

@@ -18,7 +18,7 @@ from obstore.store import GCSStore
 from sluice.object_stores.errors import NO_BUCKET
 from sluice.object_stores.google import bucket_and_path, google_options
 
-# The timeouts of `files`, in the form of this library.
+# obstore's options for requests: the same time limits as `files` has for pyarrow, and http is allowed.
 CLIENT: Any = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 
 
