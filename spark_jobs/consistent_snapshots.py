@@ -159,8 +159,8 @@ def _is_later(record: TableRecord, there: Mapping[str, Any] | None) -> bool:
     """Returns whether a table's record is newer than the table's entry in a snapshot. The record is newer if the entry is missing, has the
     id of another table, or has an earlier version.
 
-    If both have one version, the record is newer if the entry marks the table as stopped: a killed run had published the table, and the
-    next run publishes it again. An entry with a later version, which a repair made, is kept.
+    If both have the same version, the record is newer if the entry marks the table as stopped: a killed run had published the table, and
+    the next run publishes it again. An entry with a later version, which a repair made, is kept.
     """
     if there is None or there["table_id"] != record.table_id:
         return True

@@ -113,8 +113,8 @@ def _files_there(table: Path, commits: Sequence[Path]) -> dict[Path, None]:
 
 
 def before_checkpoint(path: str) -> None:
-    """Deletes Hadoop's checksum of `_last_checkpoint`. Call this before a program other than Spark writes a checkpoint, because Hadoop
-    would then report the file as corrupt.
+    """Deletes the checksum file that Hadoop wrote for `_last_checkpoint`. Call this before a program other than Spark writes a checkpoint:
+    that program replaces `_last_checkpoint` but not the checksum, and Hadoop would report the new file as corrupt.
     """
     table = local_table(path)
     if table is not None:

@@ -2,8 +2,8 @@
 
 SparkJobError
 ├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
-├── SparkUnavailableError   Spark cannot be reached or stopped; repeat the batch when it is available
-├── TableError              the batch cannot be merged into one table, e.g. because a type differs or Spark refused
+├── SparkUnavailableError   Spark cannot be reached, or it stopped; repeat the batch when Spark is available
+├── TableError              the batch cannot be merged into one table, e.g. because Spark refused a statement
 └── MergeError              some tables of a batch were merged and some were not
 """
 

@@ -184,7 +184,9 @@ class LakeSession:
         self.configure({USER_METADATA: user_metadata})
 
     def expect(self, rows: int) -> None:
-        """Selects the session's settings for few rows or for many rows. `rows` is the number of rows that its next statements will read."""
+        """Selects the session's settings for few rows or for many rows. `rows` is the number of rows that the session's next statements
+        will read.
+        """
         small = rows <= SMALL_ROWS_MAX
         if small and not self._small:
             there = self.spark.conf.getAll
@@ -455,8 +457,8 @@ def first_line(error: BaseException) -> str:
 
 
 def table_error(table: str, error: Exception, what: str = "Spark could not merge the table") -> TableError:
-    """Converts an error to a TableError, unless it is one. `what` says in the message what could not be done. An error of a disk or an
-    object store gets `own=False`, so it does not stop the table.
+    """Converts an error to a TableError. Returns a TableError unchanged. `what` says in the message what could not be done. An error of a
+    disk or an object store gets `own=False`, so it does not stop the table.
     """
     if isinstance(error, TableError):
         return error

@@ -32,7 +32,8 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDE
 from sluice.spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
-MARK = "sluice-past"  # The Delta name of each past state begins with this prefix.
+# A past state is recognized by this prefix of the name in its Delta metadata.
+MARK = "sluice-past"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,10 @@ class PastState:
 
     - `base` is the live table, opened with deltalake at the version before the interval.
     - `images` has the last image of each key in the interval, or is None if the interval has no changes.
+    - `key` has the table's key columns. It is empty if the interval has no changes.
     - `path` and `description` are those of the new table.
     - `folder` is for temporary files.
-    - `record` is stored in the new table's commit.
+    - `record` is stored as JSON in the new table's commit. It names the table, ledger, version and position of the past state.
     """
 
     name: str
@@ -106,8 +108,8 @@ def _schema(given: PastState) -> pa.Schema:
     lacking = [each.name for each in given.images.columns if each.name.lower() not in known] if given.images else []
     if lacking:
         why = (
-            f"version {given.base.version()} of the table has no column {', '.join(lacking)}, which changes after "
-            "that version have"
+            f"the past state is built from version {given.base.version()} of the table, and the changes after this version have "
+            f"columns that this version lacks ({', '.join(lacking)})"
         )
         raise TableError(given.name, f"{why}: take a later --from")
     return schema
@@ -163,7 +165,8 @@ def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 if not put(pa.record_batch(batch)):
                     return
             put(None)
-        except Exception as error:  # The generator raises the error in the writer's thread.
+        # `streamed` raises this error in the thread of the writer.
+        except Exception as error:
             put(error)
 
     threading.Thread(target=read, name="past state", daemon=True).start()

@@ -39,7 +39,7 @@ class PastTable:
     - `base` is the version of the live table from which the past state was built.
     - `up_to` is the position up to which the past state has the changes.
     - `columns` are pairs of name and Spark type.
-    - `version` is 0 if nobody changed the table after it was built.
+    - `version` is the newest version of the table. The backfill built version 0, so a higher version shows a later change.
     - `log` is the table, opened with deltalake.
     """
 
@@ -132,15 +132,17 @@ def _obstacles(
 
 
 def recorded_commits(table: DeltaTable) -> list[CommittedInterval]:
-    """Returns all commits that are still in the table's log."""
+    """Returns what the commits in the table's log say about themselves. The commits of one batch are joined into one element. Commits that
+    were already removed from the log are missing.
+    """
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 
 
 def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableRecords, fence: Fence, *, run: str) -> int:
-    """Replaces the rows, syncs the commit to disk and stores the table's record in `records`. Returns the live table's new version. The
-    caller holds the run lock.
+    """Replaces the rows of the live table (`table`) by those of the past state `rebuilt`, syncs the commit to disk, and stores the live
+    table's record in `records`. Returns the live table's new version. The caller holds the run lock.
 
-    If a swap fails with TableError, the caller can repeat it: it writes the same rows again.
+    If a swap fails with TableError, the caller can repeat the swap, which writes the same rows again.
     """
     before = table.snapshot
     refuse_others(owner, table.found(None, owner.to_text()))
@@ -186,8 +188,8 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "run": run,
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
-        # The key must not be named `end`. Later merges take the changes up to a commit's `end` as merged, but a swap merges no changes:
-        # later runs must still merge the stream's changes up to this position.
+        # The name `end` would be wrong here. Later merges take the changes up to a commit's `end` as merged, but a swap merges no changes:
+        # later runs must still merge the stream's changes up to the position `up_to`.
         "up_to": dict(rebuilt.up_to),
     }
     return json.dumps(record, sort_keys=True)

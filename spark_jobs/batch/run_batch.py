@@ -72,15 +72,15 @@ def merge_batch(
 ) -> list[TableReport]:
     """Merges the tables of `batch` that `tables` names. Returns their reports in the manifest's order.
 
-    - `tables` has the target of each "database.table". A table of the batch that is missing here is stopped, and its changes are skipped.
+    - `tables` has the target of each "database.table". The caller leaves out stopped tables, and their changes are not merged.
     - `context` is None for a merge from the command line. `context.target_of` also finds targets of tables that are not in the batch. A
       table of the batch that was renamed takes over the rows of the table with its old name, and needs that table's target.
     - `on_table_done` is called in this thread after each table.
     - `on_merged` is called when all tables have been merged.
 
-    Raises StagedBatchError, before anything is merged, if the batch lacks one of `tables`. Raises SparkUnavailableError if Spark is not
-    available. If a table could not be merged, raises MergeError after the other tables have finished. The call can always be repeated with
-    the same batch.
+    Raises StagedBatchError, before anything is merged, if the batch has no changes of one of `tables`. Raises SparkUnavailableError if
+    Spark is not available. If a table could not be merged, raises MergeError after the other tables have finished. The call can always be
+    repeated with the same batch.
     """
     context = context or BatchContext()
     unknown = sorted(tables.keys() - {table.name for table in batch.tables})
@@ -418,7 +418,7 @@ def _batch_error(
     batch: StagedBatch, reports: Mapping[str, TableReport], errors: Mapping[str, Exception]
 ) -> SparkJobError:
     """Returns one error for the whole batch. The error has the message of the first failed table in the manifest's order, and names the
-    tables that were merged and those that failed. If Spark was lost, returns a SparkUnavailableError.
+    tables that were merged and those that failed. If the connection to Spark was lost, returns a SparkUnavailableError.
     """
     failed = tuple(table.name for table in batch.tables if table.name in errors)
     merged = tuple(table.name for table in batch.tables if table.name in reports)

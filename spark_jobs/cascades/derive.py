@@ -139,7 +139,9 @@ def _errors_of(*tables: str) -> Iterator[None]:
 
 
 def _new_names(table: StagedTable, applied: int) -> set[str]:
-    """Returns the names that columns of the table get in the batch, in lower case. Rows from before do not have these columns."""
+    """Returns the names, in lower case, of the columns that schema changes of the batch add, fill with a value or rename (the new name).
+    Schema changes up to the order key `applied` are left out, because the lake has them. The lake's rows lack the returned columns.
+    """
     changed = [each for each in table.segments if isinstance(each, SchemaSegment) and each.order_key > applied]
     filled = {name.lower() for segment in changed for name, _ in segment.fills}
     return filled | {
@@ -180,7 +182,7 @@ class _Derivation:
                 self._events += events_of(events)
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
-        # table → the keys whose rows were queried in the lake, as coarse values (see `coarse`)
+        # Table name → the keys whose rows were queried in the lake, as coarse values (see `coarse`).
         self._queried: dict[str, set[Values]] = defaultdict(set)
         self._unreadable = {
             name: TableError(name, f"foreign keys may have changed rows of the table, and {ALTERED}{ADVICE}")
@@ -189,7 +191,9 @@ class _Derivation:
         }
 
     def _needed(self, name: str) -> set[str]:
-        """Returns the columns of a table by which the replay finds its rows, and the rows that refer to them."""
+        """Returns the columns of a table that the replay needs: its key, the columns of its foreign keys, and the columns to which foreign
+        keys of other tables refer.
+        """
         mine = [each for each in self._cascades.values() if each.child_name == name]
         below = [each.referenced for each in self._cascades.values() if each.parent_name == name]
         return set(itertools.chain(*(each.columns + each.key for each in mine), *below))
@@ -235,7 +239,7 @@ class _Derivation:
                 self._load(self._cascades[name, columns], values)
 
     def _load(self, cascade: Cascade, values: set[Values]) -> None:
-        """Loads the lake's rows of the child table that reference these values."""
+        """Loads the lake's rows of the child table whose foreign key columns have one of these values."""
         self._wanted[cascade.child_name, cascade.columns] |= values
         self._load_rows(cascade, cascade.columns, values)
 

@@ -33,7 +33,8 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 FOLDER, MANIFEST = "derived", "derived.json"
 FORMAT = 2
 ROW = "_sluice_row"
-DERIVED = "_sluice_derived"  # This column tells whether an image is derived. Only change logs read it.
+# The column that is true for a derived image and false for a staged image. Only the code that writes change logs reads it.
+DERIVED = "_sluice_derived"
 ARROW_TYPES = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -63,8 +64,10 @@ class _Piece:
 
 
 def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, derived: Sequence[Derived]) -> StagedTable:
-    """Writes the segments of a table to which derived images are added. Returns the table with the new segments. Raises TableError if a
-    segment cannot take derived images.
+    """Writes the segments of a table to which derived images are added. Returns the table with the new segments.
+
+    Raises TableError if a segment to which images are added has updates that change keys and lack columns. Also raises TableError if the
+    columns of a segment with derived images only are unknown.
     """
     pieces = _pieces(table, derived)
     folder = batch.directory / FOLDER
@@ -91,8 +94,9 @@ def _file_part(table: StagedTable) -> str:
 
 
 def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
-    """Assigns each derived image to the segment that contains its transaction, or else to the segment before it. If neither segment has
-    row images, because the table was altered or truncated there, adds a new segment.
+    """Assigns each derived image to a segment with row images, and keeps the order of the stream: to the first segment that ends at or
+    after the image's transaction, or else to the segment before that one. If both are a TRUNCATE or a schema change, or do not exist, adds
+    a new segment for the image.
     """
     indices, begin = positions_of(table), 0
     pieces: list[_Piece] = []
@@ -112,9 +116,7 @@ def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
 
 
 def _end(piece: _Piece) -> int:
-    """Returns the order key of the piece's last image. If its segment is a TRUNCATE or a schema change, that segment's order key counts
-    too.
-    """
+    """Returns the highest order key in a piece: of its staged images, of its TRUNCATE or schema change, and of its derived images."""
     segment = piece.segment
     own = -1
     if isinstance(segment, ChangesSegment):
@@ -198,7 +200,9 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[LakeColumn, ...], pie
 
 
 def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece) -> tuple[Any, Any]:
-    """Returns the lowest and the highest value of a key column, including the derived images. Returns (None, None) if they are unknown."""
+    """Returns the lowest and the highest value of a key column in the staged and the derived images. Returns (None, None) if the values are
+    neither all integers nor all strings, or if the manifest lacks the bounds of the staged images.
+    """
     values = [image.values[name.lower()] for image in piece.derived]
     if staged is not None:
         values += [staged.key_min[index], staged.key_max[index]] if index < len(staged.key_min) else [None]
@@ -209,8 +213,8 @@ def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece)
 
 
 def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[LakeColumn, ...]:
-    """Returns the columns for a segment that has derived images only: those of another segment of the table with the same columns, or
-    those of the lake.
+    """Returns the columns, with their types, of a segment that has derived images only. They are those of another segment of the table that
+    has the columns of the images, or else those of the lake. Raises TableError if the lake lacks one of them.
     """
     known = set(piece.derived[0].values)
     for segment in table.changes:

@@ -73,7 +73,7 @@ class Image:
 @dataclasses.dataclass(frozen=True)
 class Event:
     """A deleted row of `parent` (`new` is None), or a change of its referenced columns from `old` to `new`. The change may spread through
-    the foreign keys in `cascades`. `live` are the tables that the lake keeps up to date.
+    the foreign keys in `cascades`. `live` are the child tables whose changes the lake gets. Stopped tables are not `live`.
     """
 
     at: ChangeOrder
@@ -173,7 +173,7 @@ class Play:
     - `applied` has, by table, the order key up to which the lake has its changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to`: an earlier attempt staged the changes up to this order key, and the images that it derived no longer exist.
+    - `again_up_to`: an earlier attempt may have merged tables up to this order key. The images that this attempt derived no longer exist.
     - `buffered` has the tables with a running snapshot, whose current rows are unknown, and the order key up to which they are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes
@@ -334,8 +334,8 @@ class Play:
         self._refuse_children(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Refuses the tables below the child that lack the event's changes. An earlier attempt merged the child at a later state, and the
-        files of its derived changes no longer exist. So the event's effects on the child and on the tables below it cannot be derived.
+        """Refuses those tables below the child that lack the event's changes. An earlier attempt merged the child, and the images that it
+        derived no longer exist. So it is unknown which rows of the child the event changed, and changes of tables below cannot be derived.
         """
         for below in event.cascades:
             if (
@@ -348,7 +348,7 @@ class Play:
                 self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:
-        """Returns whether the lake lacks the event's changes of the table. For a buffered table, looks at its buffer instead."""
+        """Returns whether the lake lacks the event's changes of the table. For a buffered table, returns whether its buffer lacks them."""
         has = self._buffered if table in self._buffered else self._applied
         return has.get(table, event.at.order_key) < event.at.order_key
 
@@ -374,7 +374,7 @@ class Play:
         """Records that the changes of the child cannot be derived, because the changes of its parent are unknown."""
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
-            why = f"foreign keys change rows of the table when rows of {parent} change, which Sluice cannot follow"
+            why = f"foreign keys change rows of the table when rows of {parent} change, and Sluice does not know all changes of {parent}"
             if parent in self._buffered:
                 why = f"foreign keys change rows of the table when rows of {parent} change, and a snapshot of {parent} is in progress"
             self._read_again(event, child, why, through=parent if parent in self._buffered else "")
@@ -385,7 +385,7 @@ class Play:
         else:
             why = (
                 f"the foreign key {cascade.name} changes rows of the table when rows of {parent} change, and "
-                f"Sluice cannot follow {parent}"
+                f"Sluice does not know all changes of {parent}"
             )
             self._refuse(event, child, TableError(child, why))
 

@@ -72,7 +72,9 @@ class FileFacts:
 
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
-    """Returns what to do now, and why. If an operator requested maintenance (`wanted`), everything is done that has an effect."""
+    """Returns what to do now, and why. If an operator requested maintenance (`wanted`), COMPACT is due as soon as there are two small files
+    or one row that is marked as deleted, and the limits of bytes do not apply.
+    """
     # Done for a table of any size, because readers miss rows if the minimum or maximum is wrong.
     if facts.rounded_files:
         return (

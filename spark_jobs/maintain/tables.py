@@ -211,7 +211,7 @@ def lags(table: MaintainedTable, facts: FileFacts) -> bool:
 
 def catch_up(table: MaintainedTable) -> None:
     """Stores the table's current version in its record. Without this, each consistent snapshot would name the record's older version, whose
-    files VACUUM deletes. The caller holds the run lock. Raises TableError if another program removed rows.
+    files VACUUM deletes. The caller holds the run lock. Raises TableError if another program replaced or restored the table.
     """
     delta = _ours(table)
     record, now = table.records.get(table.name), delta.snapshot
@@ -220,8 +220,8 @@ def catch_up(table: MaintainedTable) -> None:
 
 
 def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Rewrites files if this is worthwhile. If an operator requested it (`wanted`), does everything that has an effect. Returns None if
-    the table does not exist. Raises TableError if Spark refuses a statement, and SparkUnavailableError if Spark does not answer.
+    """Rewrites files if `rule.due` says so. `wanted` is true if an operator requested the rewrite. Returns None if the table does not
+    exist. Raises TableError if Spark refuses a statement, and SparkUnavailableError if Spark does not answer.
     """
     began, plan = time.monotonic(), looked_at(table, wanted=wanted)
     if plan is None or plan.act == MaintenanceAct.NOTHING:
@@ -298,7 +298,7 @@ def vacuum(
     the same errors as `optimize`.
 
     The log keeps the names of removed files for at least `logged` hours, even if a user requests fewer `hours` for one VACUUM. VACUUM also
-    deletes every file that the log does not name, so this time must not shrink.
+    deletes every file that the log does not name. With fewer hours, later VACUUMs would delete files that snapshots still need.
     """
     began, before = time.monotonic(), facts_of(table)
     if before is None:

@@ -320,8 +320,8 @@ class _TableMerge:
         return self.table.own_commit(before, self.user_metadata, app_id or self.app_id, version)
 
     def _execute(self, statement: str, version: int, app_id: str = "") -> int:
-        """Executes a statement as this transaction, and again after a conflict with maintenance. Returns the table's version before the
-        last attempt.
+        """Executes a statement whose commit has the Delta transaction (`app_id`, `version`). Repeats the statement after a conflict with
+        maintenance. Returns the table's version before the last attempt.
         """
         before = self.table.snapshot.version
         for tried in range(1, TRIES_MAX + 1):

@@ -1,9 +1,9 @@
 """Puts quarantined values that can now be decoded back into their rows. `sluice quarantine replay` calls this while no run merges.
 
 A value is put into a row only if the row still has the order key of the value's transaction. If the row changed later, the later change has
-set its own value. A value that is older than a rename of the table belongs to another table. Among the rows of one transaction, the key
-identifies the row; in a table without a key, all columns do. Rows that are equal in all columns get their values only if the values are
-equal too. A repeated call changes nothing.
+set its own value. A value that is older than a rename of the table is not put back, because it belongs to the table that had the name
+before. Among the rows of one transaction, the key identifies the row; in a table without a key, all columns do. Rows that are equal in all
+columns get their values only if the values are equal too. A repeated call changes nothing.
 
 When `put_back` returns, the values are on disk in the table and in its history, so the caller may remove them from the quarantine.
 """
@@ -164,7 +164,7 @@ def _named(values: RowValues) -> list[str]:
 
 
 def _meets(session: LakeSession, target: str, column: str, values: RowValues) -> str:
-    """Returns the join condition: a quarantined value `s` may belong to the row `t` of the table."""
+    """Returns the join condition, which is true if a quarantined value (`s`) may belong to a row of the table (`t`)."""
     (detail,) = session.spark.sql(f"DESCRIBE DETAIL {target}").collect()
     since = int(detail["properties"].get(RENAMED_AT, -1))
     met = [f"t.{sql_text.identifier(ORDER_KEY)} = s.{KEY_COLUMN}", f"s.{KEY_COLUMN} > {since}L"]

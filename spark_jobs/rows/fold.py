@@ -131,9 +131,11 @@ def folded(
 ) -> Fold:
     """Writes one image per chosen key to a file at `path`, and returns the file as a segment.
 
-    `segments` are the stream's changes in order, at least up to the order key `up_to`. Without `read`, the keys are chosen that changed in
-    the ascending intervals `changed_in`, whose order keys are above the first and up to the second, and each image keeps its order key.
-    With `read`, the keys of `read` are chosen, and all images get the order key `up_to`, at which they are valid.
+    `segments` are the stream's changes in order, at least up to the order key `up_to`.
+
+    - Without `read`, the keys are chosen that changed in one of the intervals `changed_in`, and each image keeps its order key. Each
+      interval is a pair of order keys: it begins above the first and ends at the second. The intervals are ascending.
+    - With `read`, the keys of `read` are chosen. All images get the order key `up_to`, because they are valid at this position.
 
     Raises TableError if the columns differ, or if all keys are lost.
     """

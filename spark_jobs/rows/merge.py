@@ -92,8 +92,8 @@ class StagedInterval:
     def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int) -> list[ChangesSegment]:
         """Returns a table's segments of changes in order. The lake's table is merged up to the order key `up_to`.
 
-        Raises TableError if this position is later than the end of what the operation read, or if a DDL statement changed the table in the
-        interval.
+        Raises TableError if `up_to` is above `read_to`, the order key up to which the stream was read, or if a DDL statement changed the
+        table in the interval.
         """
         act = self.backfill.kind
         if up_to > self.read_to:

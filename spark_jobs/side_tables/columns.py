@@ -133,8 +133,8 @@ def typed_name(name: str, kind: str) -> str:
 
 
 def _casts(kind: str, wanted: str) -> bool:
-    """Returns whether values can be converted to the type `wanted` exactly. A value that the type cannot represent becomes NULL, and no
-    value is rounded.
+    """Returns whether values of the type `kind` can be converted to the type `wanted` without rounding. A value outside the range of
+    `wanted` becomes NULL.
     """
     return kind == wanted or (kind, wanted) == ("float", "double") or 0 <= _scale(kind) <= _scale(wanted)
 

@@ -171,7 +171,8 @@ class History:
         user_metadata: str,
     ) -> bool:
         """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection` is Spark's SELECT
-        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files.
+        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. Returns whether anything
+        differed.
         """
         names = self._give(read[0], key, read[1], (position[0], user_metadata))
         left = self._dropped(names)
@@ -258,7 +259,9 @@ class History:
         return done
 
     def _evolve(self, segment: SchemaSegment, user_metadata: str) -> bool:
-        """Adds new columns. If the DDL statement gives existing rows a value, closes their versions and opens others with the value."""
+        """Adds new columns. If the DDL statement gives existing rows a value in a new column, closes all open versions and opens new
+        versions with this value. Returns whether versions were closed.
+        """
         if self.table.log is None:
             return False
         columns = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)

@@ -51,8 +51,8 @@ def settle(table: SideTable, user_metadata: str) -> None:
 class HistoryFix:
     """Updates a history together with a write of its current-state table that is not part of the stream.
 
-    `folder` is for files that Spark reads. `position` is the order key and the commit time (µs) of the current-state table. `record` is
-    stored in the commits. `fence` is that of the run.
+    `folder` is for files that Spark reads. `position` is the order key and the commit time (µs) up to which the current-state table has its
+    changes. `record` is stored in the commits. `fence` is that of the run.
     """
 
     session: LakeSession | None

@@ -25,11 +25,11 @@ ROW_NUMBER, NEXT_KEY, NEXT_TIME = "_sluice_row_number", "_sluice_next_key", "_sl
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
-    """Returns the condition under which a row of the source (`s`) closes a row of the history (`t`): the history's row is open, has the
-    same key, and is older.
+    """Returns the MERGE condition under which a row of the MERGE's source (`s`) closes a version in the history (`t`): the version is open,
+    has the same key, and is older.
 
-    If `reads`, the source is a comparison with the current-state table. A row that was opened at the comparison's own position is then
-    closed too, because this version was never valid.
+    If `reads`, the rows come from a comparison with the current-state table. Then a version that was opened at the position of the
+    comparison is closed too, because this version was never valid.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]

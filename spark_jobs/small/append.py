@@ -46,12 +46,15 @@ class Appended:
 
 
 def can_append(table: DeltaTable, rows: pa.Table) -> bool:
-    """Returns whether `append` supports the table. Returns False in three cases: the table has column mapping, so its files have other
-    column names; an operator chose the columns with statistics by name; or there are so many rows that deltalake divides them into several
-    files. In these cases the caller appends with deltalake.
+    """Returns whether `append` supports the table and the number of rows. If not, the caller appends with deltalake. `append` does not
+    support these cases:
 
-    `targets.ways` has already checked the table's features and rules. This function checks them again, because another program may have
-    added some between two segments, and a commit that ignores them would be invalid. deltalake checks features and rules itself.
+    - Only deltalake can read the table's log.
+    - The table has column mapping, so its files have other column names.
+    - An operator chose the columns with statistics by name.
+    - There are so many rows that deltalake divides them into several files.
+    - The table has features or rules that `append` ignores, so its commit would be invalid. `targets.ways` has already checked them, but
+      another program may have added some between two segments. deltalake checks features and rules itself.
     """
     snapshot = table.snapshot
     properties = snapshot.properties

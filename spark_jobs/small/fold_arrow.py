@@ -98,7 +98,8 @@ def whole_images(
     """Returns the last image of each key, with all columns. Leaves out images that change nothing. `images` are all images of the segment,
     including those that the table already has.
 
-    Raises UnknownRowError if the lake does not have the row of an image that lacks columns, and DuplicateKeysError if it has several.
+    Raises UnknownRowError if the lake does not have the row of an image that lacks columns. Raises DuplicateKeysError if the lake has two
+    rows with the key of such an image.
     """
     return _Partial(images, segment, applied_order_key).resolved(lake, soft=soft)
 
@@ -259,7 +260,7 @@ def _codes_equal(left: Any, right: Any) -> Mask:
 
 
 def is_last(codes: Numbers) -> Mask:
-    """Returns a mask of the elements that are not followed by an equal element."""
+    """Returns a mask that is true for the last element with each code."""
     last = np.zeros(len(codes), np.bool_)
     last[len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]] = True
     return last

@@ -21,7 +21,8 @@ from sluice.spark_jobs import staged_batch, table_owner
 from sluice.spark_jobs.small import merge
 from sluice.spark_jobs.targets import report, shards
 
-# The modules whose classes the values contain. The values may contain instances of other classes, whose code is then sent with them.
+# The arguments of tasks contain objects of classes in these modules. The code of these classes is serialized once per process. If an
+# argument contains an object of another class of Sluice, the code of that class is serialized again with each argument.
 MODULES = (values, staged_batch, table_owner, merge, report, shards)
 
 KEPT = "_sluice_"  # The names under which workers keep the code begin with this.

@@ -164,7 +164,9 @@ class _SequenceNumbers:
         self._keys, self._rows, self._step = keys[order], rows[order], step
 
     def of(self, ours: dict[str, Any]) -> ChangeOrder:
-        """Returns the position of an image in the stream. The sequence number is exact if the image's transaction contains an event."""
+        """Returns the position of an image in the stream. If no event is in the image's transaction, the sequence number is the row number,
+        because it only has to order images of this transaction.
+        """
         key, row = ours[ORDER_KEY], ours[ROW]
         begin, end = np.searchsorted(self._keys, [key, key + 1])
         at = int(np.searchsorted(self._rows[begin:end], row))

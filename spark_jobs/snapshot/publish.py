@@ -184,8 +184,8 @@ def publish(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Made:
-    """How the published table was made: by commits after the version `since`, in this `way` of a PublishedSnapshot, for this reason.
-    `lacks_only_names` tells whether everything is synced except the names of the table's folder and of the folders above it.
+    """How the published table was made. The commits of the publication follow the version `since`. `way` and `reason` are those of
+    PublishedSnapshot. If `lacks_only_names`, everything is synced except the names of the table's folder and of the folders above it.
     """
 
     since: int
@@ -197,8 +197,8 @@ class _Made:
 def _made(
     spark: SparkOnDemand, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
 ) -> _Made:
-    """Makes the commit of the publication. Makes none if the newest commit is already of this publication, because a run that was
-    killed later made it. Refreshes `table`. Raises LostCommitError if another program replaced the commit.
+    """Makes the commit of the publication, and refreshes `table`. If the newest commit is already that of this publication, a run made it
+    and was killed afterwards, so this function makes no commit. Raises LostCommitError if another program replaced the commit.
     """
     before = table.snapshot
     if before.exists and given.target.shard is None:
@@ -255,8 +255,8 @@ def _properties(given: Publication, before: DeltaSnapshot) -> dict[str, str]:
 
 
 def _show(session: LakeSession, given: Publication) -> bool:
-    """Creates views of the rows that were read and of the buffered changes. Returns whether images lack columns. Raises ColumnsDifferError
-    if a missing value is in neither view.
+    """Creates views of the rows that were read and of the buffered changes. Returns whether any image may lack columns. Raises
+    ColumnsDifferError if a row has a column whose value neither an image nor the row that was read has.
     """
     chunks, changes = session.uploaded.url_of(given.chunks), session.uploaded.url_of(given.changes)
     session.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))

@@ -115,9 +115,9 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
             yield f"the key column {column.name} may be NULL, or is a {column.type}"
     rows, size = given.changes.rows(), sum(given.changes.sizes().values())
     if rows > BUFFERED_ROWS_MAX or size > BUFFERED_BYTES_MAX:
-        yield f"{rows:,} changes of the table were buffered, {size >> 20} MiB"
+        yield f"{rows:,} changes of the table were buffered ({size >> 20} MiB), which are too many for the run's own process"
     if not all(_has_marks(given, footer) for footer in given.chunks.footers().values()):
-        yield "the rows were read without a position"
+        yield "the files of the rows that were read lack the order key and the time of reading that this publication needs"
 
 
 def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:

@@ -129,8 +129,8 @@ def _least_text(value: str) -> str:
 
 
 def _greatest_text(value: str) -> str:
-    """Returns an upper bound of all strings up to `value`: its first TEXT_CHARS_MAX characters, followed by the highest character of
-    Unicode, once more often than `value` has this character at that position.
+    """Returns, as JSON, a short string that is not lower than `value`. If `value` is too long, the result has its first TEXT_CHARS_MAX
+    characters, followed by LAST_CHARACTER. If `value` itself has this character after these, the result repeats it once more than `value`.
     """
     if len(value) <= TEXT_CHARS_MAX:
         return json.dumps(value, ensure_ascii=False)

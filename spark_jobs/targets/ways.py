@@ -103,8 +103,8 @@ def _obstacles(facts: MergeFacts) -> Iterator[str]:
     """Yields the reasons why `deltalake` cannot merge the table. The caller reports only the first one."""
     if not facts.exists and not facts.makes:
         yield (
-            "the table is new, and conf/ defines its layout, or the Spark session has default properties for "
-            "new tables, or the lake is not a folder"
+            "the table is new, and only Spark can create it: conf/ defines its layout, the Spark session has default "
+            "properties for new tables, or the lake is not in a folder"
         )
     if facts.alters:
         yield "columns or properties of the table change"
