@@ -148,7 +148,8 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
     for table in tables:
         try:
             act(table)
-        except Exception as error:  # Any error here concerns only this name.
+        # An error concerns only this name, unless the connection to Spark was lost.
+        except Exception as error:
             if is_away(error):
                 raise SparkUnavailableError(f"the connection to Spark was lost: {first_line(error)}") from error
             failed[table.identifier] = first_line(error)
@@ -208,7 +209,9 @@ def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, sto
 
 
 def view_statement(view: CatalogTable, over: Identifier, columns: Columns) -> str:
-    """Returns the statement that creates a view of a Delta table with these columns."""
+    """Returns the statement that creates a view of a Delta table with these columns. The view leaves out Sluice's columns and rows that are
+    marked as deleted. If `view.current`, the view has only the current rows of a history.
+    """
     names = {name.lower(): name for name, _ in columns}
     shown = tuple(name for folded, name in names.items() if not folded.startswith(OURS))
     rule = ""

@@ -19,7 +19,7 @@ class CommitConflicts:
         self._of: Counter[str] = Counter()
 
     def add(self, name: str, count: int = 1) -> None:
-        """Adds conflicts of "database.table", of its change log or of its history."""
+        """Adds `count` conflicts of the table `name` ("database.table"): of its current-state table, its change log or its history."""
         if count:
             logger.warning(
                 "%s: another writer committed first, or replaced the commit of this run (%s times); Sluice merges the table again",

@@ -4,7 +4,7 @@ SparkJobError
 ├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
 ├── SparkUnavailableError   Spark cannot be reached, or it stopped; repeat the batch when Spark is available
 ├── TableError              the batch cannot be merged into one table, e.g. because Spark refused a statement
-└── MergeError              some tables of a batch were merged and some were not
+└── MergeError              at least one table of a batch could not be merged
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ def _table_error(table: str, reason: str, state: str, for_good: bool, own: bool)
 
 
 class MergeError(SparkJobError):
-    """Raised if only a part of a batch's tables was merged. `merged` and `failed` have the names of the tables, as "database.table".
-    `errors` has the errors of those tables that failed for a cause in the table itself. The batch can be repeated.
+    """Raised if at least one table of a batch could not be merged. `merged` and `failed` have the names of the tables that were merged and
+    of those that were not, as "database.table". `errors` has the errors of the failed tables whose cause is in the table itself. The batch
+    can be repeated.
     """
 
     def __init__(

@@ -118,13 +118,14 @@ def _azure_account(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variable(option: str) -> str:
-    """Returns a value that Hadoop replaces by the environment variable with this option."""
+    """Returns a reference that Hadoop replaces by the value of an environment variable: the variable for this credential."""
     return f"${{env.{AZURE_CREDENTIALS[option]}}}"
 
 
 def _azure_endpoint(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings for the endpoint of an emulator, whose URL has the account in its path. It is a Blob endpoint, and the account
-    has no directories. Other endpoints have the account in their host, which Hadoop's client takes from the URL of the lake.
+    """Returns the settings for the endpoint of an emulator, whose URL has the account in its path. An emulator has a Blob endpoint, and its
+    account has no directories. Returns {} for other endpoints, whose host names the account: Hadoop's client takes this host from the URL
+    of the lake.
     """
     emulated = options.get("use_emulator", "").lower() in YES
     address = urllib.parse.urlsplit(options.get("endpoint") or (EMULATOR_ENDPOINT if emulated else ""))

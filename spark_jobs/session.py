@@ -32,7 +32,7 @@ from sluice.spark_jobs.uploaded_files import UploadedFiles, UploadSettings, uplo
 
 logger = logging.getLogger(__name__)
 
-CONNECT_PORT = 15002  # Spark Connect's default
+CONNECT_PORT = 15002  # The default port of a Spark Connect server.
 CONNECT_SECONDS_MAX = 10.0
 # A failed call is repeated this many times, after waits of 50 ms to 2 s. A server that does not answer within about 4 s is considered
 # down.
@@ -254,7 +254,9 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
 
 
 def _allowed(spark: Any, wanted: int, settings: SparkSettings) -> int:
-    """Returns how many of the `wanted` sessions to open."""
+    """Returns how many of the `wanted` sessions to open: at most `settings.sessions`. If that is 0, opens one per SLOTS_A_SESSION task
+    slots, but at least SESSIONS_MIN and at most SESSIONS_MAX.
+    """
     if settings.sessions or wanted <= SESSIONS_MIN:
         return min(wanted, settings.sessions or SESSIONS_MIN)
     return min(wanted, SESSIONS_MAX, max(SESSIONS_MIN, task_slots(spark) // SLOTS_A_SESSION))

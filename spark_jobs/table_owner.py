@@ -297,8 +297,8 @@ def of_a_shard(commit: Mapping[str, Any]) -> bool:
 
 
 def is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
-    """Returns whether this owner made the commit. A commit of the owner may be newer than the record: a run may take over rows after a
-    RENAME and fail before it stores the record.
+    """Returns whether a run of this owner made the commit. This can be true for a commit that is newer than the table's record, if the run
+    failed after its commit and before it stored the record.
     """
     theirs = our_record(commit)
     return theirs.get("ledger") == owner.ledger_id and theirs.get("table") == owner.table
@@ -311,7 +311,7 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
             TABLE_AHEAD,
             (
                 f"the Delta table {found.path} has changes of epoch {found.applied_epoch}, and this batch is "
-                f"of epoch {writer.epoch}, so its changes would be skipped as merged already: the ledger is "
+                f"of epoch {writer.epoch}, so the batch's changes would be skipped as merged already: the ledger is "
                 f"older than the table; {newest}"
             ),
         )
@@ -325,8 +325,8 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
             yield (
                 TABLE_AHEAD,
                 (
-                    f"the Delta table {found.path} has delivery {theirs['delivery']} of this ledger, up to "
-                    f"{_text(theirs.get('end') or {})}, and the batch is delivery {writer.delivery} from "
+                    f"the Delta table {found.path} already has delivery {theirs['delivery']} of this ledger, which ends at "
+                    f"{_text(theirs.get('end') or {})}, but the batch to merge is delivery {writer.delivery}, which begins at "
                     f"{_text(writer.start)}: the ledger was restored from a copy, or another engine uses a "
                     f"copy of the ledger; {newest}"
                 ),

@@ -60,8 +60,8 @@ class PastState:
 
 
 def build(given: PastState, fence: Fence) -> int:
-    """Builds the table and returns its number of rows. Raises TableError if a Delta table already exists at the path, or if the changes
-    have columns that `base` does not have.
+    """Builds the past state as a Delta table and returns the table's number of rows. Raises TableError if a Delta table already exists at
+    the path, if the changes have columns that `base` does not have, or if the table cannot be written.
     """
     options = dict(given.storage_options) or None
     if deltalake.DeltaTable.is_deltatable(given.path, storage_options=options):
@@ -138,7 +138,7 @@ def _query(given: PastState, names: Sequence[str]) -> str:
 
 
 def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
-    """Returns the images as a Delta table, because deltalake's query engine needs one."""
+    """Writes the images to a Delta table in `folder` and opens it, because deltalake's query engine accepts only Delta tables."""
     wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in images.columns)]
     rows = pq.read_table(images.file, columns=wanted)
     write_deltalake(folder, rows, mode="overwrite", writer_properties=writer_properties(rows.schema))

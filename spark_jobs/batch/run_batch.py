@@ -252,7 +252,7 @@ class _BatchWork:
         return sorted(found, key=lambda table: table.bytes, reverse=True)
 
     def _small_jobs(self, tables: Iterable[StagedTable]) -> list[SmallJob]:
-        """Returns a job for each table. If a job cannot be created, records the error for its table and continues."""
+        """Returns the SmallJob of each table. If a SmallJob cannot be created, records the error for its table and continues."""
         jobs = []
         for table in tables:
             try:

@@ -357,6 +357,6 @@ def _read(batch: StagedBatch, table: StagedTable, item: Any) -> Segment:
         return table.segments[item]
     segment = from_record(ChangesSegment, item, batch.directory / FOLDER)
     if not segment.file.is_file() or segment.file.stat().st_size != segment.size_bytes:
-        raise ValueError(f"{segment.file} is missing or differs from the file that the engine wrote")
+        raise ValueError(f"{segment.file} is missing or differs from the file that an earlier run wrote")
     stored = f"{batch.stored}/{FOLDER}/{segment.file.name}" if batch.stored else ""
     return dataclasses.replace(segment, stored=stored)

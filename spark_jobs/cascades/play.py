@@ -401,7 +401,7 @@ class Play:
         for key in sorted(table.found[cascade.columns].get(coarse, ()), key=repr):
             row = table.rows[key]
             if row.of_lake and row.order_key >= event.at.order_key:
-                continue  # The lake's row is newer than the event, so the event was merged before.
+                continue  # The lake has the row as a later change left it, so the row already contains the event's effect.
             values = tuple(row.values[name] for name in cascade.columns)
             if values != before:
                 raise _error(

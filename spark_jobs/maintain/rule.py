@@ -28,7 +28,8 @@ FRESH_SHARE_MIN = 0.25
 # Without an operator's request, a rewrite is limited to this many bytes, because it takes minutes and merges wait meanwhile. COMPACT counts
 # the bytes of the files that it rewrites, and CLUSTER counts the whole table.
 COMPACT_BYTES_MAX = CLUSTER_BYTES_MAX = 16 << 30
-RETENTION_HOURS = 168.0  # Delta's default retention
+# Delta's default: for how long it keeps files that are no longer part of a table.
+RETENTION_HOURS = 168.0
 _INTERVAL = re.compile(r"interval (?P<count>\d+) (?P<unit>hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"hour": 1, "day": 24, "week": 168}
 # VACUUM keeps files this much longer than the newest consistent snapshot needs them, because a reader may still be reading that snapshot.

@@ -202,7 +202,7 @@ class _TableMerge:
         return proves and not (scanned.files_scanned or segment.partial or segment.again)
 
     def _rows_met(self, segment: ChangesSegment) -> int:
-        """Returns how many rows of the table a merge must read. Returns 0 if the segment is only appended."""
+        """Returns how many rows of the table a merge must read. Returns 0 for a table without a key, whose images are only appended."""
         if not segment.key:
             return 0
         return self.table.reach(segment.key[0], *_bounds(segment)).rows
@@ -301,7 +301,9 @@ class _TableMerge:
         alteration_steps.alter(self.session, self.table, due, check)
 
     def _create_in_store(self, wanted: tuple[LakeColumn, ...], key: tuple[str, ...]) -> None:
-        """Creates the table after Spark's CREATE TABLE has done nothing, because an attempt that was killed has left a directory."""
+        """Creates the table without Spark. Call this if Spark's CREATE TABLE has done nothing: a killed attempt has left an empty
+        directory, which Spark takes for the table. Raises TableError if only Spark can create this table.
+        """
         properties = new_properties(self.target, wanted, key, self.writer.owner.to_text())
         if self.target.layout or MAPPING_PROPERTY in properties or self.session.defaults_of_tables():
             why = (

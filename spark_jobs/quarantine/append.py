@@ -57,8 +57,8 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
 
 
 def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]) -> None:
-    """Reads the run's commit back. Raises TableError if another commit has replaced the run's commit. A late commit by Spark can do this in
-    an object store.
+    """Reads the run's commit back. Raises TableError if another commit has replaced the run's commit. In an object store, a commit that
+    Spark began earlier can replace it.
     """
     there = _opened(path, storage_options)
     if any(there is None or there.transaction_version(each.app_id) != each.version for each in transactions):

@@ -54,8 +54,8 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
 def append_event(
     table: SideTable, operation: str, position: tuple[int, int], record: Mapping[str, Any], user_metadata: str
 ) -> bool:
-    """Appends a row about an event that is in no segment, once per `position` (order key, and commit time in µs). `table` is opened with a
-    separate app id.
+    """Appends a row about an event that is in no segment. `position` is the event's order key and its commit time in µs. `table` has a
+    separate app id for such events. Returns False if it already has this order key under this app id.
     """
     rows = event_row(_without_images(), operation, *position, json.dumps(record))
     return _append(table, rows.schema, rows.to_batches, position[0], user_metadata)
@@ -109,7 +109,9 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
 
 
 def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
-    """Appends the batches that `batches` returns. Calls `batches` again if the commit must be repeated."""
+    """Appends the batches that `batches` returns, in one commit. Calls `batches` again if the commit must be repeated. Returns False if the
+    table already has the order key.
+    """
     if table.log is None:
         comment = (
             f"Every change of {table.name}: one row per change, with the row before and after the change. Sluice "

@@ -389,7 +389,7 @@ class History:
         return pa.table([rows[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
 
     def _merge(self, source: pa.Table, keys: Sequence[str], commit: Commit) -> bool:
-        """Merges the rows with deltalake or Spark. `keys` are the history's key columns."""
+        """Merges the rows with deltalake or Spark. `keys` are the history's key columns. Returns whether this call made the commit."""
         table, rows = commit.table, source.num_rows + row_count(self.table)
         if not self._is_small(rows):
             self.folder.mkdir(exist_ok=True)

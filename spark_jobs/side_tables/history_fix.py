@@ -33,7 +33,9 @@ def is_due(table: SideTable) -> bool:
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
-    """Announces a write of the current-state table by a commit in the history, and syncs this commit to disk."""
+    """Announces a write of the current-state table by a commit in the history, and syncs this commit to disk. Does nothing if there is no
+    history, or if an announced write has not been confirmed yet.
+    """
     if table.log is not None and not is_due(table):
         began = time.time()
         table.aside(WRITES).mark(table.aside(CONFIRMED).applied + 1, user_metadata)

@@ -37,7 +37,7 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
 
 
 def closing(prefix: str = "") -> dict[str, str]:
-    """Returns the new value of each column that changes when a row is closed."""
+    """Returns, for each column that changes when a version is closed, the expression of its new value."""
     return {
         f"{prefix}{VALID_TO}": f"s.{VALID_TO}",
         f"{prefix}{TO_KEY}": f"s.{TO_KEY}",
@@ -104,7 +104,9 @@ class HistoryDifference:
         return f"SELECT {columns}, c.{FROM_KEY} AS c_from, true AS c_is FROM {history} AS c WHERE c.{IS_CURRENT}"
 
     def _selected(self, side: str, values: Mapping[str, str], quote: Quote) -> str:
-        """Returns the SELECT list of all columns of the history. Rows that close a version and rows that open one need the same columns."""
+        """Returns the SELECT list of all columns of the history. The source's columns come from the current-state table if `side` is "m",
+        and from the history if `side` is "c". `values` has the expressions of Sluice's columns.
+        """
         values = {IS_CURRENT: "true", **values}
         own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(self.names.values())]
         own += [f"NULL AS {quote(name)}" for name in self.left]

@@ -205,7 +205,7 @@ def _task(
 
 
 def prepare() -> None:
-    """Writes the code for executors, which later jobs of this process and of its forks use."""
+    """Serializes the code for executors. Later jobs of this process and of its forks use the result."""
     code_of(_merge_shares)
 
 

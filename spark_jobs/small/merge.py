@@ -205,7 +205,9 @@ class _SmallMerge:
         refuse_other_owner(self.table, self.writer, None)  # Another run may have created the table at the same moment.
 
     def _reach(self, segment: ChangesSegment) -> Reach:
-        """Returns the files that a merge of the segment may read. Returns no files if the segment is only appended."""
+        """Returns how many files, rows and bytes a merge of the segment may read. Returns zeros for a table without a key, whose images are
+        only appended.
+        """
         if not segment.key:
             return Reach()
         low, high = self._bounds(segment)
@@ -216,8 +218,8 @@ class _SmallMerge:
         return self.table.snapshot.properties.get(MAPPING_PROPERTY, "none")
 
     def _bounds(self, segment: ChangesSegment) -> tuple[Any, Any]:
-        """Returns the lowest and the highest value of the first key column. Returns (None, None) if file statistics name the columns
-        differently.
+        """Returns the lowest and the highest value of the segment's first key column. Returns (None, None) if the table has column mapping,
+        because its file statistics then have other column names.
         """
         if self._mapping != "none":
             return None, None
@@ -400,7 +402,9 @@ class _SmallMerge:
 
 
 def _no_fence() -> None:
-    """Does nothing. A task has no fence, and the table that it creates here is empty and has no transaction, so no data changes."""
+    """Does nothing, in place of the check of a fence, because a task has no fence. The check is not needed here: the new table is empty and
+    has no transaction, so no data changes.
+    """
 
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)

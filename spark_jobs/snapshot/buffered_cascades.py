@@ -101,7 +101,7 @@ def mark_complete(table: str, buffered: BufferedChanges, end: int) -> None:
 
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
     """Returns the changes whose order key is above `after` and at most `up_to`, in stream order. Each change comes with the number of the
-    table's images that precede it in its transaction. Raises TableError for files of another format, StoreError and OSError.
+    table's images that precede it in its transaction. Raises TableError for files of another format. Also raises StoreError and OSError.
 
     Several attempts at a batch may have written the same transaction, each attempt completely. The transaction is read from only one of the
     files.

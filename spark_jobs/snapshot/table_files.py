@@ -55,10 +55,10 @@ class NewTableFiles(Protocol):
     parallel: int
 
     def take(self, chunk: ReadChunk) -> TableFile:
-        """Adds a chunk as it is."""
+        """Adds the file of a chunk without a change, and returns it as a file of the table."""
 
     def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
-        """Adds a file with these rows."""
+        """Writes these rows to a new file, and returns it as a file of the table."""
 
 
 class FilesInFolder:

@@ -250,7 +250,7 @@ class _Filling:
             return [*found, *filter(None, pool.map(of_chunk, sizes))]
 
     def _of_chunk(self, name: str, size: int, *, buffered: BufferedKeys | None) -> TableFile | None:
-        """Returns the file with the chunk's rows, or None if no row of it remains."""
+        """Adds the chunk's rows, except those whose keys have buffered changes. Returns their file, or None if no row remains."""
         chunks = self.given.chunks
         with pq.ParquetFile(chunks.opened(name)) as read:
             footer = read.metadata
@@ -274,7 +274,7 @@ class _Filling:
         return found
 
     def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> TableFile | None:
-        """Returns a file with the chunk's rows except those in `gone`. Returns None if no row remains."""
+        """Writes the chunk's rows except those in `gone` to a file of the table. Returns the file, or None if no row remains."""
         if sum(mask.sum() for mask in gone.values()) == read.metadata.num_rows:
             return None
 

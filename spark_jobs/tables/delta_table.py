@@ -84,8 +84,8 @@ NO_TABLE = DeltaSnapshot(version=-1, columns={}, properties={}, applied_order_ke
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reach:
-    """The files of a table that a merge may read. `rows` includes rows that deletion vectors delete, but not the rows of files whose row
-    count is unknown.
+    """The number of files of a table that a merge may read, and the rows and bytes in these files. `rows` includes rows that deletion
+    vectors delete, but not the rows of files whose row count is unknown.
     """
 
     files: int = 0
@@ -252,8 +252,8 @@ class DeltaTable:
         return self._log
 
     def reach(self, column: str, low: Any, high: Any) -> Reach:
-        """Returns the files that may have a value of `column` from `low` to `high` according to their statistics. Returns all files if
-        there are no statistics.
+        """Returns how many files may have a value of `column` from `low` to `high` according to their statistics, and the rows and bytes of
+        these files. Counts all files if there are no statistics.
         """
         if not self.snapshot.exists:
             return Reach()
