@@ -148,8 +148,8 @@ def _merge_tables(
 
 
 def _sessions_wanted(tables: Sequence[StagedTable], targets: Mapping[str, TableTarget]) -> int:
-    """Returns how many Spark sessions to open: one per table that is too large for a small merge. The result is at least SESSIONS_MIN, but
-    never more than the number of tables.
+    """Returns how many Spark sessions to open: one per table that cannot be merged by a small merge (`_may_be_small`). The result is at
+    least SESSIONS_MIN, but never more than the number of tables.
     """
     large = sum(not _may_be_small(table, targets[table.name]) for table in tables)
     return min(len(tables), max(SESSIONS_MIN, large))

@@ -99,7 +99,9 @@ class MaintainedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maintained:
-    """What was done to one table. `removed_files` and `removed_bytes` count what VACUUM deleted."""
+    """What maintenance did to one table, or what it would do (`looked_at`). `act` is a MaintenanceAct or VACUUM, and `version` is the
+    table's version afterwards. `removed_files` and `removed_bytes` count what VACUUM deleted.
+    """
 
     name: str
     act: str

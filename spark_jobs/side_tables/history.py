@@ -381,7 +381,7 @@ class History:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _is_small(self, rows: int, size_bytes: int = 0) -> bool:
-        """Returns whether deltalake merges this many rows in this process. If not, Spark merges them."""
+        """Returns whether deltalake merges this many rows and bytes in this process. If not, Spark merges them."""
         return self.session is None or (rows <= ROWS_MAX and size_bytes <= BYTES_MAX and not self.by_spark)
 
     def _cast(self, rows: pa.Table) -> pa.Table:
@@ -462,8 +462,8 @@ def row_count(table: SideTable) -> int:
 
 
 def is_large(table: SideTable, rows: int, size_bytes: int) -> bool:
-    """Returns whether Spark must merge the history, because it and its changes are too large for this process. `rows` and `size_bytes` are
-    those of the changes.
+    """Returns whether Spark must merge the history: the history and its changes have more than ROWS_MAX rows together, or one of them has
+    more than BYTES_MAX bytes. `rows` and `size_bytes` are those of the changes.
     """
     return rows + row_count(table) > ROWS_MAX or size_bytes > BYTES_MAX
 

@@ -131,8 +131,8 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def is_large(share: Share) -> bool:
-    """Returns whether Spark must write the history: the history or its changes have too many rows for this process, or the history lacks
-    too many rows of the current-state table. Reads only the Delta logs.
+    """Returns whether Spark must write the history (`history.is_large`). If the history must first be compared with the current-state
+    table, the rows of that table count as changes. Reads only the Delta logs.
     """
     staged, target = share.staged, share.target
     if not target.history or not staged.segments:

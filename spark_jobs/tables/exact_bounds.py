@@ -88,7 +88,8 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
     """Returns the files of a table whose bounds deltalake may have rounded, as paths in the log. `name` is the "database.table" for
     errors. `log` is the table, opened with deltalake.
 
-    Reads only the footers, and only of files that have a bound with too many digits. Raises TableError if a file cannot be read.
+    Reads only footers, and only those of files that have a bound with more than DIGITS_MAX digits. Raises TableError if a file cannot be
+    read.
     """
     properties = log.metadata().configuration
     if properties.get(MAPPING_PROPERTY, "none") == "none" or properties.get(EXACT_PROPERTY) == "true":

@@ -52,11 +52,15 @@ class ParsedLog:
         self._statistics: dict[str, Action] = {}
 
     def commit(self, version: int, *, limited: bool = True) -> list[Action]:
-        """Returns the actions of a commit. Raises OSError or ValueError if it cannot be read, or if it is too large and `limited`."""
+        """Returns the actions of a commit. Raises OSError or ValueError if the commit cannot be read. If `limited`, also raises ValueError
+        for a commit with more than BYTES_MAX bytes.
+        """
         return self._actions(f"{version:020d}.json", _parsed_commit, limited=limited)
 
     def checkpoint(self, version: int) -> list[Action]:
-        """Returns the actions of a classic checkpoint. Raises OSError, ArrowException or ValueError if it cannot be read."""
+        """Returns the actions of a classic checkpoint. Raises OSError, ArrowException or ValueError if the checkpoint cannot be read, or
+        has more than BYTES_MAX bytes.
+        """
         return self._actions(f"{version:020d}.checkpoint.parquet", _parsed_checkpoint, limited=True)
 
     def statistics(self, text: str) -> Action:

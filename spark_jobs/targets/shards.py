@@ -199,9 +199,9 @@ def refuse_alterations(name: str, segment: SchemaSegment) -> None:
     for each in segment.alterations:
         if each.plan not in FOLLOWED.get(each.kind, ()):
             why = (
-                f"a statement on this shard would {each.kind} the column {each.column} ({each.plan}) for the other shards in the "
-                "same Delta table too: give all shards the same columns in the source, and set another path in conf/, so that "
-                "Sluice creates a new Delta table"
+                f"a statement on this shard would {each.kind} the column {each.column} of the Delta table (plan: {each.plan}), "
+                "which would change the other shards in this table too: give all shards the same columns in the source, and set "
+                "another path in conf/, so that Sluice creates a new Delta table"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
 
