@@ -102,8 +102,8 @@ def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[Maintenance
 
 
 def _helps(facts: FileFacts, *, wanted: bool) -> bool:
-    """Returns whether CLUSTER is worthwhile: enough files are new since the last CLUSTER, and the table is small enough that merges can
-    wait for the rewrite.
+    """Returns whether CLUSTER is worthwhile: at least FRESH_SHARE_MIN of the large files are new since the last CLUSTER, and merges can
+    wait for the rewrite, because the table has at most CLUSTER_BYTES_MAX bytes. If `wanted`, one new large file is enough.
     """
     if wanted:
         return facts.fresh_files > 0

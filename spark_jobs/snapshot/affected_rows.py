@@ -53,7 +53,7 @@ class AffectedRows:
 
     def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:
         """Returns the rows that were read and the buffered images that the events may affect. In a table with a key, the last image of a
-        key replaces the row that was read. In a table without a key, all images after the rows were read are returned.
+        key replaces the row that was read. In a table without a key, images up to the position of the rows that were read are left out.
 
         `order_keys` are the order keys of the events. The sequence numbers of images are multiples of `step`.
         """
