@@ -290,7 +290,7 @@ def rewrites(commit: Mapping[str, Any]) -> bool:
 
 
 def of_a_shard(commit: Mapping[str, Any]) -> bool:
-    """Returns whether Sluice replaced only the rows of one shard in this commit. That the commit has a predicate does not prove this,
+    """Returns whether Sluice replaced only the rows of one shard in this commit. A predicate of the commit alone does not prove this,
     because a MERGE by deltalake has one too.
     """
     return bool(rewrites(commit) and our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))

@@ -64,7 +64,7 @@ class ParsedLog:
         return self._actions(f"{version:020d}.checkpoint.parquet", _parsed_checkpoint, limited=True)
 
     def statistics(self, text: str) -> Action:
-        """Returns the parsed statistics of a data file."""
+        """Parses the statistics of a data file from their JSON text in the log. Parses each text only once."""
         if text not in self._statistics:
             self._statistics[text] = json.loads(text, parse_float=decimal.Decimal)
         return self._statistics[text]

@@ -50,10 +50,11 @@ def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: Altera
 def retype(
     table: DeltaTable, segment: SchemaSegment, target: TableTarget, plan: AlterationPlan, values: Mapping[str, str]
 ) -> str:
-    """Returns the statement that rewrites the table. `values` has the SQL expression of each converted and each new column.
+    """Returns the statement that rewrites the table. `values` has the SQL expressions of converted columns, and of new columns that get a
+    value. New columns without an expression are NULL.
 
-    Existing columns keep their order, including those that the source dropped earlier. Other new columns are NULL. Raises TableError if
-    conf/ has other partitions than the table.
+    Existing columns keep their order, including those that the source dropped earlier. Raises TableError if conf/ has other partitions than
+    the table.
     """
     layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
     there = table.snapshot.columns
