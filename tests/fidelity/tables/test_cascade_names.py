@@ -30,7 +30,7 @@ CORNERS = {
     "a column that a table below refers to gets another name": Corner(
         tables=TREE,
         changes=(*ROWS, BELOW_ROWS, "ALTER TABLE c CHANGE id ident int", "DELETE FROM p WHERE id = 2"),
-        stops={"c": "altered the table in the same batch", "e": "cannot follow corners.c"},
+        stops={"c": "altered the table in the same batch", "e": "does not know all changes of corners.c"},
     ),
     "a foreign key over a column that old rows got": Corner(
         tables=(PARENT, "CREATE TABLE c (id int PRIMARY KEY)"),

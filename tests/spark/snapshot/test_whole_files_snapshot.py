@@ -286,8 +286,8 @@ def test_identity_a_path_of_a_new_table_that_has_files_is_left_to_spark(reading:
         ({}, {"layout": Layout(cluster_by=("value",))}, "defines the layout"),
         ({}, {"path": "hdfs://lake/orders"}, "neither in a folder of this machine nor in S3"),
         ({"columns": (LakeColumn(name="a b", type="int"),)}, {}, "characters other than letters"),
-        ({"since": SINCE + 1}, {}, "without a position"),
-        ({"read_at_us": 0}, {}, "without a position"),
+        ({"since": SINCE + 1}, {}, "lack the order key"),
+        ({"read_at_us": 0}, {}, "lack the order key"),
     ],
 )
 def test_a_snapshot_that_cannot_be_made_of_files_says_why(
