@@ -1,3 +1,3 @@
-"""Keeps the blocks that the parser puts until their batches are acked: in memory, in files, or both. Limits the bytes and the row events
-that are kept.
+"""Keeps the blocks of the parser until their batches are acked: in memory, in files, or both. Limits how many bytes and how many row events
+are kept.
 """

@@ -28,7 +28,9 @@ class StoreSizes:
 
 
 class BackedEventStore(MemoryEventStore):
-    """The base class of the stores with files. The caller has begun or opened `log`. `reader` reads the log from `start`."""
+    """The base class of the stores with files. The caller has called `begin` or `open` of `log`. `reader` is at the offset of the log from
+    which blocks go into the ring.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """The event store in files (`EventStore`). A block is in a segment file before it can be handed out, so a restarted engine continues with
 the blocks in the files.
 
-Acked blocks stay in the files while `files_bytes_max` allows it, for consumers that are behind and for rollbacks to an earlier position.
+Acked blocks stay while the files have at most `files_bytes_max` bytes, for consumers that are behind and for rollbacks to an earlier
+position.
 Blocks without an ack are never removed: if the files are full, a put waits.
 """
 
@@ -58,7 +59,7 @@ class FileEventStore(BackedEventStore):
 
     def put(self, block: Block) -> None:
         """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if another thread dropped the open transaction, or
-        StoreFullError. After an error the store is unchanged.
+        StoreFullError if the files cannot be written or synced. After an error the store is unchanged.
         """
         # Syncs before the put. If the sync failed after the put, the caller would put the same block twice.
         self._log.sync_if_due()
@@ -80,7 +81,7 @@ class FileEventStore(BackedEventStore):
 
     def go_back(self, position: Position) -> bool:
         """Goes back to a position, so that later changes are handed out again, as `ports.EventStore.go_back` does. The position may be
-        before the last ack if the files still have the changes after the position.
+        before the last ack if the files still have all changes after the position; otherwise returns False and changes nothing.
         """
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:

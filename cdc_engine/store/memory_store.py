@@ -237,7 +237,9 @@ class MemoryEventStore:
     def _enter(self) -> None:
         me = threading.current_thread()
         if self._fenced is me:
-            raise InterruptedError("the stream was dropped while it was being put")
+            raise InterruptedError(
+                "the block was not put: another thread dropped the open transaction or removed all blocks"
+            )
         self._putter = me
 
     def _fence(self) -> None:

@@ -128,8 +128,8 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     found = events.reader_at(begin)
     if going_on.read_elsewhere:
         return (
-            "after this host stored the events, an engine on another host read the stream, and the records of tables and "
-            "transactions of that engine are newer"
+            "after this host stored the events, an engine on another host read the stream. Its schema history and its prepared XA "
+            "transactions are newer than the events"
         )
     if found is None:
         return f"the events are from {events.start} to {events.end}, and the ledger continues at {begin}"
@@ -183,8 +183,8 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
     if lost := going_on.lost():
         raise StoreUnfitError(
             f"the events in {events.directory} cannot be handed out: {why}. The source no longer has these "
-            f"events either: {lost}. Undo the change; or remove {events.directory}: the destination then "
-            "stops as POSITION_LOST, and you can choose one of the options of that state"
+            f"events either: {lost}. If a change of conf/ or of the ledger is the cause, undo the change. Otherwise remove "
+            f"{events.directory}: the destination then stops as POSITION_LOST, and you can choose one of the options of that state"
         )
 
 

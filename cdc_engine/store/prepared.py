@@ -43,7 +43,8 @@ class PreparedFiles:
     """The prepared XA transactions of a destination's stream, in files (`ports.PreparedTransactions`). `acked` returns the earliest
     position at which the stream may begin again. `copies` are the copies for other hosts, if conf/ names an object store.
 
-    Raises StagingError if the directory has other files or cannot be read, and NotSharedError if the object store does not answer.
+    Raises StagingError if the directory has files that Sluice did not write or cannot be read, and NotSharedError if the object store does
+    not answer.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class PreparedFiles:
         self._prepared: dict[str, CopyName] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
         for record in sorted((each for each in found if each.committed is None), key=lambda each: each.prepared):
-            # After a crash between two steps of `prepare`, there may still be an older record of the same XA name.
+            # Removes an older record of the same XA name, which a crash between two steps of `prepare` may leave.
             if (before := self._prepared.get(record.digest)) is not None:
                 self._remove(before)
             self._prepared[record.digest] = record

@@ -4,7 +4,8 @@ was acked. Pure functions. `memory_store` calls this module under its lock.
     ack ≤ get ≤ complete ≤ put
 
 `put` is the end of all appended events. `complete` is the end of the last complete transaction; no event after `complete` may be handed
-out. Each transition returns a new `Ring`. A transition that would break this order raises ValueError, because its caller has a defect.
+out. `get` is the end of the events that were handed out, and `ack` the end of the acked events. Each transition returns a new `Ring`. A
+transition that would break this order raises ValueError, because its caller has a defect.
 """
 
 from __future__ import annotations

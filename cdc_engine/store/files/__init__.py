@@ -1,3 +1,3 @@
-"""Stores blocks in segment files, in stream order; each record has a length and a checksum. Used by the stores `file` and `mixed`, and by
-`spill`.
+"""Stores blocks in segment files, in the order of the stream. Each block is a record with a length and a checksum. Used by the stores
+`file` and `mixed`, and by `spill`.
 """

@@ -71,7 +71,7 @@ class Counts:
 
     @classmethod
     def of(cls, block: Block) -> Counts:
-        """Counts a block in the same way as `timeline.entry_in_memory`."""
+        """Counts a block as `timeline.entry_in_memory` does: table changes within a transaction count as one row event."""
         transactions = block.transaction_count
         within = int(bool(block.changes) and not transactions)
         ended = int(block.transaction_events[-1]) if transactions else 0

@@ -1,4 +1,6 @@
-"""Removes stored events that are no longer valid. Used by `log`, by `opening`, and by operations that make stored events invalid."""
+"""Removes the stored events of a destination if they are no longer valid. Used by `log`, by `opening`, and when an operator sets the
+position or resumes a table.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class EventLog:
 
     def begin(self, start: Position) -> None:
         """Removes all records, so that the next append begins at `start`. After a crash, either all old records still exist or none. Raises
-        StoreFullError.
+        StoreFullError if the files cannot be replaced.
         """
         try:
             forget_events(self.directory.parent, self.directory.name)
@@ -159,7 +159,7 @@ class EventLog:
 
     def trim(self, acked: Key, bytes_max: int) -> None:
         """Removes the oldest segments until the files have at most `bytes_max` bytes. Keeps segments with blocks after the key `acked`, and
-        the newest segment.
+        the newest segment, even if the files then have more bytes.
         """
         before, segments = len(self._segments), list(self._segments)
         while len(segments) > 1 and segments[1].key <= acked and sum(each.size for each in segments) > bytes_max:

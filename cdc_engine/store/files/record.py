@@ -1,7 +1,7 @@
 """Reads and writes the records of an event file. The header of each record has the record's lengths, and a checksum that continues the
 checksum of the previous record.
 
-So a record is refused if it is incomplete, if it was changed, or if it is left from an earlier use of the file.
+So a record is refused if it is incomplete, if it was changed, or if it was written after another record than the one that precedes it now.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-HEAD = struct.Struct("<4sIIQI")  # MARK, kind, number of bytes of the text and of the arrays, CRC32.
+HEAD = struct.Struct("<4sIIQI")  # MARK, kind, length of the text in bytes, length of the arrays in bytes, CRC32.
 MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30

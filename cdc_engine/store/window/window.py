@@ -41,8 +41,8 @@ from sluice.cdc_engine.store.window.positions import (
 )
 
 EXECUTED_MAX = 256  # The executed sets of this many transaction ends are cached. A further set replaces the oldest one.
-# Readers get parts of an open transaction whose row events have this many bytes or more. Readers get a smaller transaction when it has
-# ended.
+# Readers get parts of an open transaction whose row events have this many bytes or more (or half of the window's size, if that is less).
+# Readers get a smaller transaction when it has ended.
 PART_BYTES_MIN = 16 * limits.MEBIBYTE
 # With more blocks than this, the window of the live stream removes the oldest blocks. Blocks without row events use memory that `bytes_max`
 # does not count, and an idle source can send many of them.
@@ -150,8 +150,8 @@ class Window:
         does not have.
 
         Whenever the reader wakes up, it calls `given_up`, and stops waiting if `given_up` returns True. `entries_max` limits the number of
-        entries. With `full`, waits until `bytes_max`, `entries_max` or half of the window's size is reached. The half limits the wait, so
-        that the position stays in the window.
+        entries. With `full`, waits until `bytes_max`, `entries_max` or half of the window's size is reached. A longer wait could let the
+        window remove the changes after the position.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
