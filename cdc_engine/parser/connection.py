@@ -144,8 +144,8 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_flags(self, *, to_end: bool = False, rows_queries: bool = False) -> int:
-        """Returns the flags for a dump. With `to_end`, the dump ends at the current end of the binlog. With `rows_queries`, the dump
-        includes the SQL text of statements that change rows.
+        """Returns the flags for a dump. With `to_end`, the dump ends at the current end of the binlog. With `rows_queries`, a dump of
+        MariaDB includes the SQL text of statements that change rows. A dump of MySQL includes this text without a flag.
         """
         return (NON_BLOCKING if to_end else 0) | (ANNOTATED if rows_queries and self.mariadb else 0)
 
@@ -318,5 +318,5 @@ def translated_error(source: Source, code: int, text: str) -> SluiceError:
 def _dump_refused(source: Source, text: str) -> SluiceError:
     message = text.lower()
     if any(sentence in message for sentence in POSITION_SENTENCES):
-        return PositionLostError(f"{source.address} cannot continue from the position: {text}")
+        return PositionLostError(f"{source.address} cannot continue from the requested position: {text}")
     return BinlogFormatError(f"{source.address} cannot read its own binlog: {text}")

@@ -282,12 +282,12 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
         return []
     lost = (
         "an update of a row that the lake does not have fails, a table without a primary key may stop, and a broker stops "
-        "where a column of its partition_hash is left out"
+        "at a row image that lacks a column of its partition_hash"
     )
     if facts.mariadb:
         lost += (
-            "; a REPLACE looks like an update that keeps the omitted columns, and stops the table where Sluice "
-            "can recognize it"
+            "; a table stops at a REPLACE that Sluice recognizes, and Sluice takes any other REPLACE for an update that keeps the "
+            "omitted columns"
         )
     return [f"binlog_row_image is {image}: {lost}; use FULL: {advice_of(facts).set('binlog_row_image', 'FULL')}"]
 

@@ -35,7 +35,7 @@ def _never() -> bool:
 
 
 def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLog, ...]:
-    """Returns the archived files that directly precede the server's first file, oldest first and without a gap."""
+    """Returns the archived files that directly precede the file `first`, oldest first and without a gap."""
     if not first:
         return ()
     kin = {file_number(each.file): each for each in archived if base(each.file) == base(first)}

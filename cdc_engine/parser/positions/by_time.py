@@ -107,7 +107,9 @@ def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatemen
 
 
 def started(found: StartChoice, cursor: Position, facts: ServerFacts, created: int, back_seconds: int) -> DumpStart:
-    """Returns the start of the stream at the position that a search found, still in the cursor's epoch."""
+    """Returns the start of the stream at the position that a search found. The position gets the cursor's epoch, which the caller then
+    replaces by a new epoch.
+    """
     position = dataclasses.replace(
         cursor,
         file=found.file,

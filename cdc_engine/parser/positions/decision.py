@@ -27,6 +27,7 @@ class RequestedPosition:
     """The start position that conf/ or an operator requests. If no field is set, the latest position is requested.
 
     - `file` alone: the file's beginning. With `offset`: this offset in the file, which may be inside a transaction.
+    - `gtid_set`: the position after the transactions of this set. Ignored if `file` is set.
     - `time_us`: the first commit at this time or later, in all files or only in `file`.
     - `earliest`: the beginning of the oldest existing file.
     """

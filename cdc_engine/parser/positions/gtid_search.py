@@ -33,7 +33,8 @@ class FoundTransactions:
     """Where the requested transactions are in the binlog. `begin` is the position before the first requested transaction, and `end` the
     position after the last one.
 
-    `order_keys` has the order keys of the transactions as ascending ranges (after, up to). Commit times are in `from_us` ≤ time < `to_us`.
+    `order_keys` has ascending ranges (a, b): the transactions are those whose order key k has a < k ≤ b. Their commit times t, in µs since
+    1970, have `from_us` ≤ t < `to_us`.
     """
 
     begin: StartChoice

@@ -41,8 +41,9 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 
 def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
-    """Returns the earliest time at which the source may purge a file, in seconds since 1970. Returns None if the source never purges, or if
-    the source promises no retention and no purge was observed. `facts.created` must have the creation time of the next file.
+    """Returns the earliest time at which the source may purge a file, in seconds since 1970. Returns None if the source never purges, if
+    the source promises no retention and no purge was observed, or if `facts` do not list the file. `facts.created` must have the creation
+    time of the next file.
 
     `observed_seconds` is for how long the source was observed to retain its binlog, if that is shorter than the promised retention.
     """

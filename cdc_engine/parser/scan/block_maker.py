@@ -49,7 +49,8 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        # If the scan state marks the rows query event as CARRIED: a copy of this event, because the event itself is in the previous buffer.
+        # A copy of the rows query event that was at the end of the previous buffer, if the offset of the event in the scan state is
+        # CARRIED.
         self._query: Bytes = self._buffer
 
     @property
@@ -57,8 +58,8 @@ class BlockMaker:
         return self.files.file
 
     def use(self, buffer: Bytes) -> None:
-        """Sets the buffer that the kernel scans next. All row events of the current buffer must be in blocks already. If the row events of
-        a rows query event have not arrived yet, copies the rows query event from the current buffer.
+        """Sets the buffer that the kernel scans next. All row events of the current buffer must be in blocks already. If the
+        current buffer ends with a rows query event whose row events have not arrived yet, stores a copy of the rows query event.
         """
         state = self.memory.state
         begin = int(state[at.QUERY_AT])

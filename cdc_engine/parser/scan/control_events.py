@@ -93,7 +93,8 @@ class ControlEvents:
         self._xa, self._undone = xa, undone
         # The error about the first transaction that must be read again, or None.
         self.undoing: UndoneRowsError | None = None
-        self._logs_timestamps = False  # `FileFormat.logs_timestamps` of the current file.
+        # Whether QUERY events of the current file have the session's explicit_defaults_for_timestamp in their flags.
+        self._logs_timestamps = False
         self._file_begins = False  # True from the format description of a new file to its PREVIOUS_GTIDS.
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,

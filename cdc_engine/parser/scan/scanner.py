@@ -142,8 +142,8 @@ class Scanner:
                 else:
                     undoing_ended = undoing_ended or bool(block.transaction_count)
         except BinlogFormatError:
-            # After UndoneRowsError, the reader reads the stream again. If `BinlogFormatError` is about a later transaction, that reading
-            # raises the error again.
+            # If the transaction with undone rows has ended, the error is about later bytes. The UndoneRowsError below makes the parser read
+            # the stream again, and the second reading raises the BinlogFormatError again.
             if not undoing_ended:
                 raise
         if undoing_ended and self._control.undoing is not None:

@@ -74,21 +74,26 @@ STATE_SIZE: Final = 47
 NO_QUERY: Final = -1
 CARRIED: Final = -2
 
-# Rows of `events`.
+# Rows of `events`. OFFSET, LENGTH: where the row event is in the buffer, without its checksum. TABLE: index in `Block.tables`. POSITION:
+# file offset of the event. TIME: commit time in µs since 1970. BEGAN_AT: TRANSACTION_OFFSET of the event's transaction.
 OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, BEGAN_AT = range(8)
 EVENT_ROWS: Final = 8
 
-# Rows of `ends`.
+# Rows of `ends`. END_EVENTS: number of row events in `events` up to the end of the transaction. END_POSITION: file offset of the end.
+# END_TIME: commit time in µs since 1970. END_SOURCE, END_NUMBER: the GTID, as SOURCE and NUMBER.
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
 # The first of the rows that hold a transaction's frame (contracts.FRAME: first event, last event, logical clock).
 END_FRAME: Final = 5
 END_ROWS: Final = END_FRAME + len(FRAME_FIELDS)
 
-# Rows of `queries`.
+# Rows of `queries`. QUERY_EVENT: index in `events` of the first row event of the statement. QUERY_OFFSET, QUERY_BYTES: where the rows query
+# is in the buffer. QUERY_BEGAN: file offset of the rows query.
 QUERY_EVENT, QUERY_OFFSET, QUERY_BYTES, QUERY_BEGAN = range(4)
 QUERY_ROWS: Final = 4
 
-# Rows of `tables`, an open-addressing hash table by table id; TABLE_ID -1 is a free slot.
+# Rows of `tables`, an open-addressing hash table by table id, in which a column is a slot. TABLE_ID: -1 in a free slot. REFERENCE: index of
+# the table in `Block.tables`, or -1 if the kernel drops its row events. POOL_BEGIN, POOL_LENGTH: where `pool` has the body of the table
+# map. MAPPED_IN: GENERATION of the last transaction with this table map.
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
 TABLE_ROWS: Final = 5
 

@@ -34,8 +34,9 @@ class Attempts:
         return error.remedy is Remedy.RETRY
 
     def wait_seconds(self, chance: float) -> float:
-        """Returns how many seconds to wait before the parser connects again. Half of the wait is fixed, the other half is multiplied by
-        `chance` (0 ≤ chance < 1), so that the engines of one server do not all reconnect at the same moment.
+        """Returns how many seconds to wait before the parser connects again. The longest wait doubles with each error, up to
+        RECONNECT_SECONDS_MAX. The result is half of the longest wait, plus the other half multiplied by `chance` (0 ≤ chance < 1), so that
+        the engines of one server do not all reconnect at the same moment.
         """
         doublings = min(self.count - 1, 16)
         longest = min(limits.RECONNECT_SECONDS_MAX, limits.RECONNECT_SECONDS_MIN * 2**doublings)

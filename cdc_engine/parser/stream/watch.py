@@ -81,7 +81,7 @@ class Watch:
         return bool(self.misfit and self.newest and misfit_of(self.newest.stream_state.position, look.facts))
 
     def behind_seconds(self, stream_state: StreamState, now: float) -> float:
-        """Returns how many seconds the stream has been behind the source's binlog, at least. Returns 0 if the stream is not known to be
+        """Returns for at least how many seconds the stream has been behind the source's binlog. Returns 0 if the stream is not known to be
         behind.
         """
         if self.ahead is None or has_read(stream_state, self.ahead.facts):
