@@ -109,7 +109,10 @@ def altered(
     after = with_row_times(after) if versioned else after
     unknown = unknown or why_rewritten(_changed(statement, slots, columns), session, converts=converts)
     if not schema.key and key:
-        unknown = unknown or "the lake has a row per change of a table without a key, and the statement adds a key"
+        unknown = (
+            unknown
+            or "the statement adds a key, but the lake has one row per row image, because the table had no key before"
+        )
     return Altered(schema=after, fills=fills, alterations=alterations, unknown=unknown)
 
 

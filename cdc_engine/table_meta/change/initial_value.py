@@ -140,7 +140,7 @@ def _clock(column: LiteralColumn, default: Default, session: StatementSession) -
         digits = column.digits if session.flavour != MYSQL and column.type.base in _FRACTIONS else 0
     if column.type.base not in _SHOWN_BY_CLOCK[default.value or ""]:
         raise InitialValueUnknownError(
-            f"the DEFAULT of the column is a time that would be converted to {column.type.base}"
+            f"the server converts the time in the DEFAULT of the column to {column.type.base}, and Sluice cannot tell the result"
         )
     if not session.started_us or (digits and not session.fraction):
         raise InitialValueUnknownError("the DEFAULT of the column is a time that the binlog does not contain")
@@ -150,7 +150,7 @@ def _clock(column: LiteralColumn, default: Default, session: StatementSession) -
             there = moments.in_zone(there, column.time_zone)
         return literal_value.shown_moment(column, there)
     except moments.NoMomentError as error:
-        raise InitialValueUnknownError(f"its DEFAULT: {error}") from error
+        raise InitialValueUnknownError(f"Sluice cannot tell the value of its DEFAULT ({error})") from error
 
 
 _SHOWN_BY_CLOCK = {"now": ("datetime", "timestamp", "date"), "date": ("date",)}

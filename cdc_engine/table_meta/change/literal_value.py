@@ -60,7 +60,7 @@ def stored(column: LiteralColumn, literal: Default) -> str:
     except KeyError:
         raise _converted(column) from None
     except moments.NoMomentError as error:
-        raise InitialValueUnknownError(f"its DEFAULT: {error}") from error
+        raise InitialValueUnknownError(f"Sluice cannot tell the value of its DEFAULT ({error})") from error
 
 
 def shown_moment(column: LiteralColumn, there: moments.DateTimeValue) -> str:
@@ -71,7 +71,9 @@ def shown_moment(column: LiteralColumn, there: moments.DateTimeValue) -> str:
 
 
 def _converted(column: LiteralColumn) -> InitialValueUnknownError:
-    return InitialValueUnknownError(f"the DEFAULT of the column would be converted to {column.type.base}")
+    return InitialValueUnknownError(
+        f"the server converts the DEFAULT of the column to {column.type.base}, and Sluice cannot tell the result"
+    )
 
 
 # ── numbers ──
@@ -141,7 +143,7 @@ def _year(column: LiteralColumn, literal: Default) -> str:
 
 
 def _characters(column: LiteralColumn, literal: Default) -> str:
-    """Returns the characters of a string literal, or of an integer literal."""
+    """Returns the characters of a string literal, or of an integer literal. Raises InitialValueUnknownError for any other literal."""
     value = literal.value or ""
     if literal.notation is DefaultNotation.NUMBER and _PLAIN_NUMBER.fullmatch(value):
         return value

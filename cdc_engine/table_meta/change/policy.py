@@ -238,8 +238,8 @@ class SchemaDecisions:
     defaults, the lake follows ADD and TRUNCATE, any other change stops the table, and nothing is reported.
 
     `resolved(database, table, order_key, reason, position)` returns the schema that an operator gave for a table that stopped at the event
-    with this order key, with this reason. `position` is the position of the statement, or empty. `forget(order_key)` removes approvals and
-    schemas for statements before `order_key`, because the stream will not read these statements again.
+    with this order key. `reason` is the reason of the stop, and `position` the position of the statement, or empty. `forget(order_key)`
+    removes approvals and schemas for statements before `order_key`, because the stream will not read these statements again.
     """
 
     destination: str = ""

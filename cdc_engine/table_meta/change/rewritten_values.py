@@ -76,7 +76,7 @@ def _is_other_input(column: ChangedColumn) -> bool:
 
 def _is_numbered(was: DeclaredColumn, session: StatementSession) -> bool:
     """Returns whether the server replaces zeros or NULLs of a column that is AUTO_INCREMENT now. The server does not do so if the column
-    was AUTO_INCREMENT before; a NOT NULL column without a known default counts as such a column.
+    was AUTO_INCREMENT before. The schema history does not say that, so a NOT NULL column without a known default counts as AUTO_INCREMENT.
     """
     return was.nullable or (bool(was.default) and not session.sql_mode & NO_AUTO_VALUE_ON_ZERO)
 

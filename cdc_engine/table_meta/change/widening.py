@@ -33,7 +33,9 @@ Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
 
 
 def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | None:
-    """Returns WIDEN or CONVERT, or None if all values stay the same (the display width, position, NULL or visibility changed)."""
+    """Returns WIDEN if the new type can store every value of the old type unchanged, otherwise CONVERT. Returns None if both types have the
+    same values, printed in the same way, for example if only the display width, the position, NULL or the visibility changed.
+    """
     if (old.type, old.charset) == (new.type, new.charset):
         return None
     before, after = declared_type(old.type), declared_type(new.type)

@@ -61,8 +61,8 @@ VARIANCE VAR_POP VAR_SAMP VECTOR_DIM VECTOR_TO_STRING VEC_DISTANCE VEC_DISTANCE_
 VEC_FROMTEXT VEC_TOTEXT VERSION WAIT_FOR_EXECUTED_GTID_SET WEEK WEEKDAY WEEKOFYEAR WEIGHT_STRING WSREP_LAST_SEEN_GTID
 WSREP_LAST_WRITTEN_GTID WSREP_SYNC_WAIT_UPTO_GTID YEAR YEARWEEK
 """
-# Functions that only one of the servers has. On the other server, the name can only be a stored function, which may write. For example, a
-# stored function `nextval` usually writes to a table.
+# Functions that only MariaDB has, and functions that only MySQL has. On the server that does not have the function, the name can only be a
+# stored function, which may write. For example, a stored function `nextval` usually writes to a table.
 _OF_MARIADB_ONLY = """
 ADD_MONTHS BINLOG_GTID_POS CHR COLUMN_ADD COLUMN_CHECK COLUMN_CREATE COLUMN_DELETE COLUMN_EXISTS COLUMN_GET COLUMN_JSON
 COLUMN_LIST CRC32C DECODE_HISTOGRAM JSON_ARRAY_INTERSECT JSON_COMPACT JSON_DETAILED JSON_EQUALS JSON_EXISTS

@@ -1,7 +1,7 @@
 """Finds the tables that a row change in statement format writes: INSERT, REPLACE, UPDATE, DELETE or LOAD DATA.
 
-If an UPDATE or DELETE joins several tables, all of these tables count as written. The result is empty if the written tables are unknown,
-because a function or procedure may write to any table.
+If an UPDATE or DELETE joins several tables, all of these tables count as written. The result is empty for statements that do not name
+the tables that they write, such as CALL, and for an UPDATE or DELETE whose list of tables cannot be parsed.
 """
 
 from __future__ import annotations

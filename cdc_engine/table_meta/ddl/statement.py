@@ -372,7 +372,7 @@ def mentioned_in(tables: Iterable[tuple[str, str]], text: str) -> list[tuple[str
 
 
 def is_named(name: str, text: str) -> bool:
-    """Returns whether a name occurs in a text in lower case, with or without quotes."""
+    """Returns whether a name occurs in `text`, with or without quotes. `text` must be in lower case; the name may have capitals."""
     spellings = {lowered(name).replace(quote, 2 * quote) if quote else lowered(name) for quote in ("", "`", '"')}
     pieces = "|".join(re.escape(spelling) for spelling in spellings)
     return re.search(rf"(?<![\w$])(?:{pieces})(?![\w$])", text) is not None

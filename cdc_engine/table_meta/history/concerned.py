@@ -51,8 +51,8 @@ def _concerned(
 
 
 def databases_in(text: str, known: Iterable[str], default_database: str) -> set[str]:
-    """Returns the databases that a statement with this text may drop or alter as a whole. Returns an empty set if the text contains neither
-    DATABASE nor SCHEMA.
+    """Returns the databases that a statement with this text may drop or alter as a whole: the databases of `known` that the text names, or
+    the default database if it names none. Returns an empty set if the text contains neither DATABASE nor SCHEMA.
     """
     if not _ABOUT_DATABASES.search(text):
         return set()

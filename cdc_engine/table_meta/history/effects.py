@@ -64,9 +64,7 @@ from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSche
 
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...] | Question:
-    """Returns the effects, in the order of the tables in the statement. Returns a question instead if the rules need an answer that
-    `context.answers` does not have.
-    """
+    """Returns the effects in the order of the statement's tables, or a question if `context.answers` lacks an answer that is needed."""
     if (doubtful := changed_in_doubt(statement, context)) is not None:
         return tuple(_stopped_by(doubtful, statement.kind, context))
     find = EFFECTS.get(type(statement))
@@ -172,7 +170,9 @@ def _stop(
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
-    """Yields the effects of a new schema, if the table's policy allows it. `rows_lost` are actions that deleted rows without row events."""
+    """Yields the effects of a new schema. If the policy does not allow the change, or if values are unknown, yields the effect that stops
+    the table. `rows_lost` are actions that deleted or inserted rows without row events.
+    """
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
     if unknown or not context.running(name):
@@ -264,7 +264,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """Returns the alterations of the Delta table. `last` is the schema of an earlier table with the same name, or None."""
+    """Returns the alterations from `last`, the schema of an earlier table with this name, to `schema`. Returns () if `last` is None."""
     return () if last is None else difference(last, schema)
 
 

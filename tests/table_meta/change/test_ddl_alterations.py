@@ -272,7 +272,7 @@ def test_ddl_values_that_the_lake_stores_as_text_get_other_digits(old: str, new:
 @pytest.mark.found
 def test_ddl_a_table_without_a_key_that_gets_a_key_is_unknown() -> None:
     """Defect 47: the rows of the table's change log stayed, so the lake had updated rows several times and deleted rows still."""
-    assert "row per change" in unknown_of("DROP PRIMARY KEY", "ADD PRIMARY KEY (id)", STRICT)
+    assert "row per row image" in unknown_of("DROP PRIMARY KEY", "ADD PRIMARY KEY (id)", STRICT)
     assert unknown_of("ADD x int", "DROP PRIMARY KEY", STRICT) == ""
 
 

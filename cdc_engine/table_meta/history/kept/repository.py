@@ -25,7 +25,7 @@ WITHOUT_IT = "the engine reads the schemas from the source again and stops each 
 
 
 class RecordKind(enum.Enum):
-    """The kind of a record."""
+    """What a record of the schema history says."""
 
     SERVER = "server"  # Flavour, default charset and other facts about the server, stored with a snapshot.
     DATABASE = "database"  # The default charset of a database.
