@@ -223,7 +223,7 @@ class SourceConnection:
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
         """Receives bytes of the dump into `space` and returns their number, or 0 if none arrived within `seconds`. After the first bytes,
-        waits a moment for more, so that a fast stream arrives in large pieces.
+        waits up to GATHER_SECONDS for more, so that a fast stream arrives in large pieces.
 
         Raises SourceConnectionError if the server closed the connection. Bytes that the server sent before it closed, for example an error
         packet, are returned first.

@@ -42,12 +42,12 @@ class Ring:
 
     @property
     def fill_bytes(self) -> int:
-        """The bytes of row events that wait in memory."""
+        """How many bytes of row events are in memory and not acked yet."""
         return self.put.bytes - self.ack.bytes - self.spilled_bytes
 
     @property
     def fill_events(self) -> int:
-        """The row events that wait in memory."""
+        """How many row events are in memory and not acked yet."""
         return self.put.events - self.ack.events - self.spilled_events
 
     @property

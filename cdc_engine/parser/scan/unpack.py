@@ -103,7 +103,8 @@ class Unpacker:
             raise BinlogFormatError(
                 "the events within a compressed event have more bytes than the compressed event states"
             )
-        # A wrong length in the event takes no memory, because the system allocates pages only when bytes are written.
+        # If the event states a wrong length, the new arena may be far too large. It then takes no memory for the surplus, because the
+        # system allocates pages only when bytes are written.
         yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))
 
     def _outgrows(self, tail: int) -> bool:

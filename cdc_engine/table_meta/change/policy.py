@@ -229,7 +229,7 @@ def _unnoted(_pending: PendingChange) -> None:
 
 
 def _nothing_forgotten(_order_key: int) -> None:
-    """Removes nothing. For a schema history that no operator reviews."""
+    """Removes nothing. Used by a schema history that no operator reviews."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -81,8 +81,8 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
     """
     if table_map.column_count != len(schema.columns):
         return (
-            f"the table map has {table_map.column_count} columns ({_shown([column.mysql_type for column in columns])}), the schema history "
-            f"{len(schema.columns)} ({_shown([f'{column.name} {column.type}' for column in schema.columns])})"
+            f"the table map has {table_map.column_count} columns ({_shown([column.mysql_type for column in columns])}), and the "
+            f"schema history has {len(schema.columns)} ({_shown([f'{column.name} {column.type}' for column in schema.columns])})"
         )
     for index, (mapped, declared) in enumerate(zip(columns, schema.columns, strict=True)):
         if difference := _column_difference(table_map, mapped, declared, mariadb=mariadb):
@@ -94,7 +94,9 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
         mapped_key = tuple(name for name in mapped_key if name not in ends)
     # For a table without a primary key, the table map has the first unique key instead.
     if schema.key and mapped_key is not None and mapped_key != schema.key:
-        return f"the table map has the primary key {_shown(mapped_key)}, the schema history {_shown(schema.key)}"
+        return (
+            f"the table map has the primary key {_shown(mapped_key)}, and the schema history has {_shown(schema.key)}"
+        )
     return ""
 
 
@@ -109,7 +111,7 @@ def _column_difference(table_map: TableMap, mapped: Column, declared: DeclaredCo
     )
     for what, map_side, history_side, in_map in sides:
         if in_map and map_side != history_side:
-            return f"the table map has {what}{map_side}, the schema history {what}{history_side}"
+            return f"the table map has {what}{map_side}, and the schema history has {what}{history_side}"
     return ""
 
 

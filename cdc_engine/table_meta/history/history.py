@@ -108,8 +108,8 @@ class TableHistory:
         self._store([*snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
-        """Returns whether the history has triggers and views at `position`, which binlog_format MIXED requires. If some triggers and views
-        are missing in the history, a row change in statement format stops every table.
+        """Returns whether the history has a record of the triggers and views at `position`, even an incomplete one. With binlog_format
+        MIXED, such a record is required. With an incomplete record, a row change in statement format stops every table.
         """
         return self._known.stored_objects(position.order_key) is not None
 

@@ -75,6 +75,6 @@ def _name(database: str, table: str, order_key: int) -> str:
 
 
 def _name_before(database: str, table: str, reason: str) -> str:
-    """Returns the name that earlier versions of Sluice gave to a record."""
+    """Returns the name that earlier versions of Sluice gave to a record: with a digest of the table and of the reason of its stop."""
     digest = hashlib.sha256("\0".join((database, table, reason)).encode()).hexdigest()
     return f"{FOLDER}/{digest[:32]}.json"

@@ -50,23 +50,23 @@ DIFFERENCES: list[tuple[TableSchema, list[tuple[int, bytes]], str]] = [
     (
         dataclasses.replace(SCHEMA, columns=COLUMNS[:-1]),
         [],
-        r"has 6 columns \(.*\), the schema history 5 \(id bigint unsigned, ",
+        r"has 6 columns \(.*\), and the schema history has 5 \(id bigint unsigned, ",
     ),
     (
         changed(0, type="int unsigned"),
         [],
-        r"column 1 \(id\): the table map has bigint .*, the schema history int unsigned",
+        r"column 1 \(id\): the table map has bigint .*, and the schema history has int unsigned",
     ),
-    (changed(0, type="bigint"), MINIMAL, "has an unsigned number, the schema history a signed number"),
-    (changed(1, type="varchar(21)"), MINIMAL, r"has varchar\(20\) .*, the schema history varchar\(21\)"),
+    (changed(0, type="bigint"), MINIMAL, "has an unsigned number, and the schema history has a signed number"),
+    (changed(1, type="varchar(21)"), MINIMAL, r"has varchar\(20\) .*, and the schema history has varchar\(21\)"),
     (
         changed(1, charset="utf8mb3"),
         [],
-        r"metadata 80\), the schema history varchar\(20\) \(type code 15, metadata 60\)",
+        r"metadata 80\), and the schema history has varchar\(20\) \(type code 15, metadata 60\)",
     ),
-    (changed(2, type="decimal(10,3)"), [], r"has decimal\(10,2\) .*, the schema history decimal\(10,3\)"),
-    (changed(4, type="timestamp"), [], r"has timestamp\(3\) .*, the schema history timestamp "),
-    (changed(4, type="datetime(3)"), [], r"has timestamp\(3\) .*, the schema history datetime\(3\)"),
+    (changed(2, type="decimal(10,3)"), [], r"has decimal\(10,2\) .*, and the schema history has decimal\(10,3\)"),
+    (changed(4, type="timestamp"), [], r"has timestamp\(3\) .*, and the schema history has timestamp "),
+    (changed(4, type="datetime(3)"), [], r"has timestamp\(3\) .*, and the schema history has datetime\(3\)"),
     (changed(5, type="binary(15)"), [], "metadata 16.*metadata 15"),
     (changed(3, type=f"enum({','.join(repr(str(number)) for number in range(300))})"), [], "type code 247, metadata 1"),
     (changed(3, type="set('a','b')"), [], "type code 248"),
@@ -104,7 +104,7 @@ def test_a_charset_of_the_same_width_is_compared_if_the_metadata_has_it() -> Non
     )
     koi8r = table_map_of(schema, [(Field.DEFAULT_CHARSET, b"\x07")])
     with pytest.raises(
-        TableStoppedError, match="has the character set koi8r, the schema history the character set latin1"
+        TableStoppedError, match="has the character set koi8r, and the schema history has the character set latin1"
     ):
         fit(koi8r, schema)
 

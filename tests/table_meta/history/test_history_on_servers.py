@@ -202,4 +202,4 @@ def test_a_statement_that_was_missed_stops_the_table_at_its_next_row(mysql80: Da
     assert missed.offset < played.start
     assert error.state == "SCHEMA_MISMATCH"
     assert "column 2 (v): the table map has varchar(20)" in error.reason
-    assert "the schema history varchar(10)" in error.reason
+    assert "the schema history has varchar(10)" in error.reason

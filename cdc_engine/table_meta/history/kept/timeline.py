@@ -30,12 +30,12 @@ class Timeline(Generic[Value]):
         self._values.append(value)
 
     def at(self, key: int) -> Value | None:
-        """Returns the value that applies at `key`, or None if no value applies."""
+        """Returns the value of the entry that applies at `key`, or None if no entry applies."""
         index = bisect.bisect_right(self._keys, key)
         return self._values[index - 1] if index else None
 
     def begins_by(self, key: int) -> bool:
-        """Returns whether a value applies at `key`."""
+        """Returns whether an entry applies at `key`, even an entry whose value is None."""
         return bool(self._keys) and self._keys[0] <= key
 
     def drop_after(self, key: int) -> bool:
