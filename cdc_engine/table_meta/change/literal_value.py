@@ -143,7 +143,9 @@ def _year(column: LiteralColumn, literal: Default) -> str:
 
 
 def _characters(column: LiteralColumn, literal: Default) -> str:
-    """Returns the characters of a string literal, or of an integer literal. Raises InitialValueUnknownError for any other literal."""
+    """Returns the characters of a string literal, or of an integer literal. Raises InitialValueUnknownError for any other literal, and for
+    a string beyond ASCII with the introducer of another charset than the client's.
+    """
     value = literal.value or ""
     if literal.notation is DefaultNotation.NUMBER and _PLAIN_NUMBER.fullmatch(value):
         return value

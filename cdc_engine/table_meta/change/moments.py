@@ -60,7 +60,7 @@ class DateTimeValue:
         setting decides whether the server rounds or truncates.
         """
         if self.truncated_to(digits) != self:
-            raise NoMomentError("the value has more digits of a second than the column")
+            raise NoMomentError("the value has more digits of a fraction of a second than the column")
         return self
 
     def day(self) -> str:
@@ -101,7 +101,7 @@ def time_text(text: str, digits: int) -> str:
     if total > _SECONDS_MAX:
         raise NoMomentError(f"{text!r} is more than a TIME can store")
     if micros % 10 ** (6 - digits):
-        raise NoMomentError("the value has more digits of a second than the column")
+        raise NoMomentError("the value has more digits of a fraction of a second than the column")
     return ("-" if sign and (total or micros) else "") + _clock_text(total, micros, digits)
 
 

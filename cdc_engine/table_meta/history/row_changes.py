@@ -142,8 +142,8 @@ def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey
     if not parents:
         return {}
     why = (
-        "the columns and foreign keys of the table are unknown at this position, so rows may have changed "
-        f"with rows of {'.'.join(min(parents))}. For {'.'.join(min(parents))}, {_UNKNOWN}; set "
+        "the columns and foreign keys of the table are unknown at this position, so foreign keys may have changed its rows "
+        f"together with rows of {'.'.join(min(parents))}. For {'.'.join(min(parents))}, {_UNKNOWN}; set "
         "binlog_format=ROW in every session, and re-snapshot the table"
     )
     return dict.fromkeys(context.unknown_tables(), CannotFollowError(TableState.CASCADE_UNSEEN, why))
