@@ -53,7 +53,9 @@ MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 MERGE_CONFIG = {
     "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
     "ledger": dg.Field(
-        str, is_required=False, description="The id of the batch's ledger. A run of another ledger settles no batch."
+        str,
+        is_required=False,
+        description="The id of the batch's ledger. The run settles no batch if the destination's ledger has another id.",
     ),
     "batch": dg.Field(int, is_required=False, description="The id of the batch in its ledger."),
     "first_end": dg.Field(

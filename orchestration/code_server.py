@@ -7,7 +7,8 @@ The arguments are those of `dagster api grpc`. That program starts each run in a
 and Spark's client takes seconds of processor time per batch. This code server starts a small process that imports them once, and each run
 is a fork of that process. The small process has no threads, engine, connection or Dagster instance.
 
-All imports are inside functions, because every run loads this module again as its main module.
+All imports are inside functions, because every run loads this module again as its main module, and does not need what the code server
+imports.
 """
 
 DEFINITIONS = "sluice.orchestration.definitions"

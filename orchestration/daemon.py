@@ -78,7 +78,9 @@ class Wake:
 
 
 class WokenRunQueue(QueuedRunCoordinatorDaemon):
-    """Launches queued runs when `wake` is set, and at Dagster's interval. After each launch, wakes the sensors."""
+    """Launches queued runs when `wake` is set, when a run has changed, and at the latest after QUEUE_SECONDS. It looks for changes at
+    Dagster's interval. After each launch, wakes the sensors.
+    """
 
     def __init__(self, interval_seconds: float, wake: Wake, sensors: Wake) -> None:
         super().__init__(interval_seconds)
@@ -101,7 +103,7 @@ class WokenRunQueue(QueuedRunCoordinatorDaemon):
             while not self._wake.wait(self.interval_seconds, shutdown_event) and time.monotonic() < due:
                 if stamp is None or stamp != stamp_of_runs(workspace_process_context.instance):
                     break
-                yield None  # No run was queued, and none has ended.
+                yield None  # No run has changed, so the queue stays uninspected for another interval.
             yield None
 
 
@@ -148,7 +150,9 @@ class WokenSensors(SensorDaemon):
                 tick.add_done_callback(lambda _: self._tick_ended(begun))
 
     def _tick_ended(self, begun: float) -> None:
-        """Wakes the run queue. After a long tick, also begins the next tick at once: a change would otherwise wait for the loop."""
+        """Wakes the run queue. If the tick took longer than SENSOR_SECONDS, also wakes the sensors, because otherwise a change would wait
+        up to SENSOR_SECONDS for the next tick.
+        """
         self._queue.set()
         if time.monotonic() - begun > SENSOR_SECONDS:
             self._wake.set()
@@ -156,7 +160,9 @@ class WokenSensors(SensorDaemon):
 
 @contextlib.contextmanager
 def _subscribed(workspace: IWorkspaceProcessContext[Any], wake: Wake) -> Iterator[None]:
-    """Sets `wake` when the state of a code location of the workspace has changed. Dagster has loaded the location again by then."""
+    """Sets `wake` each time the state of a code location of the workspace changes during the block. Dagster has then already loaded the
+    location again.
+    """
     if not isinstance(workspace, WorkspaceProcessContext):
         yield
         return

@@ -3,8 +3,8 @@ dagster.yaml names another one.
 
 Dagster's own storage opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an
 event costs three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and
-SQLite does not sync each commit. A killed process loses at most the reports that it has not committed (JOINED_SECONDS_MAX). If the host
-loses power, the newest events may be lost. No promise of Sluice depends on these events (docs/reliability.md).
+SQLite does not sync each commit. A killed process loses at most its events of the last JOINED_SECONDS_MAX. If the host loses power, the
+newest events may be lost. No promise of Sluice depends on these events (docs/reliability.md).
 
 Each run has its own file. Dagster creates the file with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
 """
@@ -45,9 +45,10 @@ from sluice.cdc_engine.durable_files import FileStamp, stamp_of
 from sluice.cdc_engine.file_lock import locked
 
 BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another writer. After that, its write fails.
-# A process keeps this many connections per file open. A process opens more connections while more threads need them.
+# A process keeps this many connections per file open. If more threads need a connection at the same time, it opens more, and closes those
+# afterwards.
 KEPT_CONNECTIONS = 2
-# Old ticks are removed at most this often. Dagster keeps ticks for days, so some minutes more do not matter.
+# Old ticks are removed at most once in this many seconds. Dagster keeps ticks for days, so some minutes more do not matter.
 PURGE_SECONDS = 600.0
 RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open: those of the newest runs.
 # Events that are stored together are committed at the latest after this time, because other processes wait for the files.
@@ -138,7 +139,9 @@ def _small_pages(connection: Any, _: Any) -> None:
 
 
 def _stored_form(event: EventLogEntry) -> EventLogEntry:
-    """Removes the metadata of a merge's output from the event, because the materialization of the output's table has the same metadata."""
+    """Returns the event in the form that is stored. The output of a merge step loses its metadata, because the materialization of the
+    output's table has the same metadata. All other events stay as they are.
+    """
     found = event.dagster_event
     if found is None or not found.is_successful_output or f"{event.step_key}{JOB_SUFFIX}" != event.job_name:
         return event
@@ -226,9 +229,10 @@ class KeptEvents(SqliteEventLogStorage):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Stores the events of this thread in one transaction of each file, until the block ends or JOINED_SECONDS_MAX have passed. Stores
-        the events also if the block raises an error. Until then, other processes that write these files wait. The block must not contain a
-        `yield`: if its generator is never continued, its transactions stay open.
+        """Stores the events of this thread in one transaction of each file. The transactions are committed at the end of the block, even if
+        it raises an error, and after JOINED_SECONDS_MAX. Until then, other processes that write these files wait.
+
+        The block must not contain a `yield`: if its generator is never continued, its transactions stay open.
         """
         if self._joined.is_open:
             yield
@@ -251,8 +255,8 @@ class KeptEvents(SqliteEventLogStorage):
                 yield connection
             return
         if self._joined.transactions is None:
-            # Other threads wait for this lock until the events are committed. Without it, another thread would hold the lock while it waits
-            # for SQLite.
+            # This thread holds the lock until its events are committed, and other threads of the process wait for the lock. Otherwise
+            # another thread would take the lock, and keep it while it waits in SQLite for the end of this thread's transaction.
             self._db_lock.acquire()
             self._joined.begin()
         yield self._joined.connection(shard, self._opened)
@@ -341,7 +345,9 @@ class KeptEvents(SqliteEventLogStorage):
                 self._store_asset_event(connection, event, event_id)
 
     def watch(self, run_id: str, cursor: str | None, callback: Any) -> None:
-        """Calls `callback` for each new event of a run. The run's page in Dagster's UI needs this."""
+        """Calls `callback` for each new event of a run, which the run's page in Dagster's UI needs. Replaces Dagster's watchdog, because
+        it notices new events late (`LogWatchdog`).
+        """
         super().watch(run_id, cursor, callback)
         observer: Any = self._obs
         dagsters, watch = self._watchers[run_id][callback]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-AGAIN_SECONDS = 10.0  # After a failure, the definitions are built again from the same inputs at most this often.
-# A list of tables is read at most this often, so that a hundred new tables cause few reloads.
+AGAIN_SECONDS = 10.0  # After a failure, the definitions are built again from the same inputs only after this time.
+# A list of tables is read at most once in this many seconds, so that a hundred new tables cause few reloads.
 TABLES_SECONDS = 10.0
 
 
@@ -103,7 +103,9 @@ def first_definitions(
 
 
 class CheckPublishers:
-    """Returns one `CheckPublisher` per destination of the conf/ in use, when it is called."""
+    """A callable that returns one `CheckPublisher` for each destination of the conf/ in use. Calls for the same destination return the same
+    object.
+    """
 
     def __init__(self, watch: ConfWatch) -> None:
         self._watch, self._made = watch, dict[str, CheckPublisher]()

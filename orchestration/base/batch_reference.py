@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-# The tag with the destination of a run. The run queue (dagster.yaml) admits one run per value of this tag, and people filter runs by it. A
-# run has tags only for the values by which Dagster's storage is queried; the run's config has the whole reference.
+# The tag with the destination of a run. The run queue (dagster.yaml) lets only one run per destination execute at a time, and people filter
+# runs by this tag. A run has tags only for the values by which Dagster's storage is queried; the run's config has the whole reference.
 DESTINATION_TAG = "sluice/destination"
 BATCH_TAG = "sluice/batch"  # By this tag a tick finds the runs of a batch in one indexed query.
 # A run with the value DRAIN takes further batches after its first one, and sets BATCH_TAG to its current batch.

@@ -2,8 +2,9 @@
 fakes of these parts.
 
 The sensor keeps no engine: each tick gets the engine from the engine host. The host belongs to the process and not to Dagster's
-definitions, so rebuilding the definitions starts no second engine. Runs use no host: they read the destination's files and call the merge.
-Each port is a function that imports its code at the first call. So building definitions does not import that code.
+definitions, so rebuilding the definitions starts no second engine. Runs use no host: they read the destination's files, call the merge,
+and call the engine through `RunEngine`. Each port is a function that imports its code at the first call. So building definitions does not
+import that code.
 """
 
 from __future__ import annotations
@@ -327,7 +328,8 @@ class Publish(Protocol):
 
         - `run` is the id of the Dagster run, for the commit's metadata.
         - `refusal` is the fence of the run lock, and is called before each commit.
-        - `amend` is called after the commit with the table and its label, to add the table to the newest consistent snapshot.
+        - `amend` is called after the commit with the table and its label, and adds the table to the newest consistent snapshot. If it is
+          None, the publication itself adds the table.
         - `spark` is the Spark of several publications under one hold of the lock. If it is None, the publication has its own.
 
         Raises TableChangedError if the rows must be read again, SparkAwayError if Spark does not answer, and otherwise MergeFailedError.

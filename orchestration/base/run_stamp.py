@@ -1,4 +1,4 @@
-"""Tells whether a run has changed, without a query."""
+"""Tells, without a query, whether any run in Dagster's storage may have changed since an earlier look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets a run store the events that it reports about many tables together, if Dagster's storage can do this."""
+"""Lets a run store several events, for example reports about many tables, in one transaction, if Dagster's storage can do this."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import dagster as dg
 
 @runtime_checkable
 class StoresTogether(Protocol):
-    """A storage of events that stores the events of a block together, such as `orchestration.storage.KeptEvents`."""
+    """A storage that can store the events of a block in one transaction, such as `orchestration.storage.KeptEvents`."""
 
     def together(self) -> contextlib.AbstractContextManager[None]: ...
     def store_now(self) -> None: ...
 
 
 def stored_together(instance: dg.DagsterInstance) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which this thread stores its events together. If the instance's storage cannot do this, it stores each event at
-    once.
+    """Returns a context in which the events of this thread are stored in one transaction. If the instance's storage cannot do this, each
+    event is stored at once.
     """
     events = instance.event_log_storage
     return events.together() if isinstance(events, StoresTogether) else contextlib.nullcontext()

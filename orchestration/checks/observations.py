@@ -151,8 +151,8 @@ def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
 
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:
-    """Returns the results of the checks in `only`, by the keys of `failures`: "" and LAG belong to the engine. A check fails if `failing`
-    has its key.
+    """Returns the results of the checks whose keys are in `only`. The keys are those of `failures`: "" and LAG for checks of the engine,
+    and "database.table". If `only` has a table, the results include TABLES_CHECK. A check fails if `failing` has its key.
     """
     found: list[AssetEvent] = [
         result_of(delta_key(destination, name), TABLE_CHECK, failing.get(name, "")) for name in tables if name in only

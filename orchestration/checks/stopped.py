@@ -44,7 +44,7 @@ from sluice.orchestration.checks.observations import (
 QUARANTINE_CHECK = "all_decoded"  # The check of a Delta table whose undecodable values go to quarantine.
 # If the status file is older than this, no engine runs: a running engine writes the file more often.
 STATUS_SECONDS_MAX = 60.0
-LOOK_SECONDS = 2.0  # One run reads status.json at most this often.
+LOOK_SECONDS = 2.0  # One run reads status.json at most once in this many seconds.
 
 
 def destination_checks(

@@ -1,7 +1,7 @@
 """Shrinks Dagster's SQLite files by returning their free pages to the file system. Databases in Postgres are not changed.
 
-A VACUUM copies the whole file while all writers wait. So each file gets only one VACUUM, as soon as the file is small or a large part of it
-is free. This VACUUM also switches on incremental vacuum, with which later free pages are returned in small steps.
+A VACUUM copies the whole file while all writers wait. So each file gets only one VACUUM: a small file at once, and a larger file as soon as
+a large part of it is free. This VACUUM also switches on incremental vacuum, with which later free pages are returned in small steps.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
 SMALL_BYTES_MAX = 64 * 2**20  # A file up to this size always gets a VACUUM, because SQLite copies it in about a second.
-# A larger file gets a VACUUM only if it has this many free bytes. A smaller number of free bytes is not worth a VACUUM, because SQLite soon
-# reuses them.
+# A larger file gets a VACUUM only if this many of its bytes, and this part of it, are free. Fewer free bytes are not worth a VACUUM,
+# because SQLite soon reuses them.
 FREE_BYTES_MIN = 16 * 2**20
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
@@ -23,7 +23,7 @@ WAIT_SECONDS = 5.0
 
 
 def give_back(file: str) -> int:
-    """Returns the free pages of a file to the file system if there are many. Returns by how many bytes the file shrank, or 0 if other
+    """Shrinks a file by its free pages, if they are worth it. The result is the number of bytes by which the file shrank, or 0 if other
     writers lock it all the time.
     """
     if not Path(file).is_file():

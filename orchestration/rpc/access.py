@@ -102,7 +102,7 @@ def _make(path: Path) -> None:
     first process stays.
     """
     make_folder(path.parent)
-    # A crashed process may have left its temporary file. The name is random, so this process does not meet that file.
+    # The name is random, because a crashed process may have left its temporary file.
     temporary = path.with_suffix(f".{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

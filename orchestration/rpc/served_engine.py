@@ -44,8 +44,9 @@ class ServedEngines:
         self._ticked[destination] = time.monotonic()
 
     def why_leave(self, destination: str) -> str:
-        """Returns why runs must leave, or "". A reason is that no tick has come for a while. The first call for a destination counts as a
-        tick, because its ticks may have called another process until now.
+        """Returns why draining runs must leave: this process is ending, or no tick has come for TICK_SILENCE_SECONDS_MAX. Otherwise
+        returns "". The time without a tick begins at the first call for a destination, because its ticks may have called another process
+        until then.
         """
         if self.closing():
             return "the engine's process is stopping"
@@ -59,7 +60,9 @@ class ServedEngines:
 
 
 class ServedEngine:
-    """The engine of one destination with the methods that `methods` lists. Other methods are passed on to the engine."""
+    """The engine of one destination with all methods that `methods` lists. This class implements those that the engine itself does not
+    have, and those that it must limit or record. All others go to the engine unchanged.
+    """
 
     def __init__(self, engines: ServedEngines, destination: str, engine: EngineHandle) -> None:
         self._engines, self._destination, self._engine = engines, destination, engine

@@ -1,10 +1,11 @@
 """Decides when a draining run ends, and describes who settles its batches. `run.drain_run` calls this module.
 
-For each delivery d of a batch, the run does the following. The table says what happens if the run stops at a certain point.
+For each delivery d of a batch, the run does the following. The table says what happens if the run stops at a certain point. Unless a row
+says something else, the run's tags name d.
 
     takes d ─▶ its tags name d ─▶ merges d ─▶ acks d over RPC ─▶ reports d to Dagster ─▶ takes the next batch
 
-| the run, whose tags name d, | d is | result |
+| the run | d is | result |
 |---|---|---|
 | died, failed or was canceled, with d merged or not | in flight | a tick hands d out again; a repeated merge changes nothing |
 | succeeded and merged d, but the endpoint was closed | in flight | a tick finds the successful run of d and acks d |

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 HAND_OUT_SECONDS = 2.0
 ANSWER_SECONDS_MAX = 3.0  # If the engine does not answer within this time, the run ends, and ticks settle its batch.
 POLL_SECONDS = 0.05
-NEWS_SECONDS = 60.0  # A long merge is logged at most this often.
+NEWS_SECONDS = 60.0  # The log of a run gets at most one sentence about a merge in this many seconds.
 
 Answer = TypeVar("Answer")
 

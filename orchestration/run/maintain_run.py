@@ -41,8 +41,8 @@ class MaintainRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looked:
-    """The result of the maintenance. `failed` has the reason for each "database.table" that failed. `hours` tells how long removed files
-    stay. `snapshots_removed` is the number of removed consistent snapshots.
+    """The result of the maintenance. `done` has what was done with each table. `failed` has the reason for each "database.table" that
+    failed. `hours` tells how long removed files stay. `snapshots_removed` is the number of removed consistent snapshots.
     """
 
     done: tuple[Maintained, ...]
@@ -185,8 +185,8 @@ def _requested_hours(config: SluiceConfig, request: MaintainRequest) -> float:
 
 
 def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:
-    """Returns for how many hours removed files of the tables `names` must stay, or of all tables. The newest consistent snapshot must stay
-    readable, so the result grows while a destination is stopped. Raises TableError if the snapshots cannot be read.
+    """Returns for how many hours removed files of the tables `names` must stay; None means all tables. The newest consistent snapshot must
+    stay readable, so the result grows while a destination is stopped. Raises TableError if the snapshots cannot be read.
     """
     from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
@@ -210,7 +210,8 @@ def _one(
         return []
     optimizes = request.optimize and planned.act != MaintenanceAct.NOTHING
     if not optimizes and not request.vacuum:
-        # If a run holds the run lock, that run updates the record itself. Waiting for its lock would delay the other tables.
+        # The table's record may have an older version than the table. A run that holds the run lock now updates the record itself, and
+        # waiting for its lock would delay the other tables.
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
             with _only_writer_of(table, ports, config, say) as own:
                 catch_up(own)

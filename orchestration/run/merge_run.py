@@ -52,7 +52,7 @@ GIVE_WAY_LOOK_SECONDS = 0.05
 # process.
 TAKE_SECONDS_MAX = 30.0
 TAKE_PAUSE_SECONDS = 0.2
-SENTENCES_SECONDS = 0.5  # The log of a run gets sentences about merged tables at most this often.
+SENTENCES_SECONDS = 0.5  # The log of a run gets at most one entry about merged tables in this many seconds.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

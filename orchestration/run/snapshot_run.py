@@ -33,7 +33,7 @@ from sluice.orchestration.run.table_events import TableEvents
 if TYPE_CHECKING:
     from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
-OBSERVED_SECONDS = 10.0  # One table's progress is reported at most this often.
+OBSERVED_SECONDS = 10.0  # The progress of a table is reported at most once in this many seconds.
 # At the first progress report of a table with at least this many rows, a run adds the tables that it has already published to the newest
 # consistent snapshot. For smaller tables, it does this from the second report on. A large table may have no second report: a table without
 # a key is read in one chunk.

@@ -94,8 +94,9 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
-    """Returns the names of all shards in the same Delta table as table `name`, by destination. The consistent snapshots of these
-    destinations need the files of the Delta table too. Raises MetaError if a record cannot be read.
+    """Returns the tables that are merged into the Delta table of table `name`, by destination: for `destination` only `name`, and for each
+    other destination its shards in this Delta table. The consistent snapshots of all these destinations need files of the Delta table.
+    Raises MetaError if a record cannot be read.
     """
     own = target(config, destination, name)
     others = [each for each in config.destinations if own.shared and each != destination]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from sluice.orchestration.base.ports import TableFailure
 
-# A table stops when this many consecutive runs have failed because of it. With the waits of `backoff`, this takes more than a minute.
+# A table stops when this many consecutive runs have failed because of it. The waits of `backoff` between these runs take 30 s together.
 TRIES_MAX = 4
 
 

@@ -60,7 +60,7 @@ class CheckPublisher:
         if not self._may_clear or abs(now - ticked) > TICK_SILENCE_SECONDS_MAX:
             return False
         if read_failures(self._directory, now).get("", ""):
-            return False  # Ticks arrive again, so the sensor itself publishes this failure.
+            return False  # Ticks arrive again, so the sensor itself publishes the engine's present failure.
         published = self._publish("")
         # This line is reached only after a success. If the storage did not answer, the next look tries again.
         self._may_clear = False

@@ -80,8 +80,10 @@ class Said:
 
 
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
-    """Returns the delivery and status of the runs, newest first. Stops at a run with this `delivery` that was started for another batch. A
-    run of another batch drains: it merged its earlier batches successfully, so no older run belongs to the sequence of failures.
+    """Returns the delivery and status of the runs, newest first, for the count of consecutive failures.
+
+    Older runs than a certain draining run are left out: the newest one, at `delivery` or later in `newest`, that was started for another
+    batch than its tags name now. It merged its earlier batches successfully, so older failures are not consecutive.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -103,8 +105,8 @@ class RunStore:
         self._none_open_at: object = None
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
-        """Returns all runs of the merge job whose tags name exactly this delivery. Ignores runs of other jobs, because their tags must
-        not ack a batch.
+        """Returns all runs of the merge job whose tags name exactly this delivery. Ignores runs of other jobs, because the success of such
+        a run must not ack a batch, even if the run has the same tags.
         """
         records = self._instance.get_run_records(
             dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
@@ -212,7 +214,7 @@ class RunStore:
         state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
         limit = RULES[run.status].silent_seconds_max
         silent_seconds = state_seconds
-        # Querying the event log is expensive, so it is queried only if the run has had its status for long.
+        # Querying the event log is expensive, so it is queried only if the run has had its status for longer than it may be silent.
         if limit is not None and state_seconds > limit:
             silent_seconds = self._silent_seconds(run.run_id, state_seconds)
         return RunRecord(

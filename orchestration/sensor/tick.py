@@ -59,8 +59,8 @@ _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
 # A tick stops waiting for the hand-out this long before its time ends, because it has work to do after the hand-out.
 HAND_OUT_RESERVE_SECONDS = 0.3
-LOOK_SECONDS = 0.1  # A tick looks at a run, or at an engine that is starting, this often.
-# While a run drains, a tick looks only this often, because the run settles its batches itself.
+LOOK_SECONDS = 0.1  # A tick that waits for a run, or for an engine that is starting, looks again after this time.
+# A tick that waits for a draining run looks again only after this time, because the run settles its batches itself.
 DRAINING_LOOK_SECONDS = 0.5
 # The pause after the second consecutive tick that raised an error, and the longest pause. The pause doubles with each further error.
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
@@ -80,15 +80,15 @@ def brief(error: Exception) -> str:
 
 
 def tick_seconds(destinations: int) -> float:
-    """Returns how long a tick may take: the whole time between two ticks. If there are more destinations than ticks that Dagster runs
-    at once, returns less.
+    """Returns how many seconds a tick may take: the whole time between two ticks. If there are more destinations than ticks that Dagster
+    runs at once, returns proportionally less.
     """
     return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 
 
 def idle_seconds(destinations: int, instance: dg.DagsterInstance) -> float:
-    """Returns for how long a tick that finds nothing to do looks again. Returns 0 if long ticks would delay others: Dagster runs a limited
-    number of ticks at once, and each destination has two sensors.
+    """Returns for how many seconds a tick that finds nothing to do looks again. Returns 0 if long ticks would delay others: Dagster runs a
+    limited number of ticks at once, and each destination has two sensors.
     """
     settings = instance.get_sensor_settings()
     workers = (settings.get("num_workers") or SENSOR_WORKERS) if settings.get("use_threads") else 1
@@ -193,7 +193,9 @@ class Ticker:
             hear(self._line.destination)
 
     def _report_failed(self, error: Exception) -> None:
-        """Reports a failed tick to the engine, so that the engine's status does not blame the daemon."""
+        """Reports a failed tick to the engine. Without this, the engine's status would say that no tick arrives, as if the daemon had
+        ended.
+        """
         with contextlib.suppress(Exception):  # The caller raises the tick's error, whatever happens here.
             self._host().get_or_start(self._line.destination).report_tick(brief(error))
 
@@ -314,7 +316,7 @@ class Ticker:
                     _log.warning("run %s is ended: %s", run_id, reason)
                     runs.end(run_id, reason)
                     if time.monotonic() >= last_look:
-                        return f"runs of {reference} were ended, the next tick continues"
+                        return f"runs of {reference} were ended; the next tick continues"
                 case SettleWait(_, reason):
                     if time.monotonic() >= last_look:
                         return f"{reason} with {reference}"

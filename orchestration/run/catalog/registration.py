@@ -100,8 +100,8 @@ def changes_of(
     again: bool,
     whole: bool = False,
 ) -> CatalogChanges:
-    """Compares the wanted tables and views with the record. If `again`, retries what failed before. If `whole`, includes tables and
-    views that are registered already.
+    """Returns what must be done so that the catalog has exactly the `wanted` tables and views. `known` is the record of what it has. If
+    `again`, the result includes what failed before. If `whole`, the result includes tables and views that are registered already.
     """
     if known.error and not (again or whole):
         return CatalogChanges(failed=known.failed, error=known.error)

@@ -177,7 +177,9 @@ def after_a_quiet_time(
 
 
 def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -> CommittedInterval | None:
-    """Returns the newest batch or publication without a change after `begin`, or None. Considers only commits of `begin`'s epoch."""
+    """Returns the newest batch or publication in `history` that has no change after `begin`, or None. Considers only commits of the ledger
+    `ledger_id` and of the epoch of `begin`.
+    """
     found = [
         each
         for each in history

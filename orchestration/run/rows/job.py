@@ -92,8 +92,8 @@ class RowsConfig(dg.Config):
     gtids: str = Field(
         default="",
         description=(
-            "For a backfill: exactly the transactions of this GTID set, instead of times, as UUID:5-7:9; of MariaDB a list of GTIDs, as "
-            "0-1-20,0-1-21. Not with `into`."
+            "For a backfill: exactly the transactions of this GTID set, instead of times, as UUID:5-7:9. For MariaDB: of this list of "
+            "GTIDs, as 0-1-20,0-1-21. Not with `into`."
         ),
     )
     into: str = Field(
@@ -125,7 +125,7 @@ class RowsConfig(dg.Config):
     )
 
 
-# The fields that some operations have and others do not have.
+# For each operation, the fields that it has and that another operation does not have.
 FIELDS = {
     OperationKind.backfill: {"only_plan", "from_time", "to_time", "run", "gtids", "into", "archive", "schemas"},
     OperationKind.repair: {"only_plan", "settle_seconds"},

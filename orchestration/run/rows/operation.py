@@ -74,8 +74,8 @@ class RowsOperation(Protocol):
     def marks(self) -> Backfill: ...
 
     def read(self, folder: Path) -> BackfillReading | None:
-        """Chooses rows, and reads them and the stream into a folder. Returns None if there is nothing to merge. Raises SluiceError with a
-        sentence.
+        """Chooses rows, and reads them and the stream's changes into a folder. Returns None if there is nothing to merge. Raises
+        SluiceError with a message for users.
         """
 
     def rows(self, reading: BackfillReading) -> Mapping[str, Read | None]:

@@ -17,7 +17,7 @@ from sluice.orchestration.run.rows.request import RowsListener
 from sluice.orchestration.run.table_events import TableEvents
 
 COUNTS = ("rows_inserted", "rows_updated", "rows_deleted", "source_rows", "delta_version", "delta_version_before")
-PROGRESS_SECONDS = 10.0  # Progress is logged at most this often, because Dagster stores each entry.
+PROGRESS_SECONDS = 10.0  # Progress is logged at most once in this many seconds, because Dagster stores each entry.
 
 
 def listener_of(
