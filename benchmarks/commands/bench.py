@@ -23,7 +23,7 @@ def bench_engine(
     ] = None,
     json_file: BenchJson = None,
 ) -> None:
-    """Read one binlog by a bare socket, by other libraries and by Sluice; about 20 minutes."""
+    """Measure how fast a socket without any decoding, other libraries and Sluice read the same binlog; about 20 minutes."""
     from benchmarks.engine import SETS, run  # noqa: PLC0415
 
     if unknown := {*(only or ())} - {*SETS}:
@@ -44,7 +44,7 @@ def bench_types(
 
 @bench_app.command("merge")
 def bench_merge(json_file: BenchJson = None) -> None:
-    """Merge staged files into ten million rows, by Sluice and by a bare MERGE; about 40 minutes."""
+    """Merge staged files into ten million rows, by Sluice and by a MERGE statement without Sluice; about 40 minutes."""
     from benchmarks.merge import run  # noqa: PLC0415
 
     run(json_file)
@@ -108,12 +108,14 @@ def bench_wide(
     way: Annotated[
         list[str] | None,
         typer.Option(
-            help="How to merge: spark (MERGE), small (small merges) or loop (a bare loop). Default: all. Repeatable."
+            help="How to merge: spark (MERGE), small (small merges) or loop (`deltalake` without Sluice). Default: all. Repeatable."
         ),
     ] = None,
     json_file: BenchJson = None,
 ) -> None:
-    """Merge a few changes of many tables by small merges, by MERGEs and by a bare loop, then by the whole pipeline; about 30 minutes."""
+    """Merge a few changes of many tables by small merges, by MERGE statements and by a loop of `deltalake` without Sluice, then by the
+    whole pipeline; about 30 minutes.
+    """
     from benchmarks.wide import WAYS, run  # noqa: PLC0415
 
     run(json_file, tables=tables, changes=changes, whole=whole, ways=way or WAYS)
@@ -196,7 +198,9 @@ def bench_soak(
 def bench_years(
     days: Annotated[int, typer.Option(min=100, help="Number of simulated days.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the random events. The same seed gives the same days.")] = 1,
-    answers: Annotated[int, typer.Option(min=1, help="Number of operators' answers that the destination keeps.")] = 500,
+    answers: Annotated[
+        int, typer.Option(min=1, help="Number of operators' approvals and schemas that the destination keeps on file.")
+    ] = 500,
     json_file: BenchJson = None,
 ) -> None:
     """Simulate years of DDL statements, snapshots and approvals in one destination. Exit code 1 if the destination's files or memory

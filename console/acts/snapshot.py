@@ -48,8 +48,8 @@ def require_all(destination: str, tables: Sequence[str], where: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownSnapshot:
     """A table's snapshot, as `sluice snapshot status` shows it. `waits` says what the snapshot waits for, or is empty. `cascade_changes` is
-    the number of buffered changes of rows in parent tables. At the publication, Sluice makes the changes that foreign keys caused in the
-    table's rows.
+    the number of buffered changes of rows in parent tables. From these changes, the publication computes which rows of the table foreign
+    keys have changed.
     """
 
     destination: str

@@ -34,7 +34,12 @@ NameArgument = Annotated[
     str,
     typer.Argument(metavar="NAME", autocompletion=destination_names, help="Name of a destination or group in conf/."),
 ]
-WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the result.")]
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait", min=0.0, help="Seconds to wait for the result. After that, exit with code 1; the request stays."
+    ),
+]
 
 
 @instance_app.command("list")

@@ -25,7 +25,12 @@ TablesOption = Annotated[
 SettleOption = Annotated[
     float,
     typer.Option(
-        "--settle-seconds", min=0, help="Seconds to wait until the lake has reached the position of the comparison."
+        "--settle-seconds",
+        min=0,
+        help=(
+            "Seconds to wait until the lake has reached the position of the comparison. After that, differences that may be "
+            "changes not merged yet are reported as undecided."
+        ),
     ),
 ]
 VerboseOption = Annotated[

@@ -97,7 +97,7 @@ def history(
         str,
         typer.Option(
             "--at",
-            metavar="WORD",
+            metavar="VALUE",
             help=(
                 "Show only the batch of this Delta version, or the batch that contains this binlog position (FILE:OFFSET), "
                 "GTID or time (UTC)."

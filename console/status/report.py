@@ -143,11 +143,13 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
 
 
 def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
-    """Returns the status with another `reason` if the engine is starting: it never ran, and processes of `sluice up` run."""
+    """Returns the status of a destination whose processes run. If its engine has never run, the engine is probably starting, and the status
+    gets a `reason` that says so.
+    """
     if one.reason != NEVER_RAN:
         return one
     logs = config.data_dir / "logs"
-    reason = f"the engine has written no status yet. An engine starts within seconds; otherwise read the logs in {logs}"
+    reason = f"the engine has written no status yet. An engine does this within seconds; if it does not, read the logs in {logs}"
     return dataclasses.replace(one, reason=reason)
 
 
