@@ -61,7 +61,7 @@ def _why_undefined(config: SluiceConfig, destination: str, ports: Ports, table: 
     """Returns why the definitions of a table cannot be built, or ""."""
     try:
         _definitions(config, destination, ports, (table,))
-    except Exception as error:  # Any error here concerns only this table.
+    except Exception as error:  # Whatever the error is, only this table loses its asset.
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         return f"{table.name} has no asset in Dagster, because its definition failed ({why}); runs merge its changes nevertheless"
     return ""

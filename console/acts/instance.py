@@ -47,8 +47,8 @@ class ListedInstance:
 
 
 def listed(in_use: InUse) -> list[ListedInstance]:
-    """Returns all destinations and groups in conf/. Also returns destinations whose files were removed from conf/ and that still have a
-    folder in data_dir.
+    """Returns all destinations and groups in conf/, including those that did not start because their files are invalid. Also returns
+    destinations whose files were removed from conf/ and that still have a folder in data_dir.
     """
     config, now = in_use.config, time.time()
     names = sorted(config.streams)

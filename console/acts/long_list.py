@@ -14,7 +14,7 @@ def shortened(
     items: Sequence[Item], state: Callable[[Item], str], first: Sequence[str], command: str
 ) -> tuple[list[Item], str]:
     """Returns at most LISTED_MAX items, and a message with the numbers of those that are left out, or "" if none is left out. Prefers items
-    whose state is in `first`, in this order. `command` lists all.
+    whose state is in `first`, in this order. The message names `command`, with which the operator can list all items.
     """
     if len(items) <= LISTED_MAX:
         return list(items), ""

@@ -156,8 +156,8 @@ def described(record: SnapshotRecord, waits: str = "") -> str:
 
 
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
-    """Shows a progress bar per table until no snapshot is open. Returns 1 if a snapshot failed, and otherwise 0. Ctrl-C ends the
-    display, and the snapshots continue.
+    """Shows a progress bar per table until every snapshot is published, canceled or failed. Returns 1 if a snapshot failed, and otherwise
+    0. Ctrl-C ends the display, and the snapshots continue.
     """
     with ProgressBars(screen, ROWS) as bars:
         while True:

@@ -134,8 +134,8 @@ class EngineHost(Protocol):
     """Starts and returns the engines of this process."""
 
     def get_or_start(self, destination: str) -> EngineHandle:
-        """Returns the engine, and starts it if necessary. Waits only briefly. Raises LeaseLostError if another process runs the
-        destination, EngineStartingError while the engine starts, and another SluiceError if it cannot start.
+        """Returns the engine, and starts it if necessary. Waits only briefly for the start, and then raises EngineStartingError. Raises
+        LeaseLostError if another process runs the destination, and another SluiceError if the engine cannot start.
         """
 
 

@@ -134,8 +134,8 @@ class WrittenSides:
         details: Mapping[str, dg.MetadataValue[Any]],
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> list[dg.AssetMaterialization]:
-        """Returns the events for a "database.table". `kinds` are those that the run writes. A table that does not exist gets no event.
-        Raises MetaError if the records of the lake cannot be read.
+        """Returns the events for the change log and the history of a "database.table". `kinds` says which of the two the run writes. A
+        change log or history that does not exist in the lake gets no event. Raises MetaError if the records of the lake cannot be read.
         """
         sides = [side for side in self._sides.get(table, ()) if side.kind in kinds]
         there = LakeTables(self._directory).side_tables(table) if sides else {}

@@ -77,7 +77,9 @@ def current_tables() -> Iterator[None]:
 
 
 def _copy_of(config: SluiceConfig, destination: str, before: Mapping[str, bytes]) -> bytes | None:
-    """Returns the content for the copy of a list, or None if there is no list yet."""
+    """Returns the content for the copy of a destination's list, or None if there is no list yet. If the store of the list does not answer,
+    returns the previous copy, which is in `before`.
+    """
     try:
         found = reading.read_list(config.destination_dir(destination))
     except NotSharedError as error:
@@ -303,7 +305,9 @@ class SourceColumns:
         return settings.transform if settings is not None else None
 
     def _known(self, table: str) -> tuple[dict[str, str], Mapping[str, str]]:
-        """Returns the type of each column in the source, and the comments of the table and its columns."""
+        """Returns the type of each column in the source, and the comments of the table and its columns. Both are empty if the table is not
+        in the list, or if the list cannot be read.
+        """
         try:
             found = self._find(table)
         except MetaError:  # Missing metadata must not fail a merge.
@@ -343,7 +347,9 @@ class DefinedColumns:
         return self._sources.metadata(table.name, columns) if columns else {}
 
     def shows(self, name: str, columns: Iterable[tuple[str, str]]) -> bool:
-        """Returns whether the definition of "database.table" shows exactly these columns, in any order."""
+        """Returns True if the definition of the asset of "database.table" shows exactly these columns, in any order. Returns False if it
+        does not, or if the list of tables cannot be read.
+        """
         try:
             found = self._now().get(name)
         except MetaError:  # Missing metadata must not fail a merge.

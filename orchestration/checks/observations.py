@@ -1,8 +1,8 @@
 """Builds the events that a tick publishes about an engine: observations for the plots, and check results. Pure functions.
 
-A tick publishes an observation at most once a minute, because Dagster plots only the newest hundred events. The numeric keys and their
-types never change, so that each plot is an unbroken line. A check result is published when it changes. A failure is also published once a
-minute while it lasts.
+A tick publishes an observation at most once a minute. So the newest hundred events, which Dagster plots, show at least the last 100
+minutes. The numeric keys and their types never change, so that each plot is an unbroken line. A check result is published when it changes.
+A failure is also published once a minute while it lasts.
 """
 
 from __future__ import annotations

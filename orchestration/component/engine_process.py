@@ -53,7 +53,7 @@ class StartingHost:
         self._engines.want()
         try:
             return self.remote.get_or_start(destination)
-        # ConfigurationError means that the engine process has not created its token yet.
+        # Until the engine process has created its token, the call raises ConfigurationError.
         except (EngineAwayError, ConfigurationError) as error:
             self._engines.start_after(error)
             raise
@@ -73,7 +73,7 @@ class EngineProcess:
         self._lock = threading.Lock()  # Ticks of several destinations may run at the same time.
 
     def want(self) -> None:
-        """Records that a tick has arrived. The engine process ends if no tick is recorded for a while."""
+        """Records that a tick has arrived. The engine process ends if no tick is recorded for SILENCE_SECONDS_MAX."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         (self._data_dir / WANTED_FILE).touch()
 
@@ -124,7 +124,7 @@ class EngineProcess:
 
 
 def is_wanted(data_dir: Path, now: float | None = None) -> bool:
-    """Returns whether a tick has arrived recently. The engine process ends if this is False."""
+    """Returns whether a tick has arrived within the last SILENCE_SECONDS_MAX. The engine process ends if this is False."""
     try:
         touched = (data_dir / WANTED_FILE).stat().st_mtime
     except OSError:

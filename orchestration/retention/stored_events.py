@@ -54,8 +54,8 @@ class StoredEvents:
         self._storage, self._destinations, self._existing = storage, frozenset(destinations), existing
 
     def remove_files(self) -> int:
-        """Removes the event files of runs that no longer exist, because SQLite has one file per run. Returns the number
-        of removed files.
+        """Removes the event files of runs that no longer exist, and returns the number of removed files. Only SQLite's storage has such a
+        file for each run. For another database, does nothing.
         """
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0

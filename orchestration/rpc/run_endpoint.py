@@ -43,8 +43,8 @@ class RunEndpoint:
         self._lock = threading.Lock()
 
     def open_for(self, directory: Path) -> None:
-        """Lets runs of the destination with this directory find the endpoint. Each tick calls this. If the file exists already, only checks
-        the file.
+        """Lets runs of the destination with this directory find the endpoint. Each tick calls this. Starts the server at the first call,
+        and writes the file with its address and token if the file is missing or outdated.
         """
         self._engines.tick_came(directory.name)
         with self._lock:

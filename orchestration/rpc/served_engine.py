@@ -79,7 +79,9 @@ class ServedEngine:
         self._engine.report_tick(failed)
 
     def offer(self, timeout_seconds: float) -> Offer:
-        """Returns the next batch of a draining run with a fixed end, or why the run must leave."""
+        """Returns the next batch for a draining run, with a fixed end, or why the run must leave. The result has neither if no batch is
+        staged within `timeout_seconds`.
+        """
         if leave := self._engines.why_leave(self._destination):
             return Offer(leave=leave)
         batch = self.hand_out(timeout_seconds)

@@ -84,7 +84,7 @@ def _recorded_tables(
             one = _current_state(config, destination, records, name), _side_tables(config, destination, records, name)
         except SluiceError:
             raise
-        except Exception as error:  # An error of any kind concerns only this table.
+        except Exception as error:  # Whatever the error is, the other tables are still read.
             if name not in stopped:
                 odd.append(
                     table_error(name, error, "the version of a table for the consistent snapshot cannot be found")
@@ -159,7 +159,7 @@ class SnapshotAmendments:
             return _ids(added.tables) == _ids(self._recorded_tables(records, name))
         except SluiceError:
             raise
-        # Any error concerns only this table. The other tables are written now, and the snapshot of the next batch includes this table.
+        # Whatever the error is, the other tables are written now, and the snapshot of the next batch includes this table.
         except Exception:
             logger.exception("%s is left out of the newest consistent snapshot", name)
             return False

@@ -101,7 +101,7 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
                     say(sentence_of(each))
             except (SparkUnavailableError, SluiceError):
                 raise
-            except Exception as error:  # An error of any kind concerns only this table.
+            except Exception as error:  # Whatever the error is, the other tables are maintained.
                 failed[name] = lake_error_line(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
                 continue
@@ -171,7 +171,7 @@ def _before_vacuum(
                     found.append(logged_hours(_table(config, request.destination, name, "")))
             except SluiceError:
                 raise
-            except Exception as error:  # An error of any kind concerns only this table.
+            except Exception as error:  # Whatever the error is, the other tables are maintained.
                 failed[name] = lake_error_line(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
@@ -199,8 +199,8 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
 def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains one table. Takes the run lock only if the table needs work. Raises TableError, SparkUnavailableError or
-    MergeFailedError.
+    """Maintains one table. Takes the run lock only if the table needs work. Returns what was done; if nothing was done, why. Returns []
+    for a table without a Delta table. Raises TableError, SparkUnavailableError or MergeFailedError.
     """
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from sluice.spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415

@@ -119,7 +119,7 @@ class MergeReports:
             if merged.outcome.buffered:
                 return dg.AssetObservation(key, metadata=buffered_metadata(merged))
             return _materialization(key, merged, metadata(merged) | self._columns(merged))
-        except Exception as error:  # An error of any kind concerns only the report of this table.
+        except Exception as error:  # Whatever the error is, only the report of this table is missing.
             self._warn(f"{merged.outcome.name}: the table was merged, but Dagster cannot show the merge", error)
             return None
 

@@ -76,7 +76,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
                     try:
                         listener.flush()
                         listener.amend_rest()
-                    finally:  # Some tables may have been published with other columns, even if the rest failed.
+                    finally:  # After an error too, the tables that were published before the error must be registered.
                         register_after_run(config, destination, listener.written)
         finally:
             reading.release()

@@ -126,7 +126,7 @@ def targets_of(
             targets[name] = find(name)
         except SluiceError:
             raise
-        except Exception as error:  # An error of any kind concerns only this table.
+        except Exception as error:  # Whatever the error is, the other tables are merged.
             odd[name] = error
     return targets, odd
 

@@ -56,7 +56,7 @@ class TableEvents:
         try:
             for event in self._sides.events(name, table.columns, metadata, kinds):
                 self._context.log_event(event)
-        except Exception as error:  # An error of any kind concerns only the report.
+        except Exception as error:  # Whatever the error is, only the report is missing.
             why = f"{type(error).__name__}: {error}"
             self._context.log.warning("%s: Dagster cannot show the table's change log and history: %s", name, why)
 

@@ -205,7 +205,7 @@ class RunStore:
     def _request_stop(self, run_id: str) -> None:
         try:
             self._instance.run_launcher.terminate(run_id)
-        # The error is only logged: the launcher's server may have stopped, and its processes with it.
+        # The error is only logged. It usually means that the code server has ended, and the processes of its runs with it.
         except Exception as error:
             _log.warning("the process of run %s could not be requested to stop: %s", run_id, type(error).__name__)
 

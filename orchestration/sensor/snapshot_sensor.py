@@ -41,8 +41,8 @@ LOST_SECONDS = 60.0
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Returns the sensor. The sensor requests one run at a time, waits longer after each failure, and reports if the engine's sensor has
-    stopped ticking.
+    """Returns the sensor that starts the runs of `job`, one at a time. After each further failure it waits longer. It also reports if the
+    engine's sensor has stopped ticking.
     """
 
     instance = KeptInstance()
@@ -137,7 +137,7 @@ def first_of(texts: Sequence[str], between: str) -> str:
 
 
 def retry_seconds(failed_in_a_row: int) -> float:
-    """Returns how long the next run waits after this many consecutive failures."""
+    """Returns how many seconds the next run waits after this many consecutive failures."""
     return min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** (failed_in_a_row - 1)) if failed_in_a_row else 0.0
 
 

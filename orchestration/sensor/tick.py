@@ -153,7 +153,7 @@ class Ticker:
     def tick(self, runs: RunStore, cursor: str | None, idle_seconds: float = 0.0) -> dg.SensorResult:
         """Runs a tick and returns the sensor's result. While nothing is due, looks again, for at most `idle_seconds` in all.
 
-        Does nothing if an earlier tick is still running, because Dagster cannot end a slow tick.
+        Dagster cannot end a slow tick, so an earlier tick may still be running. In this case, does nothing.
         """
         if not self._one_at_a_time.acquire(blocking=False):
             self._another_came.set()

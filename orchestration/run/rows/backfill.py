@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Done:
-    """The result of a backfill. `refused` has the reason for each "database.table" that was left out. `read_to` is the position up to
-    which changes were read. `rebuilt` is the separate table that was built, if one was requested.
+    """The result of a backfill. `begin` and `end` are the positions that limit the interval. `read_to` is the position up to which changes
+    were read. `refused` has the reason for each "database.table" that was left out. `rebuilt` is the separate table that was built, if one
+    was requested.
     """
 
     begin: str

@@ -107,7 +107,9 @@ def operate(run: RowsRun, operation: RowsOperation) -> list[TableReport]:
 def _merge(
     run: RowsRun, operation: RowsOperation, reading: BackfillReading, refusal: Callable[[], str]
 ) -> list[TableReport]:
-    """Merges the rows and changes of `reading`. The caller holds the run lock, whose fence is `refusal`."""
+    """Merges the rows and changes of `reading`, and returns the reports of the merged tables. The caller holds the run lock, whose fence is
+    `refusal`.
+    """
     from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415  imported where it is used, as in runs
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415
 

@@ -116,7 +116,7 @@ def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, sco
         return _refusal(config, destination, result, scope)
     except SluiceError:
         raise
-    except Exception as error:  # An error of any kind concerns only this table.
+    except Exception as error:  # Whatever the error is, the other tables are repaired.
         return _unexpected(error)
 
 
@@ -241,7 +241,7 @@ class _Repair:
                 continue
             except (SluiceError, OSError):
                 raise
-            except Exception as error:  # An error of any kind concerns only this table.
+            except Exception as error:  # Whatever the error is, the other tables are repaired.
                 log.exception("rows of %s could not be read", name)
                 self.refused[name] = _unexpected(error)
                 continue
@@ -253,7 +253,9 @@ class _Repair:
             source.wait_until_past(each.high, low, self._request.settle_seconds)
 
     def rows(self, reading: BackfillReading) -> dict[str, Read | None]:
-        """Returns the rows of each table. A table that raises an unexpected error is left out, with the error as the reason."""
+        """Returns, for each table, the rows that were read from the source. Leaves out a table that raises an unexpected error, and stores
+        the error in `refused` as the reason.
+        """
         self.refused |= reading.refused
         found = dict[str, "Read | None"]()
         for name, rows in self._rows.items():
@@ -263,7 +265,7 @@ class _Repair:
                 found[name] = _chosen(self._scopes[name], rows)
             except SluiceError:
                 raise
-            except Exception as error:  # An error of any kind concerns only this table.
+            except Exception as error:  # Whatever the error is, the other tables are repaired.
                 log.exception("keys of %s could not be chosen", name)
                 self.refused[name] = _unexpected(error)
         return found
