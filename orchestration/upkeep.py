@@ -103,8 +103,8 @@ def first_definitions(
 
 
 class CheckPublishers:
-    """A callable that returns one `CheckPublisher` for each destination of the conf/ in use. Calls for the same destination return the same
-    object.
+    """A callable that returns one `CheckPublisher` for each destination of the conf/ in use. Each call returns the same object for a
+    destination.
     """
 
     def __init__(self, watch: ConfWatch) -> None:

@@ -68,7 +68,7 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
     list from which the definitions are built. Raises MetaError if the list cannot be read.
     """
     settings, tables = config.destinations[destination], defined_tables(config, destination)
-    # A shard cannot have an entry in `tables`, but its freshness policy needs an asset.
+    # A table with a freshness policy needs an asset of its own, even without an entry in `tables`, which a shard cannot have.
     fresh = [each.name for each in tables if settings.table(each.database, each.table).fresh_within_minutes]
     return ShownTables(
         destination=destination,

@@ -13,7 +13,7 @@ def on_updates() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
     progress, which may never happen for tables that change all the time; this condition does not wait.
     """
     conditions = dg.AutomationCondition
-    # If both events are in one tick, `since` must compare their times. Dagster compares them only if the operands of `since` are not joined
-    # with & or |, so the other conditions are joined after `since`.
+    # If the update of a dependency and the request of a run are in one tick, `since` must compare their times. Dagster compares them only
+    # if the operands of `since` are not joined with & or |, so the other conditions are joined after `since`.
     updated = conditions.any_deps_match(conditions.newly_updated()).since(conditions.newly_requested())
     return (updated & ~conditions.any_deps_missing() & ~conditions.in_progress()).with_label("on_updates")

@@ -110,7 +110,7 @@ class EngineProcess:
                 cwd=self._files.directory.parent,
                 env={**os.environ, "SLUICE_CONF": str(self._files.directory)},
                 # In a session of its own, this process does not get Ctrl-C of Dagster's terminal. The process ends by itself when no tick
-                # arrives for a while.
+                # arrives for SILENCE_SECONDS_MAX.
                 start_new_session=True,
             )
         self._started = time.monotonic()

@@ -112,7 +112,7 @@ def _in_use(files: ConfFiles) -> InUse:
     _discover(in_use.config)
     try:
         _write_down(in_use)
-    except OSError as error:  # `dg check` may run on a read-only file system.
+    except OSError as error:  # For example, `dg check` may run on a read-only file system.
         log.warning("runs read conf/ themselves, because %s cannot be written: %s", in_use.config.data_dir, error)
     return in_use
 

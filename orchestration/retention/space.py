@@ -17,8 +17,8 @@ SMALL_BYTES_MAX = 64 * 2**20  # A file up to this size always gets a VACUUM, bec
 FREE_BYTES_MIN = 16 * 2**20
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
-# How long to wait for another writer's lock on the file. After that, the next run of the job tries again. Dagster's own writers wait up to
-# 30 s.
+# How long to wait until another writer releases its lock of the file. After that, this run leaves the file as it is, and the next run of
+# the job tries again. Dagster's own writers wait up to 30 s for a lock.
 WAIT_SECONDS = 5.0
 
 

@@ -22,8 +22,8 @@ class EngineRefusedError(SluiceError):
         self.code = code
 
 
-# Errors that arrive as their own class, because a tick or a run handles them separately, or operators know them by name. Each can be
-# created from its message alone.
+# The caller gets these errors as their own class, because a tick or a run handles them separately, or operators know them by name. Each can
+# be created from its message alone. The caller gets any other error as EngineRefusedError.
 _DISTINGUISHED: dict[str, type[SluiceError]] = {
     kind.code: kind
     for kind in (

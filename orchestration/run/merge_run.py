@@ -208,7 +208,7 @@ def merge_one(
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
-        # This log entry also shows Dagster that the run is working.
+        # This log entry also shows that the run is working: ticks end a run that has been silent for long.
         again = f", again after {outcome.conflicts} commits of another writer" if outcome.conflicts else ""
         sentences.say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms{again}")
 

@@ -182,7 +182,9 @@ class OpenSnapshots:
         self._open[name] = record
         try:
             self._records.sweep_buffered(name)
-        except SluiceError as error:  # The next restart of the snapshot, or its next run, removes these files.
+        except (
+            SluiceError
+        ) as error:  # The next restart of the snapshot, or its next run, removes the files that are left.
             logger.warning(
                 "the changes of %s that were buffered before the restart of its snapshot could not be removed: %s",
                 name,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 _Clashes = tuple["SluiceConfig", dict[str, tuple["TableVersion", ...]], Mapping[tuple[str, str], str]]
-# The newest result of `known_clashes`, with the conf/ and the lists of tables from which it was computed. A snapshot run needs the result
-# for each new table. Comparing the paths of thousands of tables takes longer than publishing a small table.
+# The newest result of `known_clashes`, with the conf/ and the lists of tables from which it was computed. It is kept, because a snapshot
+# run needs it for each new table, and comparing the paths of thousands of tables takes longer than publishing a small table.
 _newest_clashes: list[_Clashes | None] = [None]
 
 

@@ -32,7 +32,7 @@ SHARE = 20  # Inspections take at most 1/SHARE of the time, so a slow lake is in
 # have changed, but an unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
 # An inspection looks at all tables that runs have written since the previous inspection. The inspection also looks at this many other
-# tables: those that have waited longest. So the cost of an inspection does not grow with the number of tables.
+# tables: those whose last inspection is longest ago. So the cost of an inspection does not grow with the number of tables.
 LOOKED_MAX = 500
 SHOWN_MAX = 5  # A sentence names at most this many tables, because an unmounted disk would affect all of them.
 
@@ -78,7 +78,7 @@ class LakeWatch:
         self._due = self._began = 0.0
         self._troubles: tuple[str, ...] = ()
         self._lake_look: LakeLook | None = None
-        # For each table, its ids and versions when it was last looked at, and the findings. The tables that have waited longest come first.
+        # For each table, its ids and versions at its last inspection, and the findings. The tables with the oldest inspections come first.
         self._looked: dict[str, tuple[Kept, list[str]]] = {}
 
     def troubles(self) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class LakeWatch:
                 sentences.append(
                     f"the Delta table of {name} cannot be watched for changes by other programs: {self._shown(error)}"
                 )
-            # Removing and adding the table moves it to the end, behind the tables that have waited longer.
+            # Removing and adding the table moves it to the end, behind the tables with older inspections.
             self._looked.pop(name, None)
             self._looked[name] = watched[name], sentences
         self._looked = {name: found for name, found in self._looked.items() if name in watched}
@@ -168,8 +168,8 @@ class LakeWatch:
 
 def due_tables(watched: Mapping[str, Kept], looked: Mapping[str, Kept]) -> list[str]:
     """Returns which tables an inspection looks at: all new tables, all tables that a run has written since their last inspection, and
-    LOOKED_MAX other tables, whose last inspection was longest ago. `looked` has the state of each table at its last look, the tables that
-    have waited longest first.
+    LOOKED_MAX other tables, whose last inspection was longest ago. `looked` has the ids and versions of each table at its last inspection,
+    and its order is that of the inspections.
     """
     changed = [name for name, kept in watched.items() if looked.get(name) != kept]
     waiting = (name for name, kept in looked.items() if watched.get(name) == kept)

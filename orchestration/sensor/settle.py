@@ -34,7 +34,7 @@ class RunVerdict(enum.Enum):
     ACK = "ack"
     END = "end"  #: The run must be ended before its batch can continue.
     WAIT = "wait"
-    REISSUE = "reissue"  #: The run was created and never submitted. Another request submits it.
+    REISSUE = "reissue"  #: The run was created and never submitted. The next request with the same run key submits it.
     ROLLBACK = "rollback"
 
 

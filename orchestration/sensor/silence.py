@@ -28,8 +28,8 @@ _heard: dict[str, float] = {}  # The time of each destination's last tick in thi
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """Returns the results of the engine's check to publish, and the new cursor. The check fails when the engine's sensor stops ticking.
-    When ticks are back, the check gets its current result.
+    """Returns the results of the engine's check to publish, and the new cursor. When the engine's sensor stops ticking, the result is a
+    failure. When ticks are back, it is the engine's current result. At all other calls, nothing is published.
     """
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):
