@@ -178,13 +178,13 @@ def engine_key(destination: str) -> dg.AssetKey:
 
 
 def owners_of(settings: DestinationConfig, table: str = "") -> tuple[str, ...]:
-    """Returns the owners of the asset of a "database.table", or of the engine's asset."""
+    """Returns the owners of the asset of a "database.table", or of the engine's asset if `table` is empty."""
     own = settings.table(*table.split(".", 1)).owners if table else ()
     return own or settings.owners
 
 
 def group_of(settings: DestinationConfig, table: str = "") -> str:
-    """Returns the asset group of a "database.table" in the lake, or of the engine."""
+    """Returns the asset group of a "database.table" in the lake, or of the engine if `table` is empty."""
     own = settings.table(*table.split(".", 1)).group if table else ""
     return own or settings.group or settings.name
 

@@ -168,7 +168,9 @@ class FlowingTables:
         self._failing, self._read_at = frozenset[str](), -math.inf
 
     def passed(self, table: str) -> list[dg.AssetCheckEvaluation]:
-        """Returns a passed check for "database.table". Returns nothing if the table has no such check, or is stopped."""
+        """Returns a passed check for "database.table". Returns [] if the table has no such check, is stopped, or has a re-snapshot in
+        progress.
+        """
         if table not in self._names or table in self._failing_now():
             return []
         return [result_of(delta_key(self._destination, table), TABLE_CHECK, "")]
@@ -194,7 +196,9 @@ def older_tables(directory: Path) -> dict[str, str]:
 
 
 def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """Returns the failures that the engine's status.json reports, in the form of `observations.failures`."""
+    """Returns the failures that the engine's status.json reports, in the form of `observations.failures`. If the file is missing,
+    unreadable or too old, the result has a failure of the engine.
+    """
     path = directory / STATUS_FILE
     try:
         record = json.loads(path.read_bytes())

@@ -112,8 +112,8 @@ class SnapshotAmendments:
 
     def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
         """Adds a table that has all changes up to the order key `label`, and rewrites the snapshot if a rewrite is due. The caller holds
-        the run lock. `refusal` is the lock's fence, another function each time the lock is taken. Raises SparkJobError if Delta refuses
-        the commit.
+        the run lock. `refusal` is the lock's fence, which is a new function each time the lock is taken. Raises SparkJobError if Delta
+        refuses the commit.
 
         A shard is not added, because its Delta table may have rows of other shards that belong to no consistent snapshot yet. The snapshot
         of the next batch includes it.
@@ -154,7 +154,9 @@ class SnapshotAmendments:
         self._due = self._clock() + SHARE * (self._clock() - began)
 
     def _is_as_added(self, records: LakeTables, name: str, added: AmendedTable) -> bool:
-        """Returns whether the Delta tables of a table still have the ids that they had when the table was added."""
+        """Returns True if the Delta tables of a table still have the ids that they had when the table was added. Returns False if they do
+        not, or if this cannot be found out.
+        """
         try:
             return _ids(added.tables) == _ids(self._recorded_tables(records, name))
         except SluiceError:

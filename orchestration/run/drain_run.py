@@ -191,7 +191,9 @@ def _news(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchReference) -> bool:
-    """Acks the batch. Returns whether the run continues, which is so if the batch is settled, by this call or by another process."""
+    """Acks the batch. Returns True if the run can continue, because this call or another process has settled the batch. Returns False if no
+    engine answers, or if the engine refuses the ack.
+    """
     try:
         _answered(lambda: engine().ack(reference))
     except BatchNotFoundError:

@@ -113,7 +113,9 @@ class MergeReports:
                 self.write(shared)
 
     def event(self, merged: MergedTable) -> dg.AssetMaterialization | dg.AssetObservation | None:
-        """Returns the event of a merged table. Returns None if it cannot be built."""
+        """Returns the materialization of a merged table, or an observation if its changes are buffered. If the event cannot be built, logs
+        a warning and returns None.
+        """
         try:
             key = delta_key(self._tables.destination, merged.outcome.name)
             if merged.outcome.buffered:

@@ -209,8 +209,8 @@ class OpenSnapshots:
 
 @contextlib.contextmanager
 def _kept_elsewhere(name: str) -> Iterator[None]:
-    """Converts a SluiceError that a record could not be read or written to a TableError with `own=False`. So the merge is tried again,
-    and the table does not stop.
+    """Converts a SluiceError, which says that a record could not be read or written, to a TableError with `own=False`. So the merge is
+    tried again, and the table does not stop.
     """
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 

@@ -82,8 +82,8 @@ class Said:
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
     """Returns the delivery and status of the runs, newest first, for the count of consecutive failures.
 
-    Older runs than a certain draining run are left out: the newest one, at `delivery` or later in `newest`, that was started for another
-    batch than its tags name now. It merged its earlier batches successfully, so older failures are not consecutive.
+    From the runs of `delivery` on, the list ends with the first run that was started for another batch than its tags name now. Such a run
+    drains: it merged its earlier batches successfully, so the failures of older runs are not consecutive.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):

@@ -138,8 +138,8 @@ def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
     """Returns the requested interval with an earlier start: the end position of the version from which the table is built. Adds that
-    version to `chosen`. Raises ConfigurationError if there is no such version, and PositionLostError if the binlog from that version on is
-    missing.
+    version to `chosen`. `arguments` are those of `locate_interval`. Raises ConfigurationError if there is no such version, and
+    PositionLostError if the binlog from that version on is missing.
     """
     from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415

@@ -189,7 +189,7 @@ def _changes_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Backfil
 
 
 def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job. A repair ends with the results of the checks `equals_lake` of the repaired tables."""
+    """Returns the job. At the end of a repair, its run reports results of the check `equals_lake` for the repaired tables."""
     config_class = with_destination(RowsConfig, settings.destinations)
 
     @dg.op(name=STEP, config_schema=config_class.to_config_schema().as_field())

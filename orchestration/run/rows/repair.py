@@ -47,7 +47,9 @@ TWICE_MARKED = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRepair:
-    """The plan for one table. `keys` has the number of differing keys by kind. `refused` says why the table is left out, or is empty."""
+    """The plan for one table. `result` is the comparison of the table. `scope` has the keys that differ, if the comparison found them.
+    `keys` has the number of differing keys by kind. `refused` says why the table is left out, or is empty.
+    """
 
     result: TableResult
     scope: Scope | None = None
