@@ -169,7 +169,7 @@ def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> lis
 
 
 def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, Any]]:
-    """Returns the open snapshots of a destination."""
+    """Returns the open snapshots of a destination. If their records cannot be read, returns one failed snapshot with the error."""
     records = SnapshotRecords(config.destination_dir(name))
     try:
         found = [each for each in records.all() if each.is_open]

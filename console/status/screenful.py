@@ -25,7 +25,7 @@ HEADINGS = ("destination", "state", "lag", "rows/s", "kept", "last ack", "in fli
 
 
 def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
-    """Returns at most `rows` - 1 lines of at most `columns` characters. The last line is left for the prompt of the shell."""
+    """Returns at most `rows` - 1 lines of at most `columns` characters, so that one line of the screen is left for the shell's prompt."""
     columns = max(columns, COLUMNS_MIN)
     below = [
         *_destinations(report.destinations, rows),

@@ -43,7 +43,9 @@ def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[
 
 
 def write_conf(files: ConfFiles) -> None:
-    """Writes each text that differs from its file, and removes the files of destinations that have no text. Raises OSError."""
+    """Writes each text that differs from its file, and removes the files of destinations that have no text. Raises OSError if a file
+    cannot be written or removed.
+    """
     folder = files.directory / "destinations"
     wanted = {files.directory / MAIN: files.main}
     wanted |= {folder / f"{name}.yaml": text for name, text in files.destinations.items()}

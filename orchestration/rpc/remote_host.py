@@ -144,7 +144,7 @@ class RemoteHost:
 
 def weight(error: SluiceError) -> int:
     """Returns the rank of an error. If several hosts raise errors, the one with the lowest rank is reported. The order is: an engine that
-    is starting, a host with a defect, a host on standby, a host that does not answer.
+    is starting, any other error of a host that answers, a host on standby, a host that does not answer.
     """
     for at, kind in enumerate((EngineAwayError, LeaseLostError)):
         if isinstance(error, kind):
