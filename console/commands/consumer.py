@@ -30,7 +30,7 @@ def consumer_forget(
     position = consumer_of(directory, client_id).cursor
     question = (
         f"Remove consumer {client_id} of {destination}? The consumer never gets the changes after {position} "
-        "that are no longer in memory."
+        "that are no longer in the window."
     )
     if not yes and not typer.confirm(question):
         screen.print("nothing was changed")

@@ -263,8 +263,8 @@ class FakeRunEngine:
 
 
 class FakeFiles:
-    """A fake of `ports.DestinationFiles` over a fake engine. `held_by` and `drained_by` are the holders of the run lock and the drain
-    lock.
+    """A fake of `ports.DestinationFiles` over a fake engine. `held_by` and `drained_by` are the process ids of the holders of the run lock
+    and the drain lock: None if the lock is free, and 0 if the code under test holds it.
     """
 
     def __init__(self, engine: FakeEngine) -> None:

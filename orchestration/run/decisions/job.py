@@ -48,8 +48,8 @@ class Decision(dg.Config):
         description=(
             "show: changes nothing; the run shows what waits for a decision, what each decision would do, and links to this launchpad "
             "with its config. approve: approves a pending schema change with one of its plans. resume: resumes a "
-            "stopped table. plan_repair: changes nothing; compares and shows what repair would do. repair: reads rows "
-            "that differ again. forget: deletes a consumer's cursor."
+            "stopped table. plan_repair: changes nothing; compares and shows what repair would do. repair: reads the "
+            "differing rows again and corrects them. forget: deletes a consumer's cursor."
         ),
     )
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.

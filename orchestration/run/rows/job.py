@@ -66,7 +66,7 @@ class RowsConfig(dg.Config):
         default=OperationKind.backfill,
         description=(
             "backfill: applies the changes between from_time and to_time again. repair: compares the tables with the source, and reads "
-            "the rows that differ again. snapshot: requests that the snapshot job reads all rows again and replaces the tables."
+            "the differing rows again. snapshot: requests that the snapshot job reads all rows again and replaces the tables."
         ),
     )
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
@@ -206,7 +206,7 @@ def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
         description=(
             "Corrects rows of the lake while the stream continues: newer rows stay, deleted rows stay "
             "deleted. `operation: backfill` applies the changes of an interval of the past again, as `sluice "
-            "backfill` does; `operation: repair` reads the rows that differ from the source again, as "
+            "backfill` does; `operation: repair` reads the differing rows again from the source, as "
             "`sluice repair` does; `operation: snapshot` requests a snapshot, as `sluice snapshot start` "
             "does."
         ),
