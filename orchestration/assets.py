@@ -62,7 +62,7 @@ MERGE_CONFIG = {
         int, is_required=False, description="The order key at which the batch ended when it was staged first."
     ),
     "delivery": dg.Field(
-        int, is_required=False, description="The number of this delivery. A destination never repeats a number."
+        int, is_required=False, description="The number of this delivery. A ledger never repeats a number."
     ),
 }
 

@@ -13,7 +13,7 @@ import typer
 from sluice.console.commands.options import DestinationArgument, JsonOption, YesOption, config_now, errors, screen
 
 lake_app = typer.Typer(
-    name="lake", help="Take over, replace or register the Delta tables of a destination.", no_args_is_help=True
+    name="lake", help="Show, take over, replace or register the Delta tables of a destination.", no_args_is_help=True
 )
 
 

@@ -34,7 +34,8 @@ LOOK_SECONDS_MAX = 300.0
 # An inspection looks at all tables that runs have written since the previous inspection. The inspection also looks at this many other
 # tables: those whose last inspection is longest ago. So the cost of an inspection does not grow with the number of tables.
 LOOKED_MAX = 500
-SHOWN_MAX = 5  # A sentence names at most this many tables, because an unmounted disk would affect all of them.
+# At most this many findings are reported. One further sentence says how many are left out. An unmounted disk would affect all tables.
+SHOWN_MAX = 5
 
 
 class LakeWatcher(Protocol):
