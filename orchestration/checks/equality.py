@@ -51,7 +51,10 @@ class EqualityRun(dg.Config):
     percent: float = Field(default=10.0, description="sample: percentage of the chunks. Other modes ignore it.")
     settle_seconds: float = Field(
         default=300.0,
-        description="The most seconds to wait until the lake has all changes up to the position of the comparison.",
+        description=(
+            "Seconds to wait until the lake has all changes up to the position of the comparison. After that, differences that "
+            "may be changes not merged yet are reported as undecided."
+        ),
     )
 
 

@@ -67,7 +67,7 @@ def destination_checks(
         dg.AssetCheckSpec(
             LAG_CHECK,
             asset=engine,
-            description=f"Changes that the source committed {late_after:g} s ago (lag_seconds_max) are in the lake.",
+            description=f"Changes that the source committed more than {late_after:g} s ago (lag_seconds_max) are in the lake.",
         ),
         *(dg.AssetCheckSpec(TABLE_CHECK, asset=key, description=_taken(keys.get(table_of[key]))) for key in table_of),
         *(

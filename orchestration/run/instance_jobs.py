@@ -46,7 +46,9 @@ class Instance(dg.Config):
         ),
     )
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
-    wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="Seconds to wait for the result.")
+    wait_seconds: float = Field(
+        default=acts.WAIT_SECONDS, description="Seconds after which the run fails. The request stays."
+    )
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:

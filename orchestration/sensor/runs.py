@@ -207,7 +207,7 @@ class RunStore:
             self._instance.run_launcher.terminate(run_id)
         # The error is only logged. It usually means that the code server has ended, and the processes of its runs with it.
         except Exception as error:
-            _log.warning("the process of run %s could not be requested to stop: %s", run_id, type(error).__name__)
+            _log.warning("the request to stop the process of run %s failed: %s", run_id, type(error).__name__)
 
     def _fact(self, record: StoredRun) -> RunRecord:
         run = record.dagster_run

@@ -260,4 +260,4 @@ def _keep_error(config: SluiceConfig, destination: str, why: str) -> None:
         known = read_registered(directory)
         write_registered(directory, dataclasses.replace(known, error=why, tried_at=time.time()))
     except Exception as error:  # The run must report its own error, and not this one.
-        logger.warning("%s: the reason could not be stored: %s", destination, error)
+        logger.warning("%s: the reason why no table could be registered could not be stored: %s", destination, error)
