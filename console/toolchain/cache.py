@@ -102,8 +102,8 @@ def require_space(cache: Cache, needed_bytes: int) -> None:
 
 
 def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupError:
-    """Returns the error to raise after an error of the file system. The result is the same for a full disk, an exhausted quota and a size
-    limit.
+    """Returns the SetupError to raise after an error of the file system. Its message says that the disk is full if the error means a full
+    disk, an exhausted quota or a file that is too large. `needed_bytes` is the space that the message then names.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return disk_full(cache, needed_bytes)

@@ -15,7 +15,8 @@ from sluice.console.toolchain.database_libraries import provide_libraries
 from sluice.console.toolchain.debian import unpacked_from_unstable
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-# The free disk space that unpacking a server requires: the size of MariaDB, the largest server, before its debugging symbols are removed.
+# A server is unpacked only if the disk has at least this much free space, in bytes. MariaDB, the largest server, needs this space until its
+# debugging symbols are removed.
 UNPACKED_BYTES_MAX = 450_000_000
 COPY_BYTES = 1 << 20
 MYSQL_9_PACKAGE = "mysql-server-core"
@@ -24,8 +25,8 @@ MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 
 @dataclass(frozen=True)
 class ServerHome:
-    """An unpacked server with its version, its directory, and the search path of its libraries. `loader` is the dynamic loader of the C
-    library for which the server was built, or None if the system's loader can start it.
+    """An unpacked server with its version, its directory, and the search path of its libraries. If the server was unpacked together with
+    its own C library, `loader` is the dynamic loader of that library, which must start the server. Otherwise None.
     """
 
     version: str
@@ -69,8 +70,9 @@ class ServerHome:
         }
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of the server program. If the server has a `loader`, an option of the loader contains the search path of
-        libraries, and the environment does not contain the path. So programs that the server starts do not use the server's libraries.
+        """Returns the environment of the server program. The environment contains the search path of the server's libraries, except if the
+        server has a `loader`: then `command` passes the path to the loader, so that programs that the server starts do not use these
+        libraries.
         """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 

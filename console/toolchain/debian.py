@@ -24,7 +24,7 @@ NOT_UNPACKED = ("perl", "libperl")
 
 
 def is_root() -> bool:
-    """Returns whether this process may install packages into the system."""
+    """Returns whether root runs this process, so that it may install packages into the system."""
     return os.geteuid() == 0
 
 

@@ -14,4 +14,4 @@ class PortTakenError(ServerError):
 
 
 class CommandFailedError(SetupError):
-    """Raised if a system program such as apt-get or dpkg-deb failed, and no other program can do the same work."""
+    """Raised if a system program such as apt-get or dpkg-deb is missing or fails."""

@@ -14,7 +14,9 @@ import grpc
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 
-QUESTION_SECONDS_MAX = 10.0  # An open request fails after this time, and a new request is sent.
+# A request that has no answer after this many seconds has failed. The next call of `answers` then sends a new request.
+QUESTION_SECONDS_MAX = 10.0
+# Codes of errors after which a new request is sent, because the server may only be starting or busy. Every other error is final.
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 # The option that gives a channel its own connection. By default, all channels to an address share one connection, and a new channel waits
 # until this connection is established again.
@@ -22,8 +24,8 @@ OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class GrpcProbe:
-    """Checks the server on one port. `send` sends a request over a channel, with a limit in seconds, and returns gRPC's future of the
-    answer.
+    """Checks the server on one port. `send` gets a channel and a time limit in seconds. It sends a request over the channel, and returns
+    gRPC's future of the answer at once.
     """
 
     def __init__(self, port: int, send: Callable[[Any, float], Any]) -> None:
@@ -32,8 +34,8 @@ class GrpcProbe:
         self._answer: Any = None
 
     def answers(self) -> bool:
-        """Returns whether the server has answered. Raises ServerError if the server refuses the request, because it would also refuse later
-        requests.
+        """Returns True if the server has answered a request successfully. Returns False while no answer has arrived, and sends a new
+        request if none is open. Raises ServerError if the server refuses the request, because it would also refuse later requests.
         """
         if self._answer is None:
             if not listens(self._port):

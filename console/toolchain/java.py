@@ -64,8 +64,8 @@ def provide_java(cache: Cache) -> Java:
 
 
 def _chosen() -> Path | None:
-    """Returns the Java program that JAVA_HOME or else PATH names, or None. If this program is not usable, the caller raises an error:
-    silently using another Java runtime would surprise the user.
+    """Returns the Java program that the user has chosen: the one in JAVA_HOME, or the one on PATH if JAVA_HOME is not set. Returns None if
+    there is neither. The caller must not replace an unusable program by another one, because that would surprise the user.
     """
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")

@@ -5,8 +5,9 @@ the user's cache directory. numba detects outdated code only by the date and siz
 constant or kernel that the compiled code includes from another file.
 
 Therefore this module removes the compiled code of a source file when the file, or one of Sluice's files that it imports, has changed. Then
-this module copies the code that other checkouts on this machine have compiled. A rehearsal compiles the remaining kernels. A note in the
-cache lists the digests of the sources and the files with the compiled code.
+this module copies the code that other checkouts on this machine have compiled. Then a separate process calls all kernels
+(`instance.rehearsal`), and so numba compiles the remaining ones. A file in the cache, the note, lists the digests of the sources and the
+files with the compiled code.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Compiles the kernels whose compiled code is missing or out of date. Returns False if there are no such kernels. To find that out,
-    this function reads only the sources and its note. Raises SetupError if the compilation fails.
+    """Compiles the kernels whose compiled code is missing or out of date. Returns False if there are no such kernels. This case is fast,
+    because the function then reads only the sources and the note. Raises SetupError if the compilation fails.
 
     The caller must hold the lock of the cache.
     """
@@ -49,7 +50,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     if made.get("digest") == of_all and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
-    # In a read-only checkout, no file can be removed. In such a checkout, numba stores the code in another directory.
+    # Ignores errors: in a read-only checkout, no file can be removed, and numba stores the code in the user's cache directory.
     with contextlib.suppress(OSError):
         before = made.get("sources")
         _remove_stale(sources, before if isinstance(before, dict) else {})

@@ -18,8 +18,8 @@ from pathlib import Path
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# The command that makes a child react to SIGINT, because Dagster treats SIGTERM like SIGINT. Without it, a child of a background program
-# would ignore SIGINT, because shells make background programs ignore this signal.
+# This command starts a child that reacts to SIGINT. A shell makes a program that it starts in the background ignore SIGINT, and the
+# program's children would inherit this. Dagster's processes would then ignore SIGTERM too, because they handle SIGTERM like SIGINT.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 

@@ -7,7 +7,7 @@ from sluice.console.toolchain.errors import SetupError
 
 
 def pyspark_home() -> Path:
-    """Returns the directory of the installed pyspark, which is a complete SPARK_HOME."""
+    """Returns the directory of the installed pyspark, which is a complete SPARK_HOME. Raises SetupError if pyspark is not installed."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise SetupError(

@@ -42,10 +42,11 @@ def set_up(
     cache: Cache | None = None,
     screen: Console | None = None,
 ) -> Toolchain:
-    """Downloads and unpacks the named servers and the Delta jars, if they are missing. Returns quickly if nothing is missing.
+    """Provides Java, the named servers and the Delta jars: installs, downloads and unpacks what is missing. Returns quickly if nothing is
+    missing.
 
-    `extras` are names from EXTRAS, whose jars are also downloaded for Spark. With `kernels`, also compiles the kernels of the engine whose
-    compiled code is missing or out of date.
+    With `delta=False`, the Delta jars are left out. `extras` are names from EXTRAS, whose jars are downloaded for Spark too. With
+    `kernels`, also compiles the kernels of the engine whose compiled code is missing or out of date.
     """
     cache = cache or open_cache()
     screen = screen or Console(stderr=True)

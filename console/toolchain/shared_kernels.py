@@ -17,8 +17,8 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-# The number of directories that are kept. Each directory takes 0.3 MB. A change of a kernel adds a directory for each file whose compiled
-# code contains the kernel.
+# The cache keeps at most this many directories: `remove_oldest` removes the others. A directory takes 0.3 MB. A change of a kernel adds a
+# directory for each source file whose compiled code contains the kernel.
 KEPT_MAX = 300
 INDEX, CODE = ".nbi", ".nbc"
 

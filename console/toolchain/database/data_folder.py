@@ -1,9 +1,9 @@
 """Creates the data directories of private servers. The first data directory of a server is stored next to the unpacked server, and later
 ones are copies of the stored one.
 
-MySQL needs at least five seconds to create a data directory, and copying a data directory takes less than one second. A run of the tests
-starts about thirty servers. When `database_packages` unpacks another revision of a server, it deletes the old server's directory, and with
-it the stored data directories.
+The copies save time: MySQL needs at least five seconds to create a data directory, copying one takes less than a second, and a run of the
+tests starts about thirty servers. When `database_packages` unpacks another revision of a server, it deletes the directory of the old
+revision, which contains the stored data directories.
 """
 
 from __future__ import annotations

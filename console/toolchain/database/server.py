@@ -26,7 +26,8 @@ from sluice.console.toolchain.setup import set_up
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 INITIALISE_SECONDS_MAX = 180.0
-# A socket with a longer path is put into the system's temporary directory. The kernel's limit is 107.
+# If the path of a socket would have more characters than this, the socket is created in the system's temporary directory. The kernel allows
+# 107 characters.
 SOCKET_PATH_CHARS_MAX = 100
 PORT_ATTEMPTS_MAX = 5
 MARIADB_SCRIPTS = (
@@ -50,7 +51,9 @@ class DatabaseServer:
         *,
         die_with_parent: bool = True,
     ) -> None:
-        """Describes a server; `start` starts the server. For an option with the value None, the server uses its own default."""
+        """Describes a server; `start` starts the server. If `port` is None, `start` chooses a free port. For an option with the value None,
+        the server uses its own default. With `die_with_parent`, the server is killed when this process dies.
+        """
         self.version = version
         self.folder = datadir.absolute()
         self.options = dict(options or {})
@@ -187,7 +190,9 @@ class DatabaseServer:
         raise self._start_failed(f"did not answer for {START_SECONDS_MAX:.0f} s")
 
     def _answers(self) -> bool:
-        """Returns whether this server answers a query. Another server on the same port would report another pid_file."""
+        """Returns whether this server answers a query. If another server has the port, the result is False, because that server reports
+        another pid_file.
+        """
         try:
             with contextlib.closing(self.connect(connect_timeout=5)) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT @@pid_file")

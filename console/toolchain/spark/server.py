@@ -37,11 +37,13 @@ PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 # Matches the settings of log stores in a properties file. Delta does not allow a log store for all schemes (`class`) together with a log
 # store for a single scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
-# For Google and for Azure: the beginning of a line by which a settings file configures an account, and the settings of accounts. If the
-# file has such a line, the server gets no settings of accounts from Sluice, because the store's client cannot combine two accounts.
+# Two patterns for Google, and two for Azure. The first pattern matches a line of a settings file that configures an account. If the file
+# has such a line, the server does not get the settings of Sluice that the second pattern matches (also settings of an account), because the
+# store's client cannot combine two accounts.
 AZURE_ACCOUNT = r"spark\.hadoop\.fs\.azure\.(account\.(auth|key|oauth2?)|sas)\b"
 ACCOUNTS = ((r"spark\.hadoop\.fs\.gs\.auth\.type\b", r"spark\.hadoop\.fs\.gs\.auth\."), (AZURE_ACCOUNT, AZURE_ACCOUNT))
-SLOTS = re.compile(r"local\[(\d+)\]")  # Matches a master whose tasks run in the server's process.
+# Matches a value of spark.master with which tasks run in the server's process. The group is the number of tasks that run at the same time.
+SLOTS = re.compile(r"local\[(\d+)\]")
 MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches spark.master in a properties file.
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
@@ -276,16 +278,18 @@ class SparkConnectServer:
         }
 
     def _is_local(self) -> bool:
-        """Returns whether tasks run on this machine. On a cluster, the executors do not have Sluice's packages."""
+        """Returns whether tasks run on this machine, where Python can import Sluice's packages. Executors of a cluster cannot."""
         return self._master().startswith("local")
 
     def _task_slots(self) -> int:
-        """Returns how many tasks run at the same time in the server's process. Returns 0 if the settings do not say it."""
+        """Returns how many tasks run at the same time in the server's process. Returns 0 if `spark.master` does not contain the number."""
         slots = SLOTS.fullmatch(self._master())
         return int(slots[1]) if slots else 0
 
     def _master(self) -> str:
-        """Returns where tasks run: `spark.master` of the caller's settings, otherwise of the settings file, otherwise "local"."""
+        """Returns the value of `spark.master`, which says where tasks run. The caller's settings override the settings file. Returns
+        "local" if neither contains `spark.master`.
+        """
         of_file = MASTER.findall(self._settings_file.read_text())
         return self._settings.get("spark.master") or (of_file or ["local"])[-1]
 

@@ -27,7 +27,8 @@ from sluice.spark_jobs.small.job import why_not_on_executors
 
 MERGES = 2
 LOOK_SECONDS = 1.0
-# The processors are idle if less than this percentage of their time was used in two seconds in a row.
+# The processors are idle if IDLE_LOOKS measurements in a row, of LOOK_SECONDS each, find that programs use less than this percentage of
+# their time.
 IDLE_PERCENT, IDLE_LOOKS = 50.0, 2
 
 
@@ -36,8 +37,8 @@ def warm_up(url: str, folder: Path, idle_seconds_max: float) -> None:
     statements, waits at most `idle_seconds_max` until the processors are idle.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    # This call starts a Python worker; the call's result is not needed here. The worker is started before the merge, because the first
-    # batches of a user are small merges, which need only this worker.
+    # The purpose of this call is to start a Python worker. The call's result is ignored. The worker starts before the merge, because the
+    # first batches of a new user are usually merged by small merges, which need the worker but no MERGE.
     why_not_on_executors(SparkSettings(remote=url))
     wait_until_idle(lambda: psutil.cpu_percent(LOOK_SECONDS), time.monotonic() + idle_seconds_max)
     session = SparkSession.builder.remote(url).create()
@@ -51,8 +52,8 @@ def warm_up(url: str, folder: Path, idle_seconds_max: float) -> None:
 def wait_until_idle(
     used_percent: Callable[[], float], deadline: float, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Waits until the processors were idle IDLE_LOOKS times in a row, or until the deadline. `used_percent` measures for a moment which
-    part of their time is used.
+    """Waits until `used_percent` has returned less than IDLE_PERCENT IDLE_LOOKS times in a row, or until the deadline, a value of `clock`.
+    `used_percent` waits a moment, and returns which percentage of the processors' time programs used during this moment.
     """
     idle = 0
     while idle < IDLE_LOOKS and clock() < deadline:
