@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-# Dagster's files for runs and ticks, if dagster.yaml names no storage.
+# The SQLite files in which Dagster stores runs and ticks if dagster.yaml names no storage. The paths are relative to Dagster's home.
 FILES = (
     "history/runs.db",
     "schedules/schedules.db",
@@ -102,7 +102,9 @@ def daemon_sentence(home: Path, now: float) -> str:
 
 
 def _elsewhere(home: Path) -> bool:
-    """Returns whether dagster.yaml names another storage than Sluice's, such as Postgres."""
+    """Returns whether dagster.yaml names another storage than Sluice's SQLite files, such as Postgres. Returns False if dagster.yaml cannot
+    be read.
+    """
     try:
         configured = yaml.safe_load((home / "dagster.yaml").read_text())
     except (OSError, yaml.YAMLError):

@@ -12,15 +12,15 @@ import yaml
 
 from sluice.cdc_engine.limits import SENSOR_WORKERS, SENSORS
 
-# Workers are also provided for this many destinations that may be added to conf/ while Dagster runs.
+# `with_workers` provides threads for this many destinations more than conf/ has, because destinations may be added while Dagster runs.
 MORE_DESTINATIONS = 2
 # Threads of the code server for calls other than ticks: the webserver's requests, and the daemon's requests to start runs.
 OTHER_CALLS = 8
 
 
 def with_workers(settings: str, destinations: int) -> str:
-    """Returns the text of a dagster.yaml with enough workers for the ticks of all destinations. Returns the given text if it has enough, or
-    if its ticks do not run in threads.
+    """Returns the text of a dagster.yaml whose `sensors.num_workers` is large enough for the ticks of all destinations. Returns the given
+    text if its number is large enough, or if its ticks do not run in threads.
     """
     configured: dict[str, Any] = yaml.safe_load(settings) or {}
     sensors = configured.get("sensors") or {}
@@ -32,7 +32,7 @@ def with_workers(settings: str, destinations: int) -> str:
 
 
 def calls_at_once(settings: str) -> int:
-    """Returns how many calls the code server must answer at once, for the text of a dagster.yaml."""
+    """Returns how many calls the code server must be able to answer at the same time. `settings` is the text of dagster.yaml."""
     return _workers((yaml.safe_load(settings) or {}).get("sensors") or {}) + OTHER_CALLS
 
 

@@ -23,7 +23,8 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
-# The warm-up is checked at least this often. The interval is so long only on a very busy machine.
+# After `patience_seconds`, the next call of `WarmUp.answers` ends the warm-up and reports it as done. The supervisor counts the warm-up as
+# failed only this many seconds later, because `answers` may be called late on a very busy machine.
 LOOK_SECONDS_MAX = 60.0
 GONE = "the exit code of the process is unknown"
 
@@ -51,7 +52,7 @@ class PartPort:
 
 
 class ProcessPart:
-    """A process that processes.json records. Either this object or an earlier `sluice up` has started it.
+    """A part that is a process, which processes.json records. Either this object or an earlier `sluice up` has started the process.
 
     `start` starts the process. `question` gets the record of the process, and returns a function that checks whether the process answers.
     """
@@ -88,8 +89,8 @@ class ProcessPart:
         self._answers = self._question(self._record) if self._record else None
 
     def end(self) -> None:
-        """Kills the process if this object started it. `down` ends the processes of an earlier `sluice up`, because `down` knows their
-        order.
+        """Kills the process if this object started it. A process of an earlier `sluice up` continues, because only `Stack.down` ends the
+        processes of an earlier `sluice up`, in the right order.
         """
         if self.child:
             self.child.kill()

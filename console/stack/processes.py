@@ -89,7 +89,9 @@ class ProcessFile:
         scratch.replace(self.path)
 
     def add(self, name: str, pid: int, port: int = 0) -> ProcessRecord:
-        """Records a process that was just started. The record replaces the earlier record with this name."""
+        """Records a process that was just started. The record replaces an earlier record with the same name. Raises psutil.NoSuchProcess if
+        the process has ended already.
+        """
         record = ProcessRecord(name, pid, _started(psutil.Process(pid)), _boot_id(), port)
         with self._lock:
             self.save([other for other in self.load() if other.name != name] + [record])
@@ -146,14 +148,14 @@ def _boot_id() -> str:
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
-    """Returns the process and its descendants. If the process is dead, returns what is left of its process group, such as the run
-    workers of a killed code server.
+    """Returns the process and its descendants. If the process is dead, returns the remaining processes of its process group that have the
+    mark, such as the run workers of a killed code server, or no process if `mark` is empty.
     """
     leader = find(record)
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
             return [leader, *_living(leader.children(recursive=True))]
-    # If another process has the id by now, a process group with this id does not belong to this part.
+    # If another process now has the id of the dead process, a process group with this id may belong to that other process.
     if not mark or psutil.pid_exists(record.pid):
         return []
     return [process for process in psutil.process_iter() if _is_orphan(process, record.pid, mark)]
@@ -183,7 +185,9 @@ def terminate_children(record: ProcessRecord) -> None:
 
 
 def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> list[int]:
-    """Ends a process and its descendants, by the given steps and finally by SIGKILL. Returns the ids of processes that still run."""
+    """Ends a process and its descendants, by the given steps and finally by SIGKILL. Returns the ids of processes that still run. With
+    `mark`, also ends the processes that `members` returns for a dead process.
+    """
     family = members(record, mark)
     for step in steps:
         if not find(record):
@@ -198,8 +202,8 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
 
 
 def sweep(mark: str) -> list[int]:
-    """Sends SIGKILL to every running process with the mark. Returns the ids of the processes that still run. The caller has already stopped
-    all parts in order.
+    """Sends SIGKILL to every running process with the mark, except to this process. Returns the ids of the processes that still run.
+    `Stack.down` calls this function after it has stopped all parts in order. `Stack.kill` calls it at once.
     """
     marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
     for process in marked:
@@ -222,7 +226,7 @@ def data_dirs_of_running(conf: Path) -> list[Path]:
 
 
 def port_owner(port: int) -> str:
-    """Returns the process that listens on a TCP port, as `name (pid 12)`. Returns "" if the system does not tell."""
+    """Returns the process that listens on a TCP port, as `name (pid 12)`. Returns "" if no such process is visible to this user."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if (

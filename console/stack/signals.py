@@ -43,8 +43,8 @@ def unheard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Delays a signal until the block ends. A process that the block starts is then recorded before the signal arrives, so the process
-    can be ended.
+    """Delays SIGTERM and Ctrl-C until the block ends. So a process that the block starts is recorded before the signal has an effect, and
+    the shutdown finds and ends the process.
     """
     came: list[tuple[int, FrameType | None]] = []
     with _handled_by(lambda number, frame: came.append((number, frame))):

@@ -63,7 +63,7 @@ STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
 # much more on a busy machine.
 START_SECONDS_MAX = 240.0
 DOWN_SECONDS_MAX = 120.0  # The time in which a supervisor must end all its processes. After that, it is killed.
-# When everything is stopped, a merging run gets this time to finish before its process gets SIGTERM.
+# When all parts are stopped, a run that is merging has this many seconds to finish. After that, the run's process gets SIGTERM.
 RUN_SECONDS_MAX = 30.0
 # The warm-up of Spark waits at most this long until the processors are idle.
 IDLE_SECONDS_MAX = 20.0
@@ -165,8 +165,8 @@ class Stack:
                 self.down_one(record.name)
 
     def revive(self) -> list[str]:
-        """Restarts the parts that have died since `up`, and returns their names. The demo and `catch-up` call this. After `sluice up`, no
-        process does.
+        """Restarts the parts that have died since `up`, and returns their names. The demo and `catch-up` call this method regularly.
+        `sluice up` without --foreground ends after the start, so that no process restarts its parts.
         """
         dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
         for name in dead:
@@ -192,7 +192,7 @@ class Stack:
 
     def require_startable(self) -> None:
         """Raises an error if Sluice cannot start and waiting does not help: a port is in use, the system has no semaphores, or several
-        hosts would not share one Spark. The caller calls this before anything starts.
+        hosts that write one lake would not share one Spark. Must be called before any part starts.
         """
         running = self._running()
         for part in self._parts():

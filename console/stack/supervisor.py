@@ -20,7 +20,8 @@ from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
-SHOWN = {"spark": "Spark"}  # The names of parts that are proper nouns.
+# Part → its name in messages, for parts whose name is used without an article.
+SHOWN = {"spark": "Spark"}
 # Signal → why a part ended. Other programs send these signals, so the part's log does not contain the reason.
 SIGNALS = {
     "signal 9": "another program killed the process, or the kernel did so for lack of memory (see dmesg)",
@@ -96,8 +97,8 @@ FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
 
 @dataclasses.dataclass
 class PartRecord:
-    """What the supervisor knows about a part. `since` is the time at which the part entered its state. `due` is the time from which it may
-    start. Both times are values of `time.monotonic`.
+    """What the supervisor knows about a part. `since` is the time at which the part entered its state. `due` is the time before which a
+    waiting part must not start. Both times are values of `time.monotonic`. `failures` counts the failures in a row (see `Patience`).
     """
 
     part: StackPart
@@ -114,8 +115,8 @@ class PartRecord:
 def next_step(
     kept: PartRecord, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]
 ) -> SupervisorStep:
-    """Returns the next step for a part. `ready` are the names of the parts that answer. `answers` checks the part, and is called only if
-    the decision depends on it.
+    """Returns the next step for a part. `ready` are the names of the parts that answer. `ended` says how the part ended, and is empty while
+    the part runs. `answers` checks whether the part answers, and is called only if the decision depends on the result.
     """
     part = kept.part
     if kept.state is State.WAITING:
@@ -190,8 +191,8 @@ class Supervisor:
                 self._fail(kept, sentence, final=final)
 
     def _is_final(self, kept: PartRecord, ended: str) -> bool:
-        """Returns whether a restart would certainly fail in the same way. The result is False if another program has the port, because that
-        program may end.
+        """Returns whether the failed part must not be restarted, because it would fail again (see `Patience.first_start_must_do`). Returns
+        False if another program has the part's port, because that program may end.
         """
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()

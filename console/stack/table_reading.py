@@ -22,7 +22,7 @@ class TableReading:
 
     name, once = "reading of the sources' tables", True
     after: tuple[str, ...] = ()
-    # No limit for the whole task: each source has its own time limit, and conf/ may name many sources that do not answer.
+    # The task has no time limit, because conf/ may name many sources that do not answer. Each source has a time limit of its own.
     seconds_max = math.inf
 
     def __init__(
@@ -46,8 +46,8 @@ class TableReading:
         self._thread = None
 
     def ended(self) -> str:
-        """Returns "an unexpected error" if such an error ended the thread, and otherwise "". The thread has no process whose end could be
-        reported.
+        """Returns "an unexpected error" if such an error ended the thread, and otherwise "". Other parts return the exit code of their
+        process, but this task has no process.
         """
         has_ended = self._thread is not None and not self._thread.is_alive()
         return "an unexpected error" if self._failed and has_ended else ""
@@ -69,7 +69,8 @@ class TableReading:
         try:
             self._discover()
         except BaseException:
-            self._failed = True  # Set first, because the log may not be writable.
+            # Set before the log is written, because writing the log may raise an error.
+            self._failed = True
             self.log.parent.mkdir(parents=True, exist_ok=True)
             self.log.write_text(traceback.format_exc())
 
