@@ -123,8 +123,8 @@ def _question(config: SluiceConfig, acceptance: Acceptance, table: LakeTable | N
 
 
 def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
-    """Returns sentences about the data that a re-snapshot of this table does not restore, each with a leading blank. Returns "" if a
-    re-snapshot restores everything.
+    """Returns sentences about the data that a re-snapshot of this table removes or does not restore, each with a leading blank. Returns ""
+    if the re-snapshot restores everything.
     """
     options = config.destinations[acceptance.destination].table(*acceptance.name.split(".", 1))
     tables = read_tables(config.destination_dir(acceptance.destination))
@@ -148,7 +148,7 @@ def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
         )
     if options.change_log:
         found.append(
-            "The change log of the table gets a row with the operation `read`; changes that the log lost stay missing."
+            "The change log of the table gets one row with the operation `read`; changes that the log lost stay missing."
         )
     return "".join(f" {each}" for each in found)
 

@@ -26,8 +26,8 @@ MARKS = {
 
 
 def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: float) -> Extent:
-    """Returns which part of the rows the comparison covers, by the options of the command. Raises ConfigurationError if two options exclude
-    each other.
+    """Returns which part of the rows the comparison covers. The arguments are the options of the command: `sample` is a percentage, or 0 if
+    the option was not given. Raises ConfigurationError if more than one of --sample, --full and --since-last was given.
     """
     if sum((sample > 0, full, since_last)) > 1:
         raise ConfigurationError("--sample, --full and --since-last exclude each other: give only one of them")
@@ -43,8 +43,8 @@ def compare(
     extent: Extent,
     say: Callable[[str], None] | None = None,
 ) -> Iterable[TableResult]:
-    """Compares tables of a destination, and yields a result per table. `say` is as in `ComparedDestination`. Raises ConfigurationError if
-    the destination does not exist.
+    """Compares tables of a destination, and yields a result per table. If `tables` is empty, compares all tables. `say` is called with a
+    sentence for each table that is compared, and for each wait. Raises ConfigurationError if the destination does not exist.
     """
     settings = require_destination(config, destination)
     request = ComparedDestination(
@@ -74,7 +74,9 @@ def render(results: Sequence[TableResult]) -> RenderableType:
 
 
 def sentences_of(result: TableResult) -> list[str]:
-    """Returns the lines about a compared table that are printed below the table of numbers."""
+    """Returns lines about the result of a comparison: why the table could not be compared, which chunks and rows differ, and which columns
+    were not compared. The command prints the lines below the table of numbers.
+    """
     said = [result.reason] if result.reason else []
     said += [
         f"chunk {each.chunk}: rows differ; {each.source_rows} in the source, {each.lake_rows} in the lake"

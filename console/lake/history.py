@@ -1,6 +1,6 @@
-"""Implements `sluice history`: lists the batches that changed a table. Reads them from the table's Delta log, not from Dagster's storage.
-Each entry describes one batch: its interval of the stream with positions, GTIDs and commit times, the number of changes by kind, and the
-versions of the Delta table before and after the batch.
+"""Implements `sluice history`: lists the batches that changed a table, and the commits of other writers. Reads them from the table's Delta
+log, not from Dagster's storage. The entry of a batch has its interval of the stream with positions, GTIDs and commit times, the number of
+changes by kind, and the versions of the Delta table before and after the batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HistoryTable:
     key: tuple[str, ...]
     storage_options: dict[str, str]
     current_state: bool = True
-    # The shard column, with its value in the rows of this source table. Empty for a table that is not a shard.
+    # Name of the shard column → its value in the rows of this source table. Empty if the table is not a shard.
     shard: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def is_concerned_by(self, commit: CommittedInterval) -> bool:
@@ -95,10 +95,11 @@ def history_of(table: HistoryTable) -> list[CommittedInterval]:
 
 
 def at(history: Sequence[CommittedInterval], text: str) -> list[CommittedInterval]:
-    """Returns the entries of a history that `text` selects. The history is sorted newest first. `text` is a version, FILE:OFFSET, a GTID,
-    or a time in ISO form, which is in UTC if it has no zone.
+    """Returns the entries of a history that `text` selects. The history is sorted newest first. `text` is a version of the Delta table,
+    FILE:OFFSET, a GTID, or a time in ISO form, which is in UTC if it has no zone.
 
-    A time selects the newest batch with a change that was committed at or before this time. Raises ConfigurationError for any other text.
+    A version, an offset or a GTID selects the entry that contains it. A time selects the newest batch that has a change which the source
+    committed at or before this time. Raises ConfigurationError for any other text.
     """
     if text.isdigit():
         version = int(text)
@@ -177,7 +178,9 @@ def render(history: Sequence[CommittedInterval]) -> Table:
 
 
 def _operation_of(interval: CommittedInterval) -> str:
-    """Returns the operation that made a commit: the delivery number of a batch, or a snapshot, backfill or repair with its id."""
+    """Returns the text of the column `operation`: "another writer", "maintenance", the kind and id of a snapshot, backfill or repair, or
+    the delivery number of a batch.
+    """
     if not interval.ours:
         return "another writer"
     if interval.kind == MAINTENANCE_KIND:

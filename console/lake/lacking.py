@@ -29,8 +29,9 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 
 def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:
-    """Raises ActRefusedError if the table stopped because of its Delta table, and the next run would refuse the Delta table again. Without
-    this check, the table would seem to be resumed, and the next change would stop it again.
+    """Raises ActRefusedError if the table stopped because a run refused its Delta table, and the next run would refuse the Delta table
+    again. `state` is the state of the stopped table. Without this check, `sluice schema resume` would report success, and the next change
+    would stop the table again.
     """
     if state in OF_THE_LAKE and (why := _why_refused(config, destination, name)):
         raise ActRefusedError(

@@ -1,9 +1,9 @@
 """Implements `sluice why`: shows the changes of one row with values, commit time, batch and run. Finds the changes in the versions of the
 Delta table.
 
-A row in the lake has the order key of its last change, and each commit records the range of its order keys. So a row's order key leads to
-the commit that wrote the row, and the version before this commit is the next version to read. If a version lacks the row, the earlier
-commits that may have deleted the row are searched, newest first.
+A row in the lake has the order key of its last change, and each commit records the range of its order keys. So the row's order key shows
+which commit wrote the row. The next version to read is the one before this commit. If a version lacks the row, the search continues with
+the versions before the commits that may have deleted the row, newest first.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class RowVersions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LifeStep:
-    """One change of the row. `happened` is insert, update or delete, or says that this is the oldest known state. `values` are the values
-    after the change, or the last values of a deleted row. `commit` is None if the Delta log no longer contains the commit. `committed_at`
-    is the commit time in the source, or None if unknown.
+    """One change of the row. `happened` is insert, update or delete, or says that this is the oldest known state. `values` are the row's
+    values after the change, or, for a delete, the values before it. `commit` is None if the Delta log no longer contains the commit.
+    `committed_at` is the time at which the source committed the change, or None if this time is unknown.
     """
 
     happened: str
@@ -80,8 +80,8 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
                 yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            # The commit is of a backfill whose interval contains the row's change, but the backfill did not change this row. So an earlier
-            # commit wrote the row.
+            # The range of a backfill's commit contains the row's order key, but the row was the same before this commit. So the backfill
+            # did not write the row, and the search continues with the earlier commits.
             if commit.backfill and before == row:
                 at = commit.version - 1
                 continue
@@ -121,7 +121,7 @@ def _happened(row: Row, before: Row | None) -> str:
 
 def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep:
     values = {name: value for name, value in row.items() if name not in OURS}
-    # For rows that a snapshot read, only the time of reading is known, and not when the source committed them.
+    # If a snapshot read the row, only the time of the reading is known. The time at which the source committed the row is unknown.
     if commit is not None and commit.snapshot:
         return LifeStep(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
@@ -192,8 +192,8 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
 
 
 def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
-    """Parses `column=value`, and returns the column and the value. If the text does not begin with the name of a key column, returns "" and
-    the whole text.
+    """Parses one value of a key, and returns (key column, value). The text is `column=value`, or only a value. If it does not begin with
+    the name of a key column and `=`, returns ("", the whole text).
     """
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")
@@ -238,8 +238,8 @@ def render(steps: Sequence[LifeStep]) -> Table:
 
 
 def _read_time(commit: CommittedInterval | None) -> str:
-    """Returns the text that replaces the commit time of a row that a snapshot read: the time of the snapshot, before which the row was
-    committed. Returns "" if no snapshot read the row.
+    """Returns the text that is shown instead of an unknown commit time. If a snapshot read the row, the source committed the row before the
+    snapshot, so the text names the snapshot's time. Returns "" if no snapshot read the row.
     """
     return (
         f"before {moment(commit.last_commit_time_us)}, the time of the snapshot" if commit and commit.snapshot else ""

@@ -18,7 +18,9 @@ from sluice.orchestration.run.spark_merge import spark_merge
 
 @contextlib.contextmanager
 def ports_of_command() -> Iterator[Ports]:
-    """Yields the ports for an operation that needs no engine. Raises SetupError if the block could not write a table."""
+    """Yields the `Ports`, the functions by which code in `orchestration` calls the rest of Sluice, for an operation that needs no engine.
+    Converts a MergeFailedError of the block to a SetupError, because the command shows the message of a SetupError.
+    """
     try:
         yield Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     except MergeFailedError as error:
@@ -26,7 +28,7 @@ def ports_of_command() -> Iterator[Ports]:
 
 
 def _no_engine() -> Any:
-    """Raises NotImplementedError. Never called, because these operations need no engine."""
+    """Stands for the function that returns the engine. The operations of commands never call it, because they need no engine."""
     raise NotImplementedError
 
 

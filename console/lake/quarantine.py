@@ -33,14 +33,15 @@ from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError
 from sluice.spark_jobs.table_owner import Owner
 
-RAW_SHOWN = 24  # The number of bytes of a value that are shown.
+RAW_SHOWN = 24  # `render` shows at most this many bytes of a value.
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-# The longest wait for the run lock. After that, the replay fails. A draining run releases the lock between two batches, so this time should
-# suffice for one batch.
+# A replay waits at most this many seconds for the run lock, and then fails. A draining run releases the lock after each batch, so a replay
+# gets the lock if a batch takes less time than this.
 RUN_LOCK_SECONDS = 30.0
 Record = dict[str, Any]
-# Why a value is refused if conf/ got rules for the table after the value was read: the value is not masked, and `rows` may exclude its row.
+# Why a value is refused if conf/ now has `rows`, `masks` or a transform for the table: the value was stored without them, so it is not
+# masked, and its row may not be captured any more.
 RULED = (
     "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot the "
     "table instead (`sluice snapshot start`)"
@@ -168,7 +169,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
             decoded[number] = value
     if not decoded:
         return result
-    # The rows of a table without a key are identified by all columns. In this case, the record's `key` also contains this column.
+    # If the table has no key, all columns together identify a row, so `key` of the record also contains the column of the value.
     keyed = column.name not in json.loads(first["key"])
     values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
@@ -221,8 +222,8 @@ def _one(raw: bytes) -> Values:
 
 
 def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
-    """Removes values that were written into the lake from the quarantine. `of` is a record with their table and column. `fence` is the
-    fence of the run lock, which the caller must hold.
+    """Removes `records` from the quarantine, after their values were written into the lake. `of` is a record with the table and column that
+    all of them have. `fence` is the fence of the run lock, which the caller must hold.
     """
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):

@@ -31,8 +31,8 @@ MIB = 1 << 20
 
 
 def backfill_request(config: SluiceConfig, given: RowsConfig) -> BackfillRequest:
-    """Returns the request for a backfill that the command's options describe. The rules are those of the config of Dagster's job. Raises
-    ConfigurationError if an option is invalid, and SetupError if the interval cannot be found.
+    """Returns the request for the backfill that the command's options describe. The options follow the same rules as the config of
+    Dagster's backfill job. Raises ConfigurationError if an option is invalid, and SetupError if the interval cannot be found.
     """
     require_destination(config, given.destination)
     try:

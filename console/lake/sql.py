@@ -92,8 +92,8 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
 
 
 def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
-    """Returns the tables, and appends `__1`, `__2`, … to names that differ only in letter case. Each of these names gets a number, because
-    DuckDB would find more than one table under a name without a number.
+    """Returns the tables, and appends `__1`, `__2`, … to names that differ only in letter case. All of these names get a number: DuckDB
+    ignores letter case, so a name without a number could mean any of these tables.
     """
     same = defaultdict[tuple[str, str], list[SqlTable]](list)
     for table in tables:
@@ -116,8 +116,8 @@ def _database(config: SluiceConfig, destination: str, table: TableVersion) -> st
 
 
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
-    """Returns (name, path) of a table's current-state table, change log and history. The path is empty if conf/ does not enable this kind
-    of table.
+    """Returns (name in queries, path) of a table's current-state table, change log and history. The path of a Delta table that conf/ does
+    not enable is empty. For a shard, returns only the common Delta table.
     """
     log, history = config.side_table_paths(destination, table.database, table.table)
     current_state = config.destinations[destination].table(table.database, table.table).current_state
@@ -142,7 +142,8 @@ def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
     connection, options = _connect(), dict[str, str]()
     if in_stores := [table.path for table in tables if "://" in table.path and is_readable(table.path)]:
         options = _storage_options(config)
-        # The lake is first, because the credentials are those of its account, and a table may have a path of another account.
+        # The lake comes first, because `open_stores` uses the account of the first path, and the credentials in conf/ are for the account
+        # of the lake. A table may have a path in another account.
         open_stores(connection, [*([config.lake] if "://" in config.lake else []), *in_stores], options)
     left_out: list[str] = []
     try:

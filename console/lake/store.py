@@ -22,8 +22,8 @@ TITLES = {"s3": "S3", "azure": "Azure", "google": "Google Cloud Storage"}
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
-    """Returns the problems and the warnings about the object stores. `starts_spark`: `sluice up` starts Spark, so this host needs the jars
-    for the stores.
+    """Returns the problems and the warnings about the object stores. `starts_spark` says whether `sluice up` starts Spark. If it does,
+    the function also warns of jars that Spark lacks for the stores, and of a store in S3 without credentials in conf/.
     """
     problems: list[str] = []
     stores = spark_stores(config) if starts_spark else ()
@@ -69,7 +69,7 @@ def _role(config: SluiceConfig) -> str:
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
     """Returns why the engine cannot use the object store of staged batches. Returns "" if it can use the store, or if staged batches are
-    not in a store. Writes a small file, reads it, lists its folder and removes it, because the engine needs the permissions for all four.
+    not in a store. Writes, reads, lists and removes a small file, because the engine needs the permission for each of these operations.
     """
     if not is_in_a_store(config.staging):
         return ""

@@ -1,5 +1,5 @@
-"""Implements `sluice lake swap`: shows the plan, and replaces a table's rows by those of a rebuilt table. `spark_jobs.backfill.swap`
-decides whether this is permitted.
+"""Implements `sluice lake swap`: shows the plan of a swap, and replaces a table's rows by the rows of a rebuilt table.
+`spark_jobs.backfill.swap` decides whether the swap is permitted.
 """
 
 from __future__ import annotations

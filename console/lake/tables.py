@@ -40,8 +40,8 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake, as its Delta log describes it. `epoch` and `delivery` are the highest numbers that the owner's ledger has
-    recorded in the log, or 0 if it has recorded no number.
+    """A table of the lake, as its Delta log describes it. `epoch` and `delivery` are the highest epoch and delivery number that runs with
+    the owner's ledger have recorded in the log, or 0 if they have recorded none.
     """
 
     name: str
@@ -129,8 +129,8 @@ class DestinationLake:
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
-        """Makes a ledger the owner of a table's change log and history. The owner is a part of their Delta names. If the change log or
-        history is missing, removes its record, so that the next run creates it again.
+        """Makes a ledger the owner of a table's change log and history, by a change of their Delta names, which contain the owner. If the
+        change log or the history is missing, removes its record, so that the next run creates it again.
         """
         records = self._records
         for kind, path in self._side_tables(name):
@@ -286,7 +286,7 @@ def _highest_delivery(log: Any, owner: Owner | None) -> int:
 
 
 COMMITS_LOOKED_AT = 100
-# The Delta name of a change log or history has this many parts: sluice/destination/ledger/kind/table.
+# The Delta name of a change log or history has this many parts with slashes between them: sluice/destination/ledger/kind/table.
 SIDE_PARTS = 5
 
 
