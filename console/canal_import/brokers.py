@@ -11,7 +11,9 @@ from sluice.console.canal_import.pulsar import pulsar_of
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.canal_import.rocketmq import rocketmq_of
 
-CLIENT = 1001  # The client id under which Canal itself reads a destination when it sends changes to a broker.
+# The client id under which Canal reads an instance when it sends the instance's changes to a broker. The imported broker gets the same id,
+# because Canal has stored its cursor under this id.
+CLIENT = 1001
 RULES = tuple(
     f"canal.mq.{key}"
     for key in (
@@ -19,9 +21,9 @@ RULES = tuple(
         *("dynamicTopicPartitionNum", "database.hash", "enableDynamicQueuePartition"),
     )
 )
-# The keys that Canal uses only together with partitionHash.
+# The keys that Canal uses only if canal.mq.partitionHash is set.
 HASH_RULES = ("canal.mq.partitionsNum", "canal.mq.dynamicTopicPartitionNum", "canal.mq.database.hash")
-BATCH_UNITS = 50  # Canal's default, in units of 1024 bytes.
+BATCH_UNITS = 50  # Canal's default of canal.mq.canalBatchSize, which is a number of units of 1024 bytes.
 # Canal's serverMode in lower case → the function that converts the settings of this kind of broker.
 KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
     "kafka": kafka_of,
@@ -33,8 +35,8 @@ NAMES = {"pulsarmq": "pulsar"}  # Canal's serverMode in lower case → Sluice's 
 
 
 def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]:
-    """Returns the setting `brokers` of a destination. The list is empty if Canal serves clients with its own protocol, or if Sluice does
-    not have this kind of broker.
+    """Returns the setting `brokers` of a destination, a list with one broker. The list is empty if Canal serves clients with its own
+    protocol, or if Sluice does not have the kind of broker that canal.serverMode names. Adds Canal's keys to the report.
     """
     mode = settings.get("canal.serverMode", "tcp")
     kind = mode.lower()
@@ -96,7 +98,7 @@ def _partitions(settings: Settings, report: ImportReport) -> dict[str, Any]:
         found["partition"] = number
     if unused := settings.given(*(("canal.mq.partition",) if hashes else HASH_RULES)):
         report.no_meaning.append(
-            f"{unused}: Canal does not use this {'with' if hashes else 'without'} canal.mq.partitionHash"
+            f"{unused}: Canal ignores this setting {'with' if hashes else 'without'} canal.mq.partitionHash"
         )
     if settings.flag("canal.mq.enableDynamicQueuePartition"):
         report.left.append(

@@ -27,7 +27,8 @@ from sluice.extras import Extra, require
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
-LAKE_CLIENT = 1001  # The destination starts at the cursor that this client has in ZooKeeper.
+# If the ledger is in ZooKeeper, the destination starts at the cursor that this client of Canal has there.
+LAKE_CLIENT = 1001
 HEAD = "# Made by `sluice import-canal`.\n"
 
 
@@ -45,9 +46,9 @@ class Imported:
         said = [f"written: {file}" for file in self.files]
         for name, found in self.findings.items():
             where = name or SERVER_FILE
-            said += [f"{where}: taken over: {text}" for text in found.taken]
-            said += [f"{where}: NOT carried over: {text}" for text in found.left]
-            said += [f"{where}: no meaning here: {text}" for text in found.no_meaning]
+            said += [f"{where}: imported: {text}" for text in found.taken]
+            said += [f"{where}: NOT imported: {text}" for text in found.left]
+            said += [f"{where}: no meaning in Sluice: {text}" for text in found.no_meaning]
         secrets = {key: text for found in self.findings.values() for key, text in found.secrets.items()}
         said += [f"set the environment variable {key} to {text}" for key, text in sorted(secrets.items())]
         return said
@@ -146,9 +147,9 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
-    """Stores Canal's clients, so that the engine creates them as consumers at its first start. All of them begin at the destination's start
-    position, which is not later than the position of any client. Returns the file that was written, or an empty list if there are no
-    clients to store.
+    """Writes Canal's clients with their filters to a file, from which the engine creates them as consumers at its first start. All of them
+    begin at the destination's start position. If this position may be after a client's cursor, adds a line to the report. Returns the file,
+    or an empty list if there are no clients to store or the destination has a ledger already.
     """
     if _has_ledger(config, name):
         findings.left.append(

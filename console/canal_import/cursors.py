@@ -1,4 +1,4 @@
-"""Reads the positions of Canal's clients from meta.dat in the instance's folder, or from ZooKeeper."""
+"""Reads the cursors of an instance's Canal clients from the file meta.dat in the instance's folder, or from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def _client(record: dict[str, Any]) -> Client:
 
 
 def from_zookeeper(client: Any, path: str) -> Cursors:
-    """Reads the cursors from ZooKeeper. `client` is a connected kazoo client, and `path` is the destination's node."""
+    """Reads the cursors from ZooKeeper. `client` is a connected kazoo client, and `path` is the node that has a child node for each Canal
+    client. Raises ConfigurationError if a cursor cannot be parsed.
+    """
     if client.exists(path) is None:
         return Cursors(where=f"ZooKeeper {path}, which does not exist")
     found = []

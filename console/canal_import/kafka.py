@@ -18,7 +18,7 @@ OLDER = {
     "kafka.buffer.memory": "canal.mq.bufferMemory",
     "kafka.acks": "canal.mq.acks",
 }
-# Settings that Kafka's Java producer and librdkafka both have.
+# Settings that have the same name in Kafka's Java producer and in librdkafka.
 SAME = (
     *("batch.size", "linger.ms", "compression.type", "security.protocol", "sasl.mechanism", "request.timeout.ms"),
     *("delivery.timeout.ms", "client.id", "metadata.max.age.ms", "connections.max.idle.ms", "reconnect.backoff.ms"),
@@ -34,14 +34,14 @@ JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
 
 
 def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns the settings that only a Kafka broker has."""
+    """Returns the settings that only a broker of kind Kafka has, such as `servers` and `options`. Adds Canal's keys to the report."""
     found: dict[str, Any] = {"servers": _kafka(settings, "kafka.bootstrap.servers") or SERVERS}
     if keys := settings.given("kafka.bootstrap.servers", OLDER["kafka.bootstrap.servers"]):
-        report.taken.append(f"{keys}: `servers`")
+        report.taken.append(f"{keys}: converted to `servers` of the broker")
     if options := _options(name, settings, report):
         found["options"] = options
     report.taken.append(
-        "canal.serverMode kafka: acks is all and the producer idempotent. Sluice sends an update that moves a row to another "
+        "canal.serverMode kafka: acks is all, and the producer is idempotent. Sluice sends an update that moves a row to another "
         "partition as a delete and an insert, which keeps the order of each key; with `key_changes: update` Sluice sends one "
         "update, as Canal does"
     )
@@ -88,7 +88,7 @@ def _options(name: str, settings: Settings, report: ImportReport) -> dict[str, s
 
 
 def _keys(settings: Settings, option: str) -> str:
-    """Returns those of the newer and the older name of an option that are set, for a line of the report."""
+    """Returns the keys that set an option, for a line of the report: its newer key, its older key, or both with a comma between them."""
     return settings.given(f"kafka.{option}", OLDER.get(f"kafka.{option}", ""))
 
 

@@ -27,7 +27,7 @@ LEFT = (
     ),
     (
         r"canal\.instance\.master\.clientCertificateKeyStore.*",
-        "a Java key store: convert it to PEM, source.tls.certificate_file and key_file",
+        "a Java key store: convert it to PEM files, and name them in source.tls.certificate_file and source.tls.key_file",
     ),
     (r"canal\.instance\.standby\.(?!address).*", "this setting needs a standby source: set canal.instance.standby.address"),
     (
@@ -45,7 +45,7 @@ LEFT = (
 # Keys that are not converted: (pattern, values in lower case, what to do instead). If a key has one of these values, nothing needs to be
 # done, because Sluice always behaves as Canal does with this value.
 LEFT_UNLESS = (
-    (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max of `ring`, which bounds memory"),
+    (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set ring.bytes_max, which limits the memory for events"),
     (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a broker's batch is bounded by `batch_bytes_max`"),
     (
         r"canal\.instance\.fallbackIntervalInSeconds", ("60",),
@@ -66,7 +66,7 @@ LEFT_UNLESS = (
     ),
     (r"canal\.instance\.filter\.dml\.insert", OFF, "all changes are read: skip inserts in the consumer"),
     (r"canal\.instance\.filter\.dml\.update", OFF, "all changes are read: skip updates in the consumer"),
-    (r"canal\.instance\.filter\.dml\.delete", OFF, "all changes are read: `deletes: soft` keeps rows in the lake"),
+    (r"canal\.instance\.filter\.dml\.delete", OFF, "all changes are read: `deletes: soft` keeps deleted rows in the lake"),
     (
         r"canal\.instance\.tsdb\.spring\.xml", ("classpath:spring/tsdb/h2-tsdb.xml",),
         "the schema history is in a file; `meta.kind: sql` keeps it in a database",
@@ -123,7 +123,7 @@ NO_MEANING = (
 
 
 def remaining(settings: Settings, keys: Iterable[str], report: ImportReport) -> None:
-    """Adds those of `keys` to the report that it does not mention yet. Keys with the same reason are in one line."""
+    """Adds to the report those of `keys` that the report does not mention yet. Keys with the same reason get one common line."""
     without: dict[str, list[str]] = {}
     left: dict[str, list[str]] = {}
     for key in sorted(keys):

@@ -13,9 +13,10 @@ PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
 NESTED_MAX = 10
-# The modules `rules` and `brokers` read this key too.
+# The key with which Canal reads the source by GTIDs. The modules `rules` and `brokers` read it.
 GTID_ON = "canal.instance.gtidon"
-# Canal's key that filters out a kind of entries → Sluice's setting that includes this kind.
+# Canal's key → Sluice's setting. If Canal's key is true, Canal leaves out a kind of entries. If Sluice's setting is true, Sluice sends
+# them.
 SHOWN_KINDS = {
     "canal.instance.filter.query.ddl": "ddl",
     "canal.instance.filter.query.dcl": "other_statements",
@@ -59,11 +60,11 @@ def _unescaped(text: str) -> str:
 
 @dataclasses.dataclass
 class ImportReport:
-    """The report of an import. Each list has lines that mention Canal's keys.
+    """The report of an import. The first three fields have lines about keys of Canal.
     - `taken`: keys that were converted.
     - `left`: keys that were not converted, and what to do instead.
     - `no_meaning`: keys that Sluice does not need, and why.
-    - `secrets`: environment variable → the secret that it must contain.
+    - `secrets`: environment variable → a description of the secret that an operator must put into it.
     """
 
     taken: list[str] = dataclasses.field(default_factory=list)
@@ -77,8 +78,8 @@ class ImportReport:
         return any(map(named.search, (*self.taken, *self.left, *self.no_meaning, *self.secrets.values())))
 
     def secret(self, name: str, what: str, key: str) -> str:
-        """Adds a secret to the report, and returns the name of the environment variable that must contain it. `name` is the destination,
-        `what` the end of the variable's name, and `key` the key of Canal that has the secret.
+        """Adds a secret to the report, and returns the name of the environment variable that must contain the secret: the destination's
+        name `name` in upper case, and `what`. `key` is the key of Canal that has the secret.
         """
         variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
         self.secrets[variable] = f"{key} of {name}"
@@ -101,7 +102,9 @@ class Settings:
         return self.get(key, str(default)).lower() == "true"
 
     def number(self, key: str, default: int = 0) -> int:
-        """Returns an integer. Raises ConfigurationError if the value is not an integer."""
+        """Returns the value of a key as an integer, or `default` if the key has no value. Raises ConfigurationError if the value is not an
+        integer.
+        """
         text = self.get(key, str(default))
         try:
             return int(text)
@@ -130,13 +133,13 @@ class Settings:
 
 
 def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str]) -> dict[str, bool]:
-    """Returns the settings of Sluice that must be False because Canal filters out the same kind of entries. Adds Canal's keys to the
-    report. `kinds` has the form of SHOWN_KINDS.
+    """Returns setting → False for each setting of Sluice that must be False because Canal leaves out this kind of entries. Adds Canal's
+    keys to the report. `kinds` has the form of SHOWN_KINDS.
     """
     found = {own: False for key, own in kinds.items() if settings.flag(key)}
     if keys := settings.given(*kinds):
         report.taken.append(
-            f"{keys}: {', '.join(f'`{own}`' for own in kinds.values())}, which say which kinds of entries are sent"
+            f"{keys}: converted to {', '.join(f'`{own}`' for own in kinds.values())}, which say which kinds of entries are sent"
         )
     return found
 

@@ -14,18 +14,18 @@ PREFIX = re.compile(r"(?:persistent://)?(?P<namespace>[\w.-]+/[\w.-]+)/?")
 
 
 def pulsar_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns the settings that only a Pulsar broker has."""
+    """Returns the settings that only a broker of kind Pulsar has, such as `servers` and `token`. Adds Canal's keys to the report."""
     found: dict[str, Any] = {"servers": SERVERS}
     if text := settings.get("pulsarmq.serverUrl"):
         if url := URL.fullmatch(text):
             found |= {"servers": url["servers"], **({"tls": {}} if url["tls"] else {})}
-            report.taken.append("pulsarmq.serverUrl: the broker's servers")
+            report.taken.append("pulsarmq.serverUrl: converted to `servers` of the broker")
         else:
             report.left.append("pulsarmq.serverUrl is not a pulsar:// URL: set `servers` of the broker")
     if text := settings.get("pulsarmq.topicTenantPrefix"):
         if prefix := PREFIX.fullmatch(text):
             found["namespace"] = prefix["namespace"]
-            report.taken.append("pulsarmq.topicTenantPrefix: the broker's namespace")
+            report.taken.append("pulsarmq.topicTenantPrefix: converted to `namespace` of the broker")
         else:
             report.left.append(
                 "pulsarmq.topicTenantPrefix is not of the form tenant/namespace: set `namespace` of the broker"

@@ -14,7 +14,7 @@ BINDING = (("rabbitmq.routingKey", "routing_key"), ("rabbitmq.deliveryMode", "ex
 
 
 def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns the settings that only a RabbitMQ broker has."""
+    """Returns the settings that only a broker of kind RabbitMQ has, such as `exchange` and `queue`. Adds Canal's keys to the report."""
     found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, report)
     found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
     if settings.get("rabbitmq.password"):
@@ -27,7 +27,7 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
     if queue := settings.get("rabbitmq.queue"):
         found["queue"] = queue
     if keys := settings.given("canal.mq.servers", "rabbitmq.host", *(key for key, _ in SAME), "rabbitmq.queue"):
-        report.taken.append(f"{keys}: the broker's address, user and queue")
+        report.taken.append(f"{keys}: converted to the broker's address, user and queue")
     found |= _binding(settings, report, bindable={"queue", "exchange"} <= found.keys())
     report.taken.append(
         "canal.serverMode rabbitMQ: RabbitMQ confirms every message before its ack. A message that no queue "
@@ -59,8 +59,8 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
     if uri.scheme == "amqps":
         found["tls"] = {}
         report.left.append(
-            "rabbitmq.host is amqps: Canal accepts any certificate, but Sluice verifies the certificate: set "
-            "tls.ca_file"
+            "rabbitmq.host is amqps: Canal accepts any certificate, but Sluice verifies it. Set tls.ca_file of the "
+            "broker"
         )
     return found
 

@@ -27,15 +27,15 @@ LEFT = (
 
 
 def rocketmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns the settings that only a RocketMQ broker has."""
+    """Returns the settings that only a broker of kind RocketMQ has, such as `group` and `tag`. Adds Canal's keys to the report."""
     found: dict[str, Any] = {"servers": SERVERS}
     for key, older, own in SAME:
         if text := (settings.get(older) if older else "") or settings.get(key):
             found[own] = text
     if keys := settings.given(*(key for names in SAME for key in names[:2] if key)):
-        report.taken.append(f"{keys}: the broker's address, group and tag")
+        report.taken.append(f"{keys}: converted to the broker's address, group, namespace and tag")
     if key := settings.get("canal.aliyun.accessKey"):
-        report.taken.append("canal.aliyun.accessKey: the broker's access_key")
+        report.taken.append("canal.aliyun.accessKey: converted to `access_key` of the broker")
         found["access_key"] = key
         found["secret_key"] = f"${report.secret(name, 'ROCKETMQ_SECRET', 'canal.aliyun.secretKey')}"
     for left, value, why in LEFT:

@@ -35,7 +35,9 @@ HASH_VARIABLE = "CANAL_PASSWORD_HASH"
 
 
 def destination_name(name: str) -> str:
-    """Converts the name of a Canal instance to a valid name of a destination."""
+    """Converts the name of a Canal instance to a valid name of a destination: in lower case, with "_" for each character that is not
+    allowed, and with "d_" before a name that does not begin with a letter.
+    """
     found = re.sub(r"[^a-z0-9_]", "_", name.lower())
     return found if NAME.fullmatch(found) else f"d_{found}"[:63]
 
@@ -62,7 +64,7 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         )
     if "memory-instance" in xml:
         findings.left.append(
-            f"{XML} memory-instance.xml: Canal forgot its position at each restart; Sluice keeps it in a file"
+            f"{XML} memory-instance.xml: Canal forgot its position at each restart; Sluice keeps its position in a file"
         )
     elif "file-instance" in xml:
         findings.taken.append(f"{XML} file-instance.xml: the ledger is in a file")
@@ -94,8 +96,8 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
     black = settings.get("canal.instance.filter.black.regex")
     record["exclude"] = ",".join([EXCLUDE, *([black] if black else [])])
     findings.taken.append(
-        f"{INSTANCE}filter.regex, {INSTANCE}filter.black.regex: `include` and `exclude`; the system schemas "
-        f"of the server stay out of the lake ({EXCLUDE})"
+        f"{INSTANCE}filter.regex, {INSTANCE}filter.black.regex: converted to `include` and `exclude`; `exclude` also leaves "
+        f"out the system schemas of the server ({EXCLUDE})"
     )
     findings.left += _narrowed_filters(cursors, record["include"])
     for key, own in (("filter.field", "column_include"), ("filter.black.field", "column_exclude")):
@@ -107,7 +109,8 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
         record["start"] = start
     _start_standby(record, settings, cursors, findings)
     brokers = brokers_of(name, settings, findings)
-    if brokers:  # Canal does not serve clients while it sends to a broker.
+    # With brokers, `canal_server` is not set, because Canal does not serve clients while it sends to a broker.
+    if brokers:
         record["brokers"] = brokers
     elif settings.flag(NO_SERVER):
         keys = settings.given(NO_SERVER, *SERVER)
@@ -135,7 +138,7 @@ def _narrowed_filters(cursors: Cursors, include: str) -> list[str]:
 
 
 def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, Any]:
-    """Returns those settings of `source` that Canal's master and standby have in common: all settings except the address."""
+    """Returns the settings of `source` that are the same for Canal's master and standby: all settings except the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
         findings.taken.append(f"{keys}: `source`")
@@ -147,7 +150,7 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
     if replica:
         source["server_id"] = replica
         findings.taken.append(
-            f"{INSTANCE}mysql.slaveId {replica}: stop Canal before Sluice starts, because the source accepts one replica with this id"
+            f"{INSTANCE}mysql.slaveId {replica}: stop Canal before Sluice starts, because the source accepts only one replica with this id"
         )
     elif keys := settings.given(f"{INSTANCE}mysql.slaveId"):
         findings.taken.append(
@@ -169,13 +172,15 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
         if keys := settings.given(*POSITION_KEYS):
             findings.no_meaning.append(f"{keys}: the cursor of Canal's clients is used instead, as in Canal")
         findings.taken.append(
-            f"the cursor {left.file}:{left.offset} of {cursors.where}, the oldest of {len(cursors.clients)}"
+            f"`start` is derived from the cursor {left.file}:{left.offset} in {cursors.where}, the oldest cursor of "
+            f"{len(cursors.clients)} clients"
         )
         if by_gtid and left.gtid_set:
             return {"gtid_set": left.gtid_set}
         if left.time_ms:
             return {"time": _moment(left.time_ms)}
-        # Starts at the beginning of the file, because the cursor's offset may be inside a transaction.
+        # Without a GTID set and a time, the destination starts at the beginning of the cursor's file, because the cursor's offset may be
+        # inside a transaction.
         return {"file": left.file}
     start, used = configured_start(settings, POSITION_KEYS)
     _say_without_cursor(settings.given(*used), cursors.where, findings)
@@ -288,7 +293,9 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportReport) -> None:
-    """Sets in `server` whether clients get the SQL texts of statements. By default, Canal sends them."""
+    """Sets `rows_query` in `server`, so that clients get the SQL texts of statements, unless Canal does not send them or filters columns.
+    By default, Canal sends the texts.
+    """
     if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
         findings.left.append(
             f"{TEXTS_OFF}: clients get no SQL texts of statements, because the texts contain values of columns that filter.field hides"

@@ -13,13 +13,14 @@ MASTER, STANDBY = "canal.instance.master.address", "canal.instance.standby.addre
 DETECTING = "canal.instance.detecting."
 DETECTING_KEYS = ("enable", "sql", "interval.time", "retry.threshold", "heartbeatHaEnable")
 MYSQL_PORT = 3306
-INTERVAL_SECONDS, RETRIES = 5, 3  # Canal's defaults.
+# Canal's defaults of canal.instance.detecting.interval.time (in seconds) and of canal.instance.detecting.retry.threshold.
+INTERVAL_SECONDS, RETRIES = 5, 3
 READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IGNORECASE | re.DOTALL)
 
 
 def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], left: list[str]) -> dict[str, Any]:
-    """Returns the setting `source`, or `sources` and `heartbeat` if Canal has a standby. `common` are the settings of each server without
-    the address. Appends lines to `taken` and `left`, the lists of the report.
+    """Returns the setting `source`, or `sources` and `heartbeat` if Canal has a standby. `common` are the settings that all servers share:
+    all except the address. Appends lines to `taken` and `left`, the lists of the report.
     """
     master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
     second = settings.get(STANDBY)
@@ -49,8 +50,8 @@ def _address(text: str) -> dict[str, Any]:
 
 
 def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
-    """Returns the setting `heartbeat`. Sluice switches servers by itself only if Canal does so: if both failure detection and switching are
-    on. By default, both are off in Canal.
+    """Returns the setting `heartbeat`. `switch` is true, so that Sluice itself switches servers, only if Canal does so: if its keys
+    `enable` and `heartbeatHaEnable` are both true. Both are false by default.
     """
     detects, changes = (settings.flag(DETECTING + key) for key in ("enable", "heartbeatHaEnable"))
     seconds = settings.number(f"{DETECTING}interval.time", INTERVAL_SECONDS)

@@ -175,7 +175,7 @@ def test_every_key_of_canals_templates_is_taken_refused_or_without_meaning(tmp_p
     assert [key for key in values if not reported(found, key)] == []
     said = "\n".join(found.sentences())
     assert "not known to Sluice" not in said
-    others = re.findall(r"no meaning here: (.*): the setting belongs to another broker", said)
+    others = re.findall(r"no meaning in Sluice: (.*): the setting belongs to another broker", said)
     assert [key for line in others for key in line.split(", ") if key.startswith(BROKERS.get(mode, "-"))] == []
 
 

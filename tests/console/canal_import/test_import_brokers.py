@@ -65,8 +65,8 @@ def test_broker_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
     assert any(file.name == FILE_NAME for file in found.files)
     said = "\n".join(found.sentences())
     assert "set the environment variable EXAMPLE_KAFKA_PASSWORD" in said
-    assert "NOT carried over: kafka.acks 1: acks is always `all`" in said
-    assert "NOT carried over: kafka.interceptor.classes" in said
+    assert "NOT imported: kafka.acks 1: acks is always `all`" in said
+    assert "NOT imported: kafka.interceptor.classes" in said
     assert "not known" not in said
     assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
     settings = settings_of(kafka.servers, kafka.options, {"EXAMPLE_KAFKA_PASSWORD": "open-sesame"})
@@ -119,7 +119,7 @@ def test_broker_rabbitmq_of_a_uri_and_an_older_name(tmp_path: Path) -> None:
     assert (rabbit.servers, rabbit.user, rabbit.virtual_host) == ("rabbit2", "bob", "/v")
     assert rabbit.tls is not None
     said = "\n".join(found.sentences())
-    assert "Sluice verifies the certificate: set tls.ca_file" in said
+    assert "Sluice verifies it. Set tls.ca_file of the broker" in said
     assert "Canal and Sluice bind a queue only if the queue, the exchange and both of these keys are set" in said
     assert "sesame" not in said + "".join(file.read_text() for file in found.files)
 
@@ -147,8 +147,8 @@ def test_broker_rocketmq_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
     assert (rocket.tag, rocket.access_key, rules_of(rocket).partitions_num) == ("changes", "alice", 3)
     said = "\n".join(found.sentences())
     assert "set the environment variable EXAMPLE_ROCKETMQ_SECRET to canal.aliyun.secretKey of example" in said
-    assert "NOT carried over: rocketmq.vip.channel.enabled" in said
-    assert "NOT carried over: canal.mq.enableDynamicQueuePartition" in said
+    assert "NOT imported: rocketmq.vip.channel.enabled" in said
+    assert "NOT imported: canal.mq.enableDynamicQueuePartition" in said
     assert "not known" not in said
     assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
 
@@ -180,8 +180,8 @@ def test_a_pulsar_of_canal_that_cannot_be_read_is_reported(tmp_path: Path) -> No
     lines = "canal.serverMode = pulsarMQ\npulsarmq.serverUrl = other\npulsarmq.topicTenantPrefix = a/b/c/d"
     found = import_canal(canal_folder(tmp_path, lines, ""), tmp_path / "conf")
     said = "\n".join(found.sentences())
-    assert "NOT carried over: pulsarmq.serverUrl is not a pulsar:// URL: set `servers`" in said
-    assert "NOT carried over: pulsarmq.topicTenantPrefix is not of the form tenant/namespace" in said
+    assert "NOT imported: pulsarmq.serverUrl is not a pulsar:// URL: set `servers`" in said
+    assert "NOT imported: pulsarmq.topicTenantPrefix is not of the form tenant/namespace" in said
 
 
 @pytest.mark.parametrize(
