@@ -41,7 +41,8 @@ from sluice.console.toolchain.java import Java, inspect_java
 from sluice.console.toolchain.process import why_no_run_can_start
 from sluice.console.transforms_check import transform_problems, transform_warnings, transforms_sentence
 
-# The free disk space that `sluice check` requires. Staged batches, spilled transactions and old Delta files need disk space.
+# If a disk has less free space than this, in bytes, `sluice check` reports a problem. Staged batches, spilled transactions and old Delta
+# files need space.
 FREE_BYTES_MIN = 2 << 30
 CONNECT_SECONDS_MAX = 5.0
 UNANSWERED = (
@@ -52,8 +53,8 @@ WARNINGS_SHOWN = 3  # Without --verbose, at most this many warnings per finding 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result of one check. `what` describes what was checked, and `brief` is a shorter form of `what`, or empty if `what` is short.
-    `problems` prevent Sluice from running, and `warnings` do not.
+    """The result of one check. `what` describes what was checked and found. `brief` is a shorter form of `what`, or empty if `what` is
+    short enough. `problems` prevent Sluice from running, and `warnings` do not.
     """
 
     what: str
@@ -62,8 +63,8 @@ class Finding:
     brief: str = ""
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
-        """Returns the lines to print: `what`, all problems, and all warnings. If `verbose` is False, returns `brief` instead of `what`, and
-        only the first WARNINGS_SHOWN warnings.
+        """Returns the lines to print: `what`, all problems, and all warnings. If `verbose` is False, `brief` replaces `what` unless it is
+        empty, and one line with the number of the other warnings follows the first WARNINGS_SHOWN warnings.
         """
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
@@ -141,7 +142,9 @@ def check_shared(config: SluiceConfig) -> Finding:
 
 
 def check_engine(config: SluiceConfig, name: str) -> Finding:
-    """Reports why the engine of a destination cannot start or has ended, according to its status.json."""
+    """Reports why the engine of a destination cannot start or has ended, according to status.json, the file in which the engine records its
+    state.
+    """
     one = read_destination(config.destination_dir(name), name, time.time())
     problem = (f"{one.state}: {one.reason}",) if ended(one.state) else ()
     return Finding(f"engine of {name}", problem)
@@ -158,7 +161,9 @@ def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
 
 
 def check_sources(destination: DestinationConfig) -> Iterator[Finding]:
-    """Checks every source, including standby sources, so that problems are known before a failover."""
+    """Checks every source, including standby sources, so that problems are known before a failover. Skips a source if the variable of its
+    password is not set, because the check of conf/ reports this.
+    """
     for given in destination.sources or (destination.source,):
         if not unset_passwords({"source": given.model_dump()}):
             yield check_destination(destination.model_copy(update={"source": given}))
@@ -275,8 +280,8 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark that runs will use. If several hosts write one lake in S3, they must share one Spark. A Spark that `sluice up`
-    starts need not answer yet.
+    """Checks the Spark that runs will use: whether it answers, unless `sluice up` starts it, and whether several hosts that write one lake
+    in S3 share one Spark.
     """
     if why := several_sparks(config, conf):
         yield Finding("one Spark commits to the lake", (why,))
@@ -319,8 +324,8 @@ def check_java() -> Finding:
 
 
 def check_small_merges(config: SluiceConfig) -> Finding:
-    """Checks whether the executors of a cluster have the packages with which small tables are merged together. Not called for the Spark
-    that `sluice up` starts, because it always has these packages.
+    """Warns if the executors of a cluster lack the packages that small merges need. The Spark that `sluice up` starts always has these
+    packages, so it is not checked.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
@@ -335,8 +340,8 @@ def check_small_merges(config: SluiceConfig) -> Finding:
 
 
 def check_store(config: SluiceConfig, conf: Path, stores: list[str]) -> Finding:
-    """Checks the object stores of the lake and of staged batches, with the same requests that the engine and runs make. `stores` are the
-    names of the stores in the output.
+    """Checks the object stores of the lake and of staged batches with requests such as those of the engine and of runs. `stores` are the
+    texts by which the output names these stores.
     """
     from sluice.console.lake.store import store_findings  # noqa: PLC0415
 
@@ -351,7 +356,9 @@ def check_semaphores() -> Finding:
 
 
 def check_disk(what: str, folder: Path) -> Finding:
-    """Checks free space and write permission of a folder, or of its nearest existing parent."""
+    """Checks free space and write permission of a folder. If the folder does not exist, checks its nearest existing parent. `what` is the
+    name of the folder in the output.
+    """
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free_bytes = shutil.disk_usage(existing).free
     problems = []
@@ -367,7 +374,7 @@ def check_disk(what: str, folder: Path) -> Finding:
 
 
 def _stores(config: SluiceConfig) -> list[tuple[str, str]]:
-    """Returns the locations in object stores, each with its name in the output."""
+    """Returns (name in the output, URL) of the lake and of the staged batches, if they are in an object store."""
     given = [("lake", config.lake), ("staged batches", config.staging)]
     return [(what, url) for what, url in given if is_in_a_store(url)]
 
@@ -386,4 +393,4 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _silent(_: str) -> None:
-    """Discards a message. For a `Stack` that is used only to read the state of its processes."""
+    """Discards a message. A `Stack` gets this function as `say` if it is used only to read the state of its processes."""

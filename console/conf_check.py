@@ -25,7 +25,7 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
 from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 
-# Matches a value that is a reference to a variable, and a URL whose password is such a reference.
+# Matches `$NAME`, a reference to an environment variable, and a URL whose password is `$NAME`. The groups have the name of the variable.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
 _NAMES_VARIABLE = "env"  # `{env: NAME}` means the same as `$NAME`.
 # Settings with secrets that other checks read: `_rule_problems` reads `salt`, and `check_store` reads `storage_options`.
@@ -54,7 +54,9 @@ def conf_problems(conf: Path) -> list[str]:
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:
-    """Returns the environment variables that a destination names as passwords of its sources, and that are not set."""
+    """Returns the names of the environment variables that are not set although a destination takes a source's password from them. `record`
+    is the content of the destination's file.
+    """
     several = record.get("sources")
     sources = several if isinstance(several, list | tuple) and several else [record.get("source")]
     texts = [source.get("password") for source in sources if isinstance(source, dict)]
@@ -113,7 +115,9 @@ def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocat
 
 
 def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
-    """Returns (key, location) for the secret that a command prints. The list is empty if the setting of the command is malformed."""
+    """Returns [(key, location)] for a secret that a command prints. `part` is the command with its arguments. Returns an empty list if the
+    command is malformed.
+    """
     try:
         return [(key, SecretLocation(command=tuple(part)))]
     except ValueError:
@@ -157,8 +161,8 @@ def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _rule_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a message for each condition in `rows` that cannot be parsed, and for each salt that is not set. Ignores malformed settings,
-    because `load_config` reports them.
+    """Yields a message for each condition in `rows` that cannot be parsed, and for each salt of a mask that cannot be read. Ignores
+    malformed settings, because `load_config` reports them.
     """
     tables = record.get("tables")
     for name, table in tables.items() if isinstance(tables, dict) else ():

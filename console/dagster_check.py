@@ -23,7 +23,8 @@ from sluice.package_files import conf_file
 CONNECT_SECONDS_MAX = 5
 # dagster.yaml must list these loggers, so that Dagster stores their messages in the log of a run.
 LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")
-# The driver that dagster-postgres installs. In newer versions of SQLAlchemy, `postgresql://` selects another driver, psycopg.
+# The Python driver for Postgres that dagster-postgres installs and needs. In newer versions of SQLAlchemy, a URL that begins with
+# `postgresql://` selects another driver, psycopg.
 DRIVER = "psycopg2"
 # Tags by which a dagster.yaml of an earlier version of Sluice limits runs → the tags that runs have now instead.
 FORMER_TAGS = {"sluice/backfill": "sluice/rows", "sluice/repair": "sluice/rows"}
@@ -57,7 +58,7 @@ def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
 
 
 def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
-    """Yields a message for each setting that makes Sluice slower or less reliable, with the value to set instead."""
+    """Yields a message for each setting of dagster.yaml that makes Sluice slower or less reliable. The message says what to set instead."""
     coordinator = _part(settings, "run_coordinator")
     if coordinator.get("class", "QueuedRunCoordinator") != "QueuedRunCoordinator":
         yield "run_coordinator: without QueuedRunCoordinator nothing limits the runs of a destination; remove the setting"
@@ -114,8 +115,8 @@ def storage_problem(settings: Settings) -> str:
                 return ""
         finally:
             engine.dispose()
-    # Does not show SQLAlchemy's message about a malformed address, because it may contain the password. The driver's message (`orig`)
-    # contains no password.
+    # If the driver has raised the error, shows the driver's message (`orig`), which contains no password. Otherwise shows only the type of
+    # the error, because SQLAlchemy's message about a malformed address may contain the password.
     except Exception as error:
         if refused := getattr(error, "orig", None):
             return (

@@ -102,7 +102,9 @@ class SourceLogin:
     known_hosts_file: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """Returns these settings as keys of `source`. Raises ConfigurationError if the options contradict each other."""
+        """Returns the password and the bastion as keys of the setting `source`. Raises ConfigurationError if the options contradict each
+        other.
+        """
         if self.variable and self.file:
             raise ConfigurationError(
                 "--password-env and --password-file both name the location of the password: leave one of the two out"
@@ -161,8 +163,8 @@ def parse_url(url: str, name: str = "") -> NamedSource:
 def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable[[str], None]) -> bool:
     """Writes conf/ if the source answers. Returns whether the source meets all requirements of Sluice.
 
-    Raises ConfigurationError if the file exists already or the password cannot be read, and SourceConnectionError if the source does not
-    answer.
+    `say` is called with each line of the command's output. Raises ConfigurationError if the destination's file exists already or the
+    password cannot be read, and SourceConnectionError if the source does not answer.
     """
     file = conf / "destinations" / f"{wanted.name}.yaml"
     if file.exists():
@@ -196,8 +198,8 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if keyless.problems else []
     else:
-        # A snapshot of a table without a key needs LOCK TABLES. Requests the privilege, because without SELECT, it is unknown whether such
-        # tables exist.
+        # A snapshot of a table without a key needs LOCK TABLES. Without SELECT, Sluice cannot find out whether such tables exist, so the
+        # GRANT contains LOCK TABLES in any case.
         privileges.append("LOCK TABLES")
     if privileges:
         administrator = advice_of(answer.facts).administrator
@@ -223,7 +225,9 @@ def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
 
 
 def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
-    """Returns the GRANT statement for the missing privileges. Spells the account as the server does in SHOW GRANTS."""
+    """Returns the GRANT statement for the missing privileges. Takes the account, such as 'sluice'@'10.%', from the output of SHOW GRANTS.
+    If the output does not have it, the host is '%'.
+    """
     account = next((found[1] for each in facts.grants if (found := ACCOUNT.search(each))), f"'{user}'@'%'")
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
 

@@ -49,7 +49,8 @@ def find_keyless(schema: SourceSchema) -> Keyless:
                     notes.append(_unlocked_sentence(table.database, reader.source.user))
                 else:
                     problems.append(str(error))
-            # Another session has locked or dropped the table. This error proves that the account has the privilege LOCK TABLES.
+            # This error means that another session has locked or dropped the table. The server checks the privilege LOCK TABLES first, so
+            # the account has the privilege.
             except SluiceError:
                 continue
     return Keyless(names=names, problems=tuple(problems), notes=tuple(notes))

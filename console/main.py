@@ -55,7 +55,7 @@ def sluice(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Every row change of MySQL and MariaDB, exactly once in effect, in Delta Lake tables."""
+    """Copies every row change of MySQL and MariaDB into Delta tables, and applies each change exactly once."""
 
 
 @app.command()
@@ -149,7 +149,9 @@ def up(
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
-        if while_wanted:  # A tick of the engine sensor in the user's own Dagster started this process.
+        # With the hidden option --while-wanted, a tick of the engine sensor in the user's own Dagster has started this process. It ends
+        # when no more ticks arrive.
+        if while_wanted:
             keep_up_process_of_engines(stack, config.data_dir)
             return
         stack.require_startable()
@@ -427,7 +429,7 @@ def demo(  # noqa: PLR0917  one argument an option
     raise typer.Exit(run_demo(options, screen))
 
 
-INTERRUPTED = 130  # 128 + SIGINT, as in shells.
+INTERRUPTED = 130  # The exit code after Ctrl-C: 128 + SIGINT, as in shells.
 
 
 COMPLETE_VARIABLE = "_SLUICE_COMPLETE"  # The environment variable that a shell sets when it requests completions.
@@ -465,7 +467,7 @@ def main() -> None:
 
 
 def spoken(error: Exception) -> str:
-    """Returns the message that an operator sees for an error."""
+    """Returns the text of an error, or the name of the error's type if the text is empty."""
     return str(error) or type(error).__name__
 
 

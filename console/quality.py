@@ -38,11 +38,11 @@ from sluice.package_files import PACKAGE
 
 PROJECT_ROOT = PACKAGE.parents[1]  # The directory of the Git checkout. `sluice test` runs only in a checkout.
 WORKERS_MAX = 4
-# How many more workers than cores there are. A worker can use a core while other workers wait for servers. With a value of 2, tests with
-# Spark would exceed their time limits.
+# pytest gets this many workers more than there are cores, because a worker can use a core while other workers wait for servers. With a
+# value of 2, tests with Spark would exceed their time limits.
 WAITING = 1
-# The most workers that are replaced after their processes ended (tests/limits.py). The test that ended a worker's process fails, and the
-# other tests continue.
+# pytest starts at most this many workers instead of workers whose processes ended (tests/limits.py). The test that ended a worker's process
+# fails, and a new worker runs the worker's other tests.
 RESTARTS_MAX = 2
 WORKER_BYTES = 4 << 30  # The memory that a worker needs for itself and for the servers that its tests start.
 TYPES = "types"
@@ -93,8 +93,8 @@ class CheckChoice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failed tests are run again. False if there are arguments for pytest, because a developer who chose the tests needs
-        the result at once.
+        """Whether failed tests are run again if they are few. False if there are arguments for pytest, because a developer who chose the
+        tests needs the result at once.
         """
         return not self.arguments
 
@@ -123,14 +123,15 @@ def run_quality(choice: CheckChoice) -> int:
         if choice.is_whole:
             provide_class_archive(set_up(ALL_SERVERS, kernels=True, screen=screen), screen)
             _set_up_where_it_can_be_had(MYSQL_9, screen)
-        elif not choice.paths:  # Otherwise, all workers would compile the same kernels at the same time.
+        # Compiles the kernels before the tests, because otherwise all workers would compile the same kernels at the same time.
+        elif not choice.paths:
             with locked(cache := open_cache()):
                 compile_kernels(cache, screen.print)
         if choice.once_more:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
         failed = [name for name, code in codes.items() if code]
-        # Any other exit code means that pytest did not run all tests. In this case, the failed tests are not run again.
+        # If pytest ended with another exit code than TESTS_FAILED, it did not run all tests, so the failed tests are not run again.
         whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
@@ -159,7 +160,9 @@ def failed_tests(record: Path = FAILED_LAST) -> list[str]:
 
 
 def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:
-    """Runs the failed tests alone if they are in few files. Returns whether all of them then pass."""
+    """If the failed tests are in few files, runs them again without other tests, and returns whether all of them pass. Otherwise runs
+    nothing, and returns False.
+    """
     files = {name.partition("::")[0] for name in names}
     if not 0 < len(files) <= UNSTEADY_FILES_MAX or _code_of("once more, alone", AGAIN, environment, screen):
         return False
@@ -206,9 +209,9 @@ def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], 
     except KeyboardInterrupt:
         # Waits, because the check has received Ctrl-C too, and needs time to end its servers.
         code = process.wait() or 1
-    # Prints the load of the processors. With a low load, more workers would shorten the run. With a high load, only tests that do less work
-    # would.
-    busy = f"the processors {psutil.cpu_percent():.0f} % busy"
+    # Prints the load of the processors, which shows how to shorten the run: after a low load by more workers, and after a high load only by
+    # tests that do less work.
+    busy = f"processor load {psutil.cpu_percent():.0f} %"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code
 

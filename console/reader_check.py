@@ -43,12 +43,14 @@ def examine_reader(destination: DestinationConfig) -> CheckedReader | None:
 
 
 def search_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence that says which server's binlog Sluice reads to find the position of a time, and for backfills."""
+    """Returns a sentence that says which server's binlog Sluice reads to find the position of a time, and which server's binlog backfills
+    read. `facts` are those of the reader.
+    """
     if logs_replicated(facts):
-        return "searches for the position of a time also read this server; backfills read the binlog of the source"
+        return "Sluice finds the position of a time in this server's binlog; backfills read the binlog of the source"
     return (
-        "this server writes no binlog of replicated changes, so searches for the position of a time and "
-        "backfills read the source"
+        "this server writes no binlog of replicated changes, so Sluice finds the position of a time in the binlog of "
+        "the source; backfills read that binlog too"
     )
 
 

@@ -1,5 +1,5 @@
-"""Checks whether dagster.yaml and conf/ have the settings that runs on other hosts need, if the run launcher in dagster.yaml starts runs
-there. `dagster_check` calls this module.
+"""Checks whether dagster.yaml and conf/ have the settings that runs on other hosts need. Finds nothing if the run launcher in dagster.yaml
+starts runs on this host. `dagster_check` calls this module.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def _of_conf(config: SluiceConfig) -> Iterator[str]:
 
 
 def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:
-    """Yields a message if the launcher of dagster-docker or dagster-k8s does not pass environment variables that runs need to the
-    containers of runs. Yields nothing if the launcher passes a Kubernetes Secret or ConfigMap, because it is unknown which variables they
-    contain.
+    """Yields a message if the launcher of dagster-docker or dagster-k8s does not pass all variables in `needed` to the containers of runs.
+    Yields nothing if the launcher passes a Kubernetes Secret or ConfigMap, because it is unknown which variables they contain.
     """
     settings = launcher.get("config")
     known: Mapping[str, Any] = settings if isinstance(settings, dict) else {}

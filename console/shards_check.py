@@ -20,7 +20,9 @@ def shards_sentence(config: SluiceConfig) -> str:
 
 
 def shards_problems(config: SluiceConfig) -> list[str]:
-    """Returns a message for each shard with a column whose name is that of the shard column. The engine would stop such a table."""
+    """Returns a message for each shard that has a column with the same name as the shard column of the common Delta table. The engine would
+    stop this shard.
+    """
     problems = []
     for name, destination in sorted(config.destinations.items()):
         for table in read_tables(config.destination_dir(name)):
@@ -35,8 +37,8 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a message for each pattern in `shards` that matches no recorded table. If the pattern is wrong, the tables that it should
-    match get separate Delta tables.
+    """Returns a message for each pattern in `shards` that matches no recorded table. Without the message, nobody would notice a wrong
+    pattern: the tables that it should match would get separate Delta tables.
     """
     return [
         (

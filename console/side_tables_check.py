@@ -8,7 +8,8 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
-# A history has these columns of Sluice, whose names do not begin with _sluice_ (spark_jobs/side_tables/versions.py).
+# Columns that Sluice adds to every history (spark_jobs/side_tables/versions.py). Their names do not begin with _sluice_, so a source table
+# may have a column with the same name.
 PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
 
 
@@ -28,8 +29,8 @@ def _alone(config: SluiceConfig, destination: str, table: str) -> str:
 
 
 def side_table_problems(config: SluiceConfig) -> list[str]:
-    """Returns a message for each history that is impossible. Checks only tables that an engine, or the last discovery of the source, has
-    recorded.
+    """Returns a message for each configured history that is impossible, because its table has no key or has a column with the name of one
+    of Sluice's columns. Checks only tables that an engine, or the last discovery of the source, has recorded.
     """
     problems = []
     for name, table in _wanting(config, "history"):

@@ -85,7 +85,7 @@ class DemoTable:
 
 
 def sum_metrics(history: list[dict[str, Any]]) -> Changes:
-    """Returns the sum of the numbers of changed rows in the metrics of Delta commits."""
+    """Returns how many rows the given Delta commits inserted, updated and deleted together, according to their metrics."""
     totals: Counter[str] = Counter()
     for commit in history:
         totals.update(row_counts(commit.get("operationMetrics") or {}))
@@ -131,8 +131,8 @@ def freshness_seconds(path: Path, after_version: int) -> list[float]:
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """Returns the smallest of the values that is not exceeded by the given share (0 to 1) of the values. Returns None if there are no
-    values.
+    """Returns a percentile of the values, which are sorted: the smallest value such that at least the given share (0 to 1) of the values
+    are not greater. Returns None if there are no values.
     """
     if not ascending:
         return None

@@ -21,7 +21,7 @@ Connection = pymysql.Connection  # pymysql's class is generic only in its type s
 
 
 def load_shop(connection: Connection[Any]) -> Shop:
-    """Returns the keys of the shop's rows in MySQL, with which the traffic continues after a restart of the demo."""
+    """Returns the keys of the rows that the shop has in MySQL. After a restart of the demo, the traffic changes these rows too."""
     shop = Shop()
     with connection.cursor() as cursor:
         for table in vars(shop):

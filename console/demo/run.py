@@ -43,11 +43,13 @@ from sluice.equality.values import Extent, TableResult
 from sluice.orchestration.base.table_catalog import delta_key
 
 MYSQL = "mysql"
-# The times, in seconds, after which a demo without --once executes the ALTER and the TRUNCATE. With --once, they depend on --seconds.
+# A demo without --once executes its ALTER TABLE and its TRUNCATE this many seconds after the traffic began. With --once, these times depend
+# on --seconds.
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0
-# How long the demo waits, after the traffic has ended, until all transactions are acked. After that, the demo fails.
+# After the traffic has ended, the demo waits at most this many seconds until all transactions are acked, and then fails.
 ACK_SECONDS_MAX = 1800.0
-# If no batch is acked for this long, the demo fails. The first merge on a busy machine takes minutes.
+# If no batch is acked for this many seconds during the wait, the demo fails. The time is long, because the first merge on a busy machine
+# takes minutes.
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
 SAY_SECONDS = 5.0  # The interval between two lines that report the progress of a wait.

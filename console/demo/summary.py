@@ -20,8 +20,8 @@ from sluice.equality.values import TableResult
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """A table's Delta version and numbers of changes when the demo began. The summary subtracts them, so that it has only the changes of
-    this start of the demo.
+    """A table's Delta version and numbers of changes when this run of the demo began. The summary leaves out the changes up to this
+    version, which an earlier run of the demo made.
     """
 
     version: int

@@ -17,7 +17,7 @@ from typing import Any
 HIDDEN = "<hidden>"
 # A secret with fewer characters than this is hidden only where it is a whole word. Hiding it within words would make the report unreadable.
 SHORT = 4
-FILE_BYTES_MAX = 64 << 10  # The most bytes that are read from a file with a secret.
+FILE_BYTES_MAX = 64 << 10  # Of a file with a secret, only the first bytes are read, up to this number.
 NAMES_SECRET = re.compile(
     r"pass(word|wd|phrase)?|pwd|secret|token|credential|salt|(^|[_.-])(key|sas|signature|auth)($|[_.-])|access_?key|"
     r"account_?key|authorization|headers?$|private",
@@ -45,8 +45,8 @@ QUERY = re.compile(r"(\w+://[^\s?#'\"]+)\?[^\s'\"]+")
 
 
 class Redactor:
-    """Hides known secrets, and all text that has the form of a secret. Replaces longer secrets first, so that no part of a secret remains
-    that contains another secret.
+    """Hides known secrets, and all text that has the form of a secret. Replaces longer secrets first. If one secret contains another one,
+    replacing the shorter one first would leave the rest of the longer one visible.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:

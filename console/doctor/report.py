@@ -64,7 +64,8 @@ VARIABLES = (
 )
 TOKEN_FILES = ("engine-token", "*/run-endpoint.json", "engine/*/run-endpoint.json")
 ERROR = re.compile(r"error|exception|traceback|critical|fatal|refused|denied|killed|no space", re.IGNORECASE)
-# The limits per log: the number of lines, the characters of a line, and the bytes at the log's end that are searched.
+# Of each log, the report has at most LINES_MAX lines, and of each line at most LINE_MAX characters. Only the last LOG_BYTES_MAX bytes of
+# the log are searched.
 LINES_MAX, LINE_MAX, LOG_BYTES_MAX = 40, 400, 512 << 10
 
 Part = Callable[[], Any]
@@ -248,7 +249,7 @@ def _ports(config: SluiceConfig) -> dict[str, str]:
 
 def _log_errors(data_dir: Path) -> dict[str, list[str]]:
     """Returns the last lines that look like errors of each log file, by the path of the file."""
-    # The endings of a log, and of the second file with the log's earlier lines (see `keeping.log_files`).
+    # A log consists of a file *.log with the newest lines, and of a file *.log.1 with earlier lines (see `keeping.log_files`).
     endings = ("*.log", "*.log.1")
     logs = sorted(log for folder in log_files.FOLDERS for ending in endings for log in (data_dir / folder).glob(ending))
     return {str(log.relative_to(data_dir)): _errors_of(log) for log in logs}

@@ -38,7 +38,9 @@ def query_source(destination: DestinationConfig) -> AnsweredSource:
 
 
 def oldest_sentence(facts: ServerFacts, now: float) -> str:
-    """Returns the age of the source's oldest binlog file as the end of a sentence. Returns "" if the age is unknown."""
+    """Returns a clause with the age of the source's oldest binlog file, which the caller appends to a sentence. Returns "" if the age is
+    unknown. `now` is in seconds since 1970.
+    """
     from sluice.cdc_engine.parser.server_facts import oldest_file  # noqa: PLC0415
 
     file = oldest_file(facts)

@@ -38,8 +38,8 @@ class ListedSource:
 def listed(
     config: SluiceConfig, name: str, query: Callable[[Source, str], TakeoverAnswer] = takeover_answer
 ) -> list[ListedSource]:
-    """Returns the sources of a destination. Queries each source, to find out whether the stream can continue there at the ledger's
-    position.
+    """Returns the sources of a destination. Queries each source to find out whether the stream can continue from it, at the position up to
+    which the ledger has changes. `query` returns a source's answer.
     """
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))

@@ -241,7 +241,7 @@ def test_a_replica_that_logs_nothing_leaves_the_search_to_the_source(
     said = examine_reader(pair.config.destinations["shop"])
     assert said is not None
     assert said.problems == ()
-    assert "so searches for the position of a time" in said.what
+    assert "so Sluice finds the position of a time in the binlog of the source" in said.what
 
 
 def test_check_names_a_filter_and_a_reader_that_is_the_source(pair: Pair) -> None:
@@ -249,7 +249,7 @@ def test_check_names_a_filter_and_a_reader_that_is_the_source(pair: Pair) -> Non
     fine = examine_reader(config)
     assert fine is not None
     assert fine.problems == ()
-    assert "searches for the position of a time also read this server" in fine.what
+    assert "Sluice finds the position of a time in this server's binlog" in fine.what
     filtered = (
         "SET GLOBAL replicate_do_db = 'pair'" if pair.mariadb else "CHANGE REPLICATION FILTER REPLICATE_DO_DB = (pair)"
     )
