@@ -57,7 +57,10 @@ class BatchConfig(Strict):
     bytes_max: int = Field(
         limits.BATCH_BYTES_MAX,
         ge=1,
-        description="Bytes after which a batch ends. A batch always ends on a transaction boundary.",
+        description=(
+            "Maximum bytes of events in a batch. A batch has only complete transactions: a larger transaction becomes a batch "
+            "of its own."
+        ),
     )
     ddl_isolation: bool = Field(
         False, description="Whether a DDL statement that alters captured tables becomes a separate batch."
@@ -234,9 +237,10 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         12.0,
         ge=0,
         description=(
-            "Sluice warns if the source may purge, within so many hours, the binlog file that the destination needs next. It "
-            "also warns if the source keeps its binlog files for less than twice as long, by its settings or as observed. Set "
-            "a lower value for a source that keeps them for a shorter time on purpose. 0: a warning only after a purge."
+            "Sluice warns if, within this many hours, the source may purge the binlog file that the destination needs next. "
+            "It also warns if the source keeps its binlog files for less than twice this many hours, by its settings or as "
+            "observed. Set a lower value for a source that keeps them for a shorter time on purpose. 0: a warning only after "
+            "a purge."
         ),
     )
     include: str = Field(r".*\..*", description="Comma-separated regular expressions of `database.table` to capture.")
@@ -268,7 +272,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         "auto",
         description=(
             "How tables are merged. `auto`: small tables together in one Spark job (small merges), other tables by one "
-            "MERGE each. `spark`: every table by one MERGE. `small`: every table that allows it by a small merge, also "
+            "MERGE each. `spark`: every table by one MERGE. `small`: every table that allows it by a small merge, even "
             "large tables."
         ),
     )

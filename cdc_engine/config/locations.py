@@ -93,7 +93,10 @@ class CatalogConfig(Strict):
     name: str = Field(
         "spark_catalog",
         min_length=1,
-        description="Name of a catalog that the Spark session of the runs has, such as a Hive metastore.",
+        description=(
+            "Catalog in which Sluice registers the Delta tables: the name of a catalog that is configured in the Spark session "
+            "of the runs, such as a Hive metastore."
+        ),
     )
     schema_: str = Field(
         "{database}",

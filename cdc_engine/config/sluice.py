@@ -132,7 +132,8 @@ class MetaConfig(Strict):
         description=(
             "Where ledgers and leases are stored. `file`: in the destination's folder. `sql`, `zookeeper`: in a database "
             "or in ZooKeeper, shared by several hosts. `memory`: in the engine's process, and lost when the process ends. "
-            "`mixed`, `period_mixed`: in files, with a copy of the cursor in ZooKeeper."
+            "`mixed`, `period_mixed`: in files, with a copy of the cursor in ZooKeeper, which `mixed` writes at each ack and "
+            "`period_mixed` once a second."
         ),
     )
     url: DatabaseUrl = Field(
@@ -228,9 +229,9 @@ class SluiceConfig(Strict):
     staging: TablePath = Field(
         "",
         description=(
-            "Directory for the destinations' files, which all engine hosts and runs must reach under the same path. Or an "
-            "object-store prefix for staged batches, the rows of snapshots and prepared XA transactions. Default: "
-            "`engine` in `data_dir`."
+            "Directory for the destinations' files, which all engine hosts and runs must reach under the same path. If the "
+            "value is an object-store prefix, the store has staged batches, the rows of snapshots and prepared XA "
+            "transactions, and `data_dir` has the other files. Default: `engine` in `data_dir`."
         ),
     )
     meta: MetaConfig = MetaConfig()

@@ -296,8 +296,9 @@ class StartConfig(Strict):
     )
     time: TimeSetting = Field(
         "",
-        description="ISO time with a time zone, or `-10m`: the destination starts before the first transaction that "
-        "committed at that time or later. With `file`: Sluice searches only that file.",
+        description="ISO time with a time zone, or a time relative to the engine's start, such as `-30s`, `-10m`, `-2h` or "
+        "`-1d`. The destination starts before the first transaction that committed at that time or later. With `file`: "
+        "Sluice searches only that file.",
     )
 
     @model_validator(mode="after")
