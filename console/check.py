@@ -260,7 +260,7 @@ def group_sentence(group: GroupConfig) -> str:
         if group.wait_seconds is None
         else f"consumers wait {group.wait_seconds:g} s for a member that does not run"
     )
-    return f"group {group.name}: {', '.join(group.members)} in the order of their commits; {then}"
+    return f"group {group.name}: the transactions of {', '.join(group.members)} in the order of their commits; {then}"
 
 
 def policy_sentence(destination: DestinationConfig) -> str:

@@ -44,7 +44,9 @@ WAITING = 1
 # pytest starts at most this many workers instead of workers whose processes ended (tests/limits.py). The test that ended a worker's process
 # fails, and a new worker runs the worker's other tests.
 RESTARTS_MAX = 2
-WORKER_BYTES = 4 << 30  # The memory that a worker needs for itself and for the servers that its tests start.
+# More workers than cores are started only if there are this many bytes of memory for each worker, which needs them for itself and for the
+# servers that its tests start.
+WORKER_BYTES = 4 << 30
 TYPES = "types"
 STATIC_CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),

@@ -1,4 +1,4 @@
-"""Converts Canal's serverMode and canal.mq.* to the setting `brokers` of a destination. `rules` calls this module."""
+"""Converts Canal's settings canal.serverMode and canal.mq.* to the setting `brokers` of a destination. `rules` calls this module."""
 
 from __future__ import annotations
 

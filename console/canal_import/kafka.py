@@ -1,4 +1,4 @@
-"""Converts Canal's kafka.* to a broker in conf/. `brokers` calls this module."""
+"""Converts Canal's settings kafka.* to settings of a Kafka broker in conf/. `brokers` calls this module."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _options(name: str, settings: Settings, report: ImportReport) -> dict[str, s
             _say_kerberos(option, value, report)
         else:
             report.left.append(
-                f"kafka.{option}: a setting of Kafka's Java client; set the similar setting of librdkafka in `options` of the broker"
+                f"kafka.{option}: only Kafka's Java client has this setting; set a similar setting of librdkafka in `options` of the broker"
             )
     if taken:
         report.taken.append(f"{', '.join(taken)}: converted to `options` of the broker, with librdkafka's names")

@@ -99,12 +99,12 @@ NO_MEANING = (
     (r"canal\.instance\.transaction\.size", "Sluice does not divide a transaction: a large transaction is stored on disk"),
     (r"canal\.instance\.detecting\..*", "the instance has no standby server that could take over"),
     (r"canal\.instance\.network\..*", "Sluice chooses buffers and timeouts of the connection to the source itself"),
-    (r"canal\.instance\.parser\..*", "rows are decoded by compiled kernels"),
+    (r"canal\.instance\.parser\..*", "compiled kernels decode the rows, and no setting changes how"),
     (r"canal\.instance\.filter\.druid\.ddl", "Sluice has a parser of its own for statements"),
     (r"canal\.instance\.binlog\.(format|image)", "`sluice check` lists the settings that the source lacks"),
     (
         r"canal\.instance\.tsdb\.(enable|dir|dbUsername|dbPassword|snapshot\..*)",
-        "the schema history is always kept, by position, and needs no snapshots",
+        "Sluice always stores the schema history, with the position of each schema, and makes no snapshots of it",
     ),
     (r"canal\.instance\.destination", "Canal sets it to the name of the instance's folder, which is the destination's name"),
     (r"canal\.instance\.defaultDatabaseName", "names in `include` contain the database"),
@@ -117,7 +117,7 @@ NO_MEANING = (
     (r"canal\.mq\.(canalGetTimeout|(send|build)\.thread\.size)", "a batch is sent as soon as there are changes"),
     (r"canal\.mq\.(retries|transaction)", "a batch is sent again until the broker has it"),
     (r"canal\.mq\.accessChannel|rocketmq\..*trace.*|rocketmq\.vip.*", "messages are not traced, and go to the broker's ordinary port"),
-    (r"rocketmq\.client\..*", "a setting of RocketMQ's Java client"),
+    (r"rocketmq\.client\..*", "Sluice does not use RocketMQ's Java client, which has this setting"),
     (r"(canal\.mq|kafka|rocketmq|rabbitmq|pulsarmq)\..*", "the setting belongs to another broker than the one in canal.serverMode"),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Converts Canal's pulsarmq.* to a broker in conf/. `brokers` calls this module."""
+"""Converts Canal's settings pulsarmq.* to settings of a Pulsar broker in conf/. `brokers` calls this module."""
 
 from __future__ import annotations
 

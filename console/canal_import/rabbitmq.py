@@ -1,4 +1,4 @@
-"""Converts Canal's rabbitmq.* to a broker in conf/. `brokers` calls this module."""
+"""Converts Canal's settings rabbitmq.* to settings of a RabbitMQ broker in conf/. `brokers` calls this module."""
 
 from __future__ import annotations
 

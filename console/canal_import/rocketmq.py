@@ -1,4 +1,4 @@
-"""Converts Canal's rocketmq.* to a broker in conf/. `brokers` calls this module."""
+"""Converts Canal's settings rocketmq.* to settings of a RocketMQ broker in conf/. `brokers` calls this module."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from sluice.console.demo.traffic import KEY_OF, DemoTraffic, Shop, Transaction
 from sluice.console.toolchain.errors import SetupError
 
 MARKER_SECONDS = 2.0
-Connection = pymysql.Connection  # pymysql's class is generic only in its type stubs.
+# `Connection[Any]` must only be used in annotations, because pymysql's class has a type argument only in its type stubs.
+Connection = pymysql.Connection
 
 
 def load_shop(connection: Connection[Any]) -> Shop:

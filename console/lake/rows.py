@@ -55,10 +55,10 @@ def backfill_sentences(made: Plan) -> Iterator[str]:
         if made.gtids
         else f"{made.destination}: changes {times}"
     )
-    yield f"earliest possible time: {made.earliest_time} ({made.earliest_file})"
+    yield f"earliest time at which a backfill can start: {made.earliest_time} (binlog file {made.earliest_file})"
     size, files = made.bytes / MIB, f"{made.files[0]} to {made.files[-1]}" if made.files else "none"
-    yield f"to read: {size:.1f} MiB of binlog, {len(made.files)} files ({files}), {made.begin} to {made.read_to}"
-    how = "counted" if made.counted else f"estimated by the first {made.sample_bytes / MIB:.1f} MiB"
+    yield f"to read: {size:.1f} MiB of binlog, {len(made.files)} files ({files}), from {made.begin} to {made.read_to}"
+    how = "counted" if made.counted else f"estimated from the first {made.sample_bytes / MIB:.1f} MiB"
     others = ", including changes of other transactions between them" if made.gtids else ""
     yield f"changes: {made.changes} ({how}{others}); time: about {made.seconds:.0f} s"
 

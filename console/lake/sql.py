@@ -239,7 +239,7 @@ def _refuse_misread(table: SqlTable, options: dict[str, str]) -> None:
 
 
 def render(answer: SqlAnswer) -> Group:
-    """Formats the first SHOWN_ROWS_MAX rows for the terminal."""
+    """Formats the rows for the terminal. If there are more than SHOWN_ROWS_MAX rows, shows only the first ones, and a line that says so."""
     shown = Table(*answer.columns)
     for at, row in enumerate(answer.rows()):
         if at == SHOWN_ROWS_MAX:

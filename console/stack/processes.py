@@ -32,10 +32,10 @@ PARTS = (*DAGSTER_PARTS, "spark")
 # process.
 MARK = "SLUICE_PROCESSES"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-# Two measurements of one process's start time differ by at most this much, because psutil rounds the boot time to a second.
+# Two measurements of one process's start time differ by at most this many seconds, because psutil rounds the boot time to a second.
 START_TIME_SLACK_SECONDS = 1.0
 POLL_SECONDS = 0.1
-# The longest wait for the end of a process after SIGKILL. The kernel usually ends a process in a moment.
+# After SIGKILL, Sluice waits at most this many seconds for the end of a process. The kernel usually ends a process in a moment.
 KILL_SECONDS_MAX = 5.0
 
 

@@ -59,13 +59,13 @@ from sluice.package_files import conf_file
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # The name of the process of `sluice up --foreground`.
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
-# If a part does not answer within this time after its start, it has failed. The first import of dagster and numba takes half a minute, and
-# much more on a busy machine.
+# If a part does not answer within this many seconds after its start, it has failed. The first import of dagster and numba takes half a
+# minute, and much more on a busy machine.
 START_SECONDS_MAX = 240.0
-DOWN_SECONDS_MAX = 120.0  # The time in which a supervisor must end all its processes. After that, it is killed.
+DOWN_SECONDS_MAX = 120.0  # A supervisor has this many seconds to end all its processes. After that, it is killed.
 # When all parts are stopped, a run that is merging has this many seconds to finish. After that, the run's process gets SIGTERM.
 RUN_SECONDS_MAX = 30.0
-# The warm-up of Spark waits at most this long until the processors are idle.
+# The warm-up of Spark waits at most this many seconds until the processors are idle.
 IDLE_SECONDS_MAX = 20.0
 LOCATION = "sluice"
 
@@ -282,7 +282,8 @@ class Stack:
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            # The code server waits until a run has finished. So it is asked to stop first, before the daemon and the webserver are stopped.
+            # The code server ends only after its runs have ended. It gets the request to end before the daemon and the webserver are
+            # stopped, so that its runs end meanwhile.
             self._end_code_server(records[CODE_SERVER])
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):

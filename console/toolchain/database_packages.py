@@ -26,7 +26,7 @@ MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 @dataclass(frozen=True)
 class ServerHome:
     """An unpacked server with its version, its directory, and the search path of its libraries. If the server was unpacked together with
-    its own C library, `loader` is the dynamic loader of that library, which must start the server. Otherwise None.
+    its own C library, `loader` is the dynamic loader of that library, which must start the server. Otherwise, `loader` is None.
     """
 
     version: str

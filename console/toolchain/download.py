@@ -22,7 +22,7 @@ from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.java import Java, trust_options
 from sluice.console.toolchain.python_packages import pyspark_jar
 
-# If no byte arrives for this long, the download fails. Ivy itself would wait for many minutes.
+# If no byte arrives for this many seconds, the download fails. Ivy itself would wait for many minutes.
 STALL_SECONDS_MAX = 90
 POLL_SECONDS = 0.1
 # With these settings, Ivy reads no POM. No POM is needed, because the artifacts are pinned, and one of the POMs names a parent that is not

@@ -94,7 +94,7 @@ class ChildProcess:
         `kill` ends the suspended program, and `resume` continues it.
         """
         self._signal(signal.SIGSTOP)
-        # On a busy machine, the program continues to run until its thread is scheduled and gets the signal.
+        # Waits until the program is suspended. On a busy machine, it continues to run until its thread is scheduled and gets the signal.
         if self.running:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 

@@ -57,9 +57,9 @@ def test_the_plan_of_a_backfill_is_shown_with_what_is_an_estimate(monkeypatch: p
     answer = CliRunner().invoke(app, ["backfill", "shop", "--from", "-10m", "--plan"])
     assert answer.exit_code == 1, "a table is refused"
     for words in (
-        "earliest possible time: 2026-02-28T00:00:00Z (b.000003)",
+        "earliest time at which a backfill can start: 2026-02-28T00:00:00Z (binlog file b.000003)",
         "3.0 MiB of binlog, 3 files (b.000004 to b.000006)",
-        "changes: 12 (estimated by the first 1.0 MiB); time: about 7 s",
+        "changes: 12 (estimated from the first 1.0 MiB); time: about 7 s",
         "~12",
         "reaches back",
         "begins later",

@@ -43,7 +43,8 @@ def spark_home(cache: Cache) -> Path:
             _remove_unused(home.parent)
         _point(link, home)
     home = link.resolve()
-    # In a cache that several users share, only the owner of a file may set its time.
+    # The time of a SPARK_HOME is the time of its last use (see `_remove_unused`). If several users share the cache, only the owner may set
+    # the time.
     with contextlib.suppress(PermissionError):
         os.utime(home)
         os.utime(link, follow_symlinks=False)
@@ -105,7 +106,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 def _remove_unused(homes: Path) -> None:
     for home in homes.iterdir():
-        # Since the directory was listed, another process may have removed this SPARK_HOME, or the temporary directory of a link.
+        # Ignores a path that no longer exists: another process may have removed this SPARK_HOME, or its temporary directory, meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if time.time() - home.lstat().st_mtime <= UNUSED_SECONDS_MAX:
                 continue

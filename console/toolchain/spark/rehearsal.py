@@ -16,7 +16,7 @@ from sluice.console.toolchain.setup import Toolchain
 from sluice.console.toolchain.spark.class_archive import can_archive, class_archive, remove_oldest
 from sluice.console.toolchain.spark.server import WARM_SECONDS_MAX, ClassRecording, SparkConnectServer
 
-END_SECONDS_MAX = 300.0  # The server has this time to write its classes and end. After that, it is killed.
+END_SECONDS_MAX = 300.0  # The server has this many seconds to write its classes and end. After that, it is killed.
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:
