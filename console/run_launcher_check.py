@@ -42,7 +42,10 @@ def _of_dagster(settings: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_conf(config: SluiceConfig) -> Iterator[str]:
     if config.meta.kind == "file":
-        yield "with meta.kind file, runs on other hosts need <data_dir>/engine under the same path; set meta.kind to sql or zookeeper"
+        yield (
+            "with meta.kind file, the ledgers are in <data_dir>/engine, which runs on other hosts must reach under the same path; set "
+            "meta.kind to sql or zookeeper"
+        )
     if config.engine.kind == "embedded":
         yield (
             "with engine.kind embedded, runs on other hosts do not reach the engine: they merge each batch without the changes that "

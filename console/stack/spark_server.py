@@ -62,8 +62,9 @@ def several_sparks(config: SluiceConfig, conf: Path) -> str:
     """Returns why this conf/ is unsafe for a lake in S3, or "". This conf/ is unsafe if several hosts may write the lake, each with its own
     Spark, and these Sparks commit with Delta's own log store.
 
-    That log store first checks whether the version exists and then writes it. If there is only one Spark server, it prevents another write
-    in between. The Spark that `sluice up` starts writes conditionally, unless spark-defaults.conf names another log store.
+    Delta's log store first checks whether a version of the table exists, and then writes the version. A single Spark server prevents
+    another write in between, but several Spark servers do not know of each other. The Spark that `sluice up` starts writes a version only
+    if it does not exist, unless spark-defaults.conf names another log store.
     """
     own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
     if not (own and "s3" in spark_stores(config) and config.meta.kind in SHARED_KINDS):

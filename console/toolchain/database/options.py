@@ -45,7 +45,9 @@ _BY_VERSION: dict[str, dict[str, str | int]] = {
 
 
 def merged_options(version: str, changes: Options) -> dict[str, str | int]:
-    """Returns the default options of a version with `changes`. A change to None removes an option."""
+    """Returns the options of a server: the defaults for its version, with `changes` applied. An option that `changes` sets to None is left
+    out, so that the server uses its own default.
+    """
     own = next(options for prefix, options in _BY_VERSION.items() if version.startswith(prefix))
     merged: dict[str, str | int | None] = {**_SOURCE, **_SMALL, **own, **changes}
     return {key: value for key, value in merged.items() if value is not None}
