@@ -130,7 +130,7 @@ def storage_problem(settings: Settings) -> str:
 
 
 def _postgres_of(settings: Settings) -> dict[str, Any] | None:
-    """Returns the settings of a storage in Postgres, or None for another storage."""
+    """Returns dagster-postgres's settings of the storage. Returns None if dagster.yaml names no storage or one that is not in Postgres."""
     storage = _part(settings, "storage")
     if isinstance(storage.get("postgres"), dict):
         return dict(storage["postgres"])
@@ -166,7 +166,7 @@ def _unset(settings: Any, key: str = "") -> Iterator[str]:
 
 
 def _not_importable(settings: Settings) -> Iterator[str]:
-    """Yields a message for each class in dagster.yaml that cannot be imported."""
+    """Yields a message for each class in dagster.yaml that cannot be imported in this environment. The message says what to install."""
     named = [(key, _part(settings, key)) for key in settings]
     storage = _part(settings, "storage")
     if "postgres" in storage:

@@ -75,7 +75,7 @@ class NamedSource:
         return rf"{re.escape(self.database) if self.database else '.*'}\.{GHOST_TABLES}"
 
     def source(self, login: SourceLogin) -> dict[str, Any]:
-        """Returns the content of `source` in the destination's file."""
+        """Returns the keys of the setting `source` for the destination's file."""
         return {"host": self.host, "port": self.port, "user": self.user, **login.settings()}
 
     def destination(self, login: SourceLogin, root: Path) -> DestinationConfig:

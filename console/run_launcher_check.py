@@ -72,7 +72,7 @@ def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str
 
 
 def _given(launcher: Mapping[str, Any]) -> set[str]:
-    """Returns the names of the variables that a launcher passes to its containers."""
+    """Returns the names of the environment variables that a launcher passes to its containers. `launcher` has the launcher's settings."""
     container = launcher.get("container_kwargs")
     own = container.get("environment", ()) if isinstance(container, dict) else ()
     return {str(each).partition("=")[0] for each in (*(launcher.get("env_vars") or ()), *own)}

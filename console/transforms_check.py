@@ -43,7 +43,9 @@ def transform_problems(config: SluiceConfig) -> list[str]:
 
 
 def transform_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a message for each destination whose clients or brokers do not get the tables with a transform."""
+    """Returns a message for each destination that has both tables with a transform and clients or brokers, because these stop at the first
+    row of such a table.
+    """
     tables: dict[str, list[str]] = {}
     for name, table, _ in _transforms(config):
         if config.destinations[name].has_consumers:

@@ -26,7 +26,7 @@ RANGE = re.compile(r"(.*)\{(\d+)-(\d+)\}(.*)")
 
 
 def parsed(text: str) -> dict[str, str]:
-    """Parses a properties file by Java's rules. Blanks around a value are removed."""
+    """Parses the text of a properties file by Java's rules, and returns key → value. Removes blanks around a value."""
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         pair = PAIR.fullmatch(line)
@@ -145,7 +145,7 @@ def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str])
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Reads and parses a properties file. Raises ConfigurationError if the file cannot be read."""
+    """Reads a properties file, and returns key → value. Raises ConfigurationError if the file cannot be read."""
     try:
         return parsed(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -153,8 +153,8 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def instances(folder: Path, server: Settings) -> list[str]:
-    """Returns the names of the instances: those that canal.destinations lists and, with canal.auto.scan, each folder that contains an
-    instance.properties.
+    """Returns the names of the instances: those in canal.destinations.expr or else in canal.destinations, and, unless canal.auto.scan is
+    false, those of the folders in `folder` that contain an instance.properties.
     """
     listed = server.get("canal.destinations")
     expression = server.get("canal.destinations.expr")
@@ -167,7 +167,9 @@ def instances(folder: Path, server: Settings) -> list[str]:
 
 
 def _expanded(expression: str) -> list[str]:
-    """Expands name{1-5} to name1 … name5."""
+    """Returns the names for which an expression stands: name1, name2 and name3 for name{1-3}. Raises ConfigurationError if the expression
+    has another form.
+    """
     found = RANGE.fullmatch(expression)
     if found is None or int(found[2]) > int(found[3]):
         raise ConfigurationError(

@@ -43,7 +43,7 @@ def destination_name(name: str) -> str:
 
 
 def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
-    """Returns the content of conf/sluice.yaml."""
+    """Returns the settings for conf/sluice.yaml, converted from canal.properties. Adds Canal's keys to the report."""
     record: dict[str, Any] = {}
     hosts = settings.get("canal.zkServers")
     xml = settings.get(XML)
@@ -90,7 +90,9 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def destination_of(name: str, settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
-    """Returns the content of an instance's file in conf/destinations."""
+    """Returns the settings for the destination's file in conf/destinations, converted from the settings and cursors of a Canal instance.
+    Adds Canal's keys to the report.
+    """
     record = sources_of(settings, _source(name, settings, findings), findings.taken, findings.left)
     record["include"] = settings.get("canal.instance.filter.regex", r".*\..*")
     black = settings.get("canal.instance.filter.black.regex")

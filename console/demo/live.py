@@ -54,7 +54,7 @@ def take(
 
 
 def draw(picture: Picture, url: str) -> Group:
-    """Formats the view for the terminal."""
+    """Formats the state of the demo as the live view for the terminal. `url` is the address of Dagster's UI."""
     shown = Table("table", title=f"shop: {picture.transactions} transactions so far", title_justify="left")
     for column in ("rows in MySQL", "rows in Delta", "behind", "Delta version"):
         shown.add_column(column, justify="right")

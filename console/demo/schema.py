@@ -152,5 +152,5 @@ def create_statements() -> list[str]:
 
 
 def add_column_statement() -> str:
-    """Returns the ALTER TABLE that the traffic executes."""
+    """Returns the ALTER TABLE by which the traffic adds ADDED_COLUMN to the table `customers`, once per demo."""
     return f"ALTER TABLE {DATABASE}.customers ADD COLUMN {ADDED_COLUMN} INT UNSIGNED NULL"

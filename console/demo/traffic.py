@@ -276,7 +276,7 @@ class DemoTraffic:
         return _insert("carts", id=key, customer_id=customer, contents=document(draw), updated_at=moment(draw))
 
     def _replace_cart(self) -> Transaction:
-        """Deletes a row and usually inserts it again in the same transaction."""
+        """Returns a transaction that deletes a row and, in seven of ten cases, inserts a row with the same key again."""
         if not self.shop.carts:
             return self._fill_cart()
         cart = self._draw.choice(self.shop.carts)
@@ -294,13 +294,13 @@ class DemoTraffic:
         return [(sql, (abs(money(draw, 900)), *skus))]
 
     def _rename_product(self) -> Transaction:
-        """Changes a primary key."""
+        """Returns a transaction that changes the primary key of a row."""
         index, new = self._draw.randrange(len(self.shop.products)), f"SKU-{self._id()}"
         old, self.shop.products[index] = self.shop.products[index], new
         return [("UPDATE shop.products SET sku = %s WHERE sku = %s", (new, old))]
 
     def _swap_categories(self) -> Transaction:
-        """Swaps two primary keys within one transaction."""
+        """Returns a transaction that swaps the primary keys of two rows."""
         one, two = self._draw.sample(self.shop.categories, 2)
         sql = "UPDATE shop.categories SET id = %s WHERE id = %s"
         return [(sql, (-1, one)), (sql, (one, two)), (sql, (two, -1))]
@@ -335,14 +335,14 @@ class DemoTraffic:
         return [("DELETE FROM shop.visits WHERE id = %s", (self._draw.randint(1, self.shop.visits),))]
 
     def _renumber_visit(self) -> Transaction:
-        """Gives a row a new key that is greater than all others. A snapshot that has not read the row yet then finds the row in a later
-        chunk.
+        """Returns a transaction that gives a row a new key that is greater than all others. A snapshot then reads the row in a later chunk,
+        even if it has already read the row under its old key.
         """
         key = self._draw.randint(1, self.shop.visits)
         return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]
 
     def _move_order_line(self) -> Transaction:
-        """Changes one column of a composite key."""
+        """Returns a transaction that changes one column of a composite primary key, in all rows of an order."""
         if not self.shop.orders:
             return self._place_order()
         order = self._draw.choice(self.shop.orders)
@@ -361,7 +361,7 @@ def _insert_many(table: str, rows: list[dict[str, Any]]) -> Statement:
 
 
 def _integers(keys: Any) -> list[int]:
-    """Returns the numbers in keys, for example 12 for `SKU-12`. Returns an empty list if `keys` is not a list."""
+    """Returns the number in each key, for example 12 for 12 and for `SKU-12`. Returns an empty list if `keys` is not a list."""
     if not isinstance(keys, list):
         return []
     return [abs(key) if isinstance(key, int) else int(key.rpartition("-")[2]) for key in keys]

@@ -37,7 +37,7 @@ class Acceptance:
 
     @property
     def resume(self) -> str:
-        """The command that resumes the table."""
+        """The command with which an operator resumes the table, in backquotes, for messages."""
         return f"`sluice {OperatorAct.RESUME} {self.destination} {shlex.quote(self.name)}`"
 
 
@@ -88,7 +88,7 @@ def _take_over(
 
 
 def _require_readable(directory: Path, acceptance: Acceptance, ledger: Ledger) -> None:
-    """Raises SetupError if a snapshot of the table cannot be requested."""
+    """Raises SetupError if no snapshot of the table is possible: the destination has no position yet, or does not capture the table."""
     if ledger.cursor is None:
         why = "has no position yet: start the engine with `sluice up`, then try again"
     elif acceptance.name not in snapshot.captured(directory):

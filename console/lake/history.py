@@ -200,5 +200,5 @@ def _changes(interval: CommittedInterval) -> str:
 
 
 def moment(time_us: int) -> str:
-    """Formats a time in UTC for display."""
+    """Converts µs since 1970 to a text such as "2026-03-01 12:00:00", in UTC. Returns "" for 0, an unknown time."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""

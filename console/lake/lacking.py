@@ -91,7 +91,7 @@ class Lacking:
     cursor: str
 
     def sentence(self) -> str:
-        """Returns the description as one or more sentences."""
+        """Returns one or more sentences that say how many rows the table has, and which rows, versions or changes are missing."""
         left = self.lake.left(self.owner.table)
         if self.table is None:
             return f"The Delta table is gone, so all rows that runs merged up to {self.cursor} are missing."
@@ -113,8 +113,8 @@ class Lacking:
         return self._lost(record, lost)
 
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
-        """Returns the description of a table that an older copy has replaced. This description has no counts, because the log of the copy
-        lacks the missing commits.
+        """Describes a Delta table that was replaced by an older copy of it. The sentences have no numbers of changes, because the log of
+        the copy lacks the missing commits.
         """
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "the first change of the table"

@@ -44,7 +44,7 @@ class DeltaRows:
         self._table = deltalake.DeltaTable(path, storage_options=dict(options) or None)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Implements Arrow's protocol for streams."""
+        """Returns a new stream of all rows. DuckDB calls this method of Arrow's C stream protocol to scan the table."""
         rows: Any = deltalake.QueryBuilder().register("t", self._table).execute("SELECT * FROM t")
         reader: Any = pa.RecordBatchReader.from_stream(rows)
         # Converts columns of the type string view, because DuckDB lets Arrow filter the rows, and Arrow cannot filter columns of this type.

@@ -69,7 +69,7 @@ class DestinationLake:
         return sorted(table.name for table in tables)
 
     def tables(self) -> list[LakeTable]:
-        """Returns the tables that exist in the lake."""
+        """Describes those of the destination's tables that exist in the lake."""
         return [table for name in self.names() if (table := self.table(name)) is not None]
 
     def table(self, name: str) -> LakeTable | None:
@@ -89,7 +89,7 @@ class DestinationLake:
         return max((table.epoch for table in self.tables()), default=0)
 
     def take_over(self, ledger_id: str) -> None:
-        """Makes a ledger the owner of all tables that exist in the lake, in their current state."""
+        """Makes a ledger the owner of each of the destination's tables that exists in the lake, in its current state (see `own`)."""
         for table in self.tables():
             self.own(table, ledger_id)
 

@@ -90,7 +90,7 @@ def _end(stack: Stack) -> None:
 
 
 def notify(state: str) -> None:
-    """Sends a state to systemd (sd_notify). Does nothing if $NOTIFY_SOCKET is not set."""
+    """Sends a state such as READY=1 to systemd (sd_notify). Does nothing if systemd has not set $NOTIFY_SOCKET."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -32,7 +32,7 @@ Answers = Callable[[], bool]
 
 
 class Process(Protocol):
-    """The child process of a part."""
+    """A child process that was started for a part. `ended` says how the process ended, and is empty while it runs."""
 
     @property
     def pid(self) -> int: ...
@@ -196,7 +196,7 @@ class SparkProcess:
 
 
 def code_server_check(port: int) -> Callable[[ProcessRecord], Answers]:
-    """Returns a function that checks the code server by a gRPC ping."""
+    """Returns the `question` of the code server (see `ProcessPart`). The code server answers if it answers a gRPC ping."""
 
     def ping(channel: Any, seconds_max: float) -> Any:
         from dagster._grpc.__generated__ import dagster_api_pb2, dagster_api_pb2_grpc  # noqa: PLC0415  takes seconds
@@ -209,7 +209,7 @@ def code_server_check(port: int) -> Callable[[ProcessRecord], Answers]:
 
 
 def webserver_check(url: str) -> Callable[[ProcessRecord], Answers]:
-    """Returns a function that checks the webserver by its page /server_info."""
+    """Returns the `question` of the webserver (see `ProcessPart`). The webserver answers if it delivers its page /server_info."""
 
     def answers() -> bool:
         try:
@@ -222,8 +222,8 @@ def webserver_check(url: str) -> Callable[[ProcessRecord], Answers]:
 
 
 def daemon_check(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
-    """Returns a function that checks the daemon. The daemon answers if the heartbeat of its sensors is later than the start of its
-    process.
+    """Returns the `question` of the daemon (see `ProcessPart`). The daemon answers if the last heartbeat of its sensors is later than the
+    start of its process.
     """
 
     def of(record: ProcessRecord) -> Answers:

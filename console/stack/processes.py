@@ -61,7 +61,7 @@ class ProcessRecord:
 
 @dataclasses.dataclass(frozen=True)
 class StopStep:
-    """One step in ending a process. `act` is called once. If the process still runs after `seconds`, the next step begins."""
+    """One step of the steps that end a process. `act` is called once. If the process still runs after `seconds`, the next step begins."""
 
     act: Callable[[ProcessRecord], None]
     seconds: float
@@ -103,7 +103,7 @@ class ProcessFile:
             self.save([record for record in self.load() if record.name not in gone])
 
     def running(self) -> dict[str, ProcessRecord]:
-        """Returns the records of running processes, by name."""
+        """Returns name → record for each recorded process that still runs."""
         return {record.name: record for record in self.load() if find(record)}
 
 
@@ -245,7 +245,9 @@ def stopped(record: ProcessRecord) -> list[int]:
 
 
 def to_json(record: ProcessRecord) -> dict[str, Any]:
-    """Returns a record with the state of its process, for `status --json`."""
+    """Returns the values that `status --json` shows of a process: those of the record, whether the process runs, its memory, and the ids of
+    suspended processes.
+    """
     alive = find(record) is not None
     rss_mb = memory_mb(record) if alive else 0.0
     facts = {"name": record.name, "pid": record.pid, "port": record.port, "alive": alive, "rss_mb": rss_mb}

@@ -44,7 +44,7 @@ class Listening:
 def spark_server(
     config: SluiceConfig, conf: Path, listening: Listening, *, die_with_parent: bool = False
 ) -> SparkConnectServer:
-    """Returns a server, not yet started, with the settings of conf/, including those for the lake of conf/."""
+    """Returns a Spark Connect server with the settings and jars that conf/ and the lake in conf/ need. The server is not started."""
     return SparkConnectServer(
         None,
         config.data_dir / "spark",
@@ -95,8 +95,8 @@ def pass_store_settings(server: SparkConnectServer, config: SluiceConfig, comman
 
 
 def run_spark(config: SluiceConfig, conf: Path, listening: Listening) -> NoReturn:
-    """Replaces this process with the server, so that the server gets its signals and writes to its output. Raises SetupError if the server
-    cannot be started, and ConfigurationError if a secret cannot be read.
+    """Replaces this process by the server. So the server gets the signals that are sent to this process, and writes to the output of this
+    process. Raises SetupError if the server cannot be started, and ConfigurationError if a secret cannot be read.
     """
     server = spark_server(config, conf, listening)
     pass_store_settings(server, config, "sluice spark")

@@ -99,7 +99,7 @@ DEFAULT_OPTIONS = StackOptions()
 
 
 class Stack:
-    """Starts and stops the processes of one configuration. `mark` identifies these processes."""
+    """Starts and stops the processes of one configuration. The environment of these processes contains `mark`, by which they are found."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Stack:
 
     @property
     def shown_at(self) -> str:
-        """A sentence that says where to see what Sluice does."""
+        """A clause with the address of Dagster's UI, or with the reason why Dagster is not started."""
         return (
             f"Dagster's UI: {self.url}"
             if self._options.dagster
@@ -298,7 +298,7 @@ class Stack:
         return left
 
     def kill(self) -> list[int]:
-        """Kills all started processes. Returns the ids of processes that still run, normally none."""
+        """Ends all started processes at once, by SIGKILL. Returns the ids of processes that still run, normally none."""
         left = sweep(self.mark)
         for child in self._children.values():
             child.kill()
@@ -307,7 +307,9 @@ class Stack:
         return left
 
     def down_one(self, name: str) -> list[int]:
-        """Stops one process within its deadlines. The other processes continue. `up` starts it again."""
+        """Stops the process of one part, and kills it if it does not end within its deadlines. The other parts continue. The next `up`
+        starts the stopped part again. Returns the ids of processes that still run.
+        """
         records = {record.name: record for record in self.file.load()}
         left = stop(records[name], self._steps(name), self.mark) if name in records else []
         if child := self._children.pop(name, None):

@@ -17,7 +17,7 @@ from sluice.console.toolchain.errors import SetupError
 
 @dataclass(frozen=True)
 class Cache:
-    """The directories of a cache. All their files can be downloaded or created again."""
+    """The directories of downloaded and unpacked files, below `root`. All these files can be downloaded or created again."""
 
     root: Path
 

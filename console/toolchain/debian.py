@@ -185,8 +185,8 @@ def _unpack(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def _redirect_links(root: Path) -> None:
-    """Redirects each absolute link, such as a link to /etc/java-17-openjdk/…, to the same path below `root`, if `root` contains this
-    path.
+    """Changes the absolute symbolic links in an unpacked package, such as a link to /etc/java-17-openjdk/…, to links to the same path below
+    `root`. Otherwise they would name files of the system, which lacks the package. Leaves a link unchanged if `root` lacks the path.
     """
     for link in [path for path in root.rglob("*") if path.is_symlink()]:
         inside = root / str(link.readlink()).lstrip("/")

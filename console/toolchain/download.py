@@ -149,7 +149,7 @@ def _classified(artifact: Artifact) -> str:
 
 
 def proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """Converts the proxy variables that pip and uv use to options of Java."""
+    """Returns the Java options for the proxies that the environment variables http_proxy and https_proxy name, in lower or upper case."""
     options = []
     for scheme in ("http", "https"):
         value = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")

@@ -2,11 +2,11 @@
 
 
 class SetupError(Exception):
-    """Raised if the machine cannot run Sluice yet. The message says what to do."""
+    """Raised if a command cannot do its work, for example because the machine lacks something. The message says what to do."""
 
 
 class ServerError(SetupError):
-    """Raised if a MySQL, MariaDB or Spark server did not start, or has died. The message names the server's log."""
+    """Raised if a server or another process of Sluice did not start, or has died. The message usually names the log of the process."""
 
 
 class PortTakenError(ServerError):

@@ -134,7 +134,7 @@ def why_no_run_can_start() -> str:
 
 
 def last_lines(log: Path, count: int = 5) -> str:
-    """Returns the last lines of a log in one line, for an error message."""
+    """Returns the last `count` lines of a log, joined to one line, for an error message."""
     if not log.exists():
         return "no log was written"
     lines = _without_usage(log.read_text(encoding="utf-8", errors="replace").splitlines())

@@ -54,5 +54,5 @@ def merged_options(version: str, changes: Options) -> dict[str, str | int]:
 
 
 def option_arguments(options: Options) -> list[str]:
-    """Converts options to command line arguments."""
+    """Converts options to arguments of the server program, such as --server-id=1. Leaves out options whose value is None."""
     return [f"--{key.replace('_', '-')}={value}" for key, value in options.items() if value is not None]

@@ -71,7 +71,7 @@ def _digest_of_content(own: Path, files: Sequence[Path]) -> str:
 
 
 def _point(link: Path, home: Path) -> None:
-    """Creates or replaces a symbolic link atomically, because another process may do the same at the same time."""
+    """Makes `link` a symbolic link to `home`. Does this atomically, because another process may do the same at the same time."""
     with tempfile.TemporaryDirectory(prefix="link-", dir=link.parent) as folder:
         made = Path(folder) / link.name
         made.symlink_to(home.name)
@@ -79,7 +79,9 @@ def _point(link: Path, home: Path) -> None:
 
 
 def _link(own: Path, home: Path) -> None:
-    """Creates the SPARK_HOME at `home` atomically, because another process may do the same at the same time."""
+    """Creates a SPARK_HOME at `home` with links to the files of the pyspark in `own`. Does this atomically, because another process may do
+    the same at the same time.
+    """
     ignored = shutil.ignore_patterns(BYTECODE)
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="home-", dir=home.parent) as folder:
