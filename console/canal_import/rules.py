@@ -70,8 +70,8 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         findings.taken.append(f"{XML} file-instance.xml: the ledger is in a file")
     elif xml and "default-instance" not in xml:
         findings.left.append(
-            f"{XML} {xml}: Sluice reads no Spring file, and the ledger is in a file; configure by hand the "
-            "other objects of this file (handlers, groups)"
+            f"{XML} {xml}: Sluice reads no Spring file, and the ledger is in a file; configure the other objects of the Spring "
+            "file (handlers, groups) by hand"
         )
     elif xml and not hosts:
         findings.left.append(f"{XML} {xml} without canal.zkServers: the ledger is in a file")
