@@ -166,7 +166,7 @@ def _unset(settings: Any, key: str = "") -> Iterator[str]:
 
 
 def _not_importable(settings: Settings) -> Iterator[str]:
-    """Yields a message for each class in dagster.yaml that cannot be imported in this environment. The message says what to install."""
+    """Yields a message for each class in dagster.yaml that cannot be imported. For a missing module, the message says what to install."""
     named = [(key, _part(settings, key)) for key in settings]
     storage = _part(settings, "storage")
     if "postgres" in storage:

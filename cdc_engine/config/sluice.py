@@ -132,8 +132,8 @@ class MetaConfig(Strict):
         description=(
             "Where ledgers and leases are stored. `file`: in the destination's folder. `sql`, `zookeeper`: in a database "
             "or in ZooKeeper, shared by several hosts. `memory`: in the engine's process, and lost when the process ends. "
-            "`mixed`, `period_mixed`: in files, with a copy of the cursor in ZooKeeper, which `mixed` writes at each ack and "
-            "`period_mixed` once a second."
+            "`mixed`, `period_mixed`: in files, with a copy of the cursor in ZooKeeper, which `mixed` writes after each ack "
+            "and `period_mixed` once a second."
         ),
     )
     url: DatabaseUrl = Field(

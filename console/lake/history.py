@@ -178,7 +178,7 @@ def render(history: Sequence[CommittedInterval]) -> Table:
 
 
 def _operation_of(interval: CommittedInterval) -> str:
-    """Returns the text of the column `operation`: "another writer", "maintenance", the kind and id of a snapshot, backfill or repair, or
+    """Returns the text of the column `batch`: "another writer", "maintenance", the kind and id of a snapshot, backfill or repair, or
     the delivery number of a batch.
     """
     if not interval.ours:
