@@ -70,8 +70,8 @@ class AlarmWatcher:
         self.see([alarm, *(sent for key, sent in self._reported.items() if key != alarm.key)])
 
     def see(self, now: list[Alarm]) -> None:
-        """Compares the current problems with the earlier problems, and reports the new problems. An earlier problem that is not in `now`
-        counts as ended after `QUIET_SECONDS`.
+        """Compares the current problems `now` with the reported problems. Reports each problem that is new or has another state. If a
+        reported problem has not been in `now` for `QUIET_SECONDS`, reports that it has ended.
         """
         there = {alarm.key: alarm for alarm in now}
         for key, alarm in there.items():

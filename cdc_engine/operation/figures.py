@@ -74,7 +74,7 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     ),
     (
         "canal_instance_store_consume_seq",
-        "Row events that were acked or dropped.",
+        "Row events that were acked, or dropped from the store without an ack.",
         True,
         lambda s, _: s.stream.ack_sequence,
     ),

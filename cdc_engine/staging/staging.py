@@ -74,7 +74,7 @@ class StagingResult:
 
 
 def batch_directory(end: Position, delivery: int) -> str:
-    """Returns the name of the directory of a batch that ends at `end`."""
+    """Returns the name of the directory of a batch that ends at `end`, for its delivery number `delivery`."""
     return f"{end.epoch}-{file_number(end.file)}-{end.offset}-{delivery}"
 
 
@@ -210,7 +210,7 @@ class _Staging:
         if cascade.dated and any(policy.zero_dates == "text" for policy in policies):
             unlike = f"dates of {' or '.join(names)} are text in the lake (zero_dates)"
         if any(policy.charsets.keys() & {*cascade.columns, *cascade.referenced} for policy in policies):
-            unlike = f"conf/ names another charset for {' or '.join(names)}"
+            unlike = f"conf/ names another charset for columns of {' or '.join(names)}"
         if any(policy.rules.touches({*cascade.columns, *cascade.referenced}) for policy in policies):
             unlike = (
                 f"conf/ masks or transforms columns of {' or '.join(names)} that the foreign key changes or "
@@ -286,7 +286,9 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes the values that could not be decoded, of all finished segments, to a file. Returns None if there are none."""
+        """Writes the values that could not be decoded in the finished segments to a file, and returns the manifest's entry for the file.
+        Returns None and writes no file if there are no such values.
+        """
         refused = [
             (each.database, each.table, value)
             for each in self.tables.values()
