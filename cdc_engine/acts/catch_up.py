@@ -85,7 +85,8 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
     """Returns what the lake still lacks, as a sentence, or "" if the lake has everything up to `wanted`. Pure."""
     if not progress.state:
         return "the engine has written no status yet, or has stopped writing it"
-    # Not caught up, even at the wanted position: an engine that does not run yet may still request initial snapshots.
+    # While the engine does not run, the lake counts as incomplete even if the cursor has reached `wanted`, because an engine that starts
+    # may still request initial snapshots.
     if progress.state != EngineState.RUNNING:
         return (
             f"the engine is {progress.state}: {progress.reason}"

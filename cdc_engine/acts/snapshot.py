@@ -108,8 +108,9 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
 
 
 def cancel(directory: Path, name: str) -> SnapshotRecord:
-    """Requests that the engine cancels the snapshot of a table and stops the table at the position before the snapshot. Raises
-    ActRefusedError if the table has no open snapshot, and MetaError if the request cannot be stored.
+    """Requests that the engine cancels the snapshot of a table and stops the table. The position of the stop is where the snapshot began to
+    buffer changes, so a resume loses none. Raises ActRefusedError if the table has no open snapshot, and MetaError if the request cannot be
+    stored.
     """
     record = SnapshotRecords(directory).get(name)
     if record is None:

@@ -70,7 +70,7 @@ class SharedLock(Lock, Protocol):
 
 
 class SharedLease:
-    """The lease of a destination whose ledger several hosts share (implements `ports.Lease`). The process that holds `lock` holds it."""
+    """The lease of a destination whose ledger several hosts share (implements `ports.Lease`). It is held as long as `lock` is held."""
 
     def __init__(self, location: LedgerLocation, lock: SharedLock) -> None:
         self._location, self._lock = location, lock

@@ -38,7 +38,7 @@ class LeaseSession:
             return self._confirmed_at is not None and now() - self._confirmed_at < self.seconds * TRUSTED_PART
 
     def confirm(self, requested_at: float) -> None:
-        """Records that the store has confirmed the lock, in answer to a query that was sent at `requested_at` (time of `now`)."""
+        """Records that the record store has confirmed the lock, in answer to a query that was sent at `requested_at` (time of `now`)."""
         with self._lock:
             if self._confirmed_at is not None:
                 self._confirmed_at = max(self._confirmed_at, requested_at)

@@ -23,8 +23,8 @@ NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)
 
 
 def note_failed_start(directory: Path, error: BaseException) -> None:
-    """Records the state and the reason of a failed start in a destination's folder. Writes nothing while a process holds the destination's
-    lease, because the engine of that process writes the status.
+    """Records the state and the reason of a failed start in a destination's folder. Writes nothing for the errors NO_FAILURES. Also writes
+    nothing while a process holds the destination's lease, because the engine of that process writes the status.
     """
     if isinstance(error, NO_FAILURES) or _is_read(directory):
         return

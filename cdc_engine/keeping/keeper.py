@@ -45,8 +45,8 @@ class Engines(Protocol):
         """Returns whether the destination's engine in this process has ended by itself, so that another engine must be started."""
 
     def take_up(self, destination: str) -> None:
-        """Starts the engine. Raises LeaseLostError if another process runs the destination, or if the destination was released here, and
-        another SluiceError if the start fails.
+        """Starts the engine. Raises LeaseLostError if another process runs the destination, or if an operator released the destination on
+        this host shortly before. Raises another SluiceError if the start fails.
         """
 
     def put_away(self, destination: str) -> None:
@@ -182,7 +182,7 @@ def follow(
 
 
 def what_stays(directory: Path) -> str:
-    """Returns a sentence that says which files and which ledger of a destination remain after its engine was removed."""
+    """Returns a sentence that says which files and which ledger of a destination remain after its file was removed from conf/."""
     try:
         ledger = read_ledger(directory)
     except SluiceError as error:

@@ -25,8 +25,8 @@ class RemoteAwayError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Fetched:
-    """A fetched revision of conf/. `archive` is a tar or zip file with the files. `etag` is the ETag of a downloaded archive, and empty for
-    git.
+    """A fetched revision of conf/. `archive` is a tar or zip file with the files, and empty if the caller knew the revision already. `etag`
+    is the ETag of a downloaded archive, and empty for git.
     """
 
     revision: str

@@ -89,7 +89,8 @@ def pull_at_start(directory: Path) -> None:
         record = remote_record(directory)
         pull(directory, wait_seconds=0.0 if record is not None and record.revision else PULL_SECONDS_MAX)
     except Exception as error:
-        # Catches all errors, because a damaged repository or a full disk must not prevent the process from starting.
+        # Catches all errors, because a damaged repository or a full disk must not prevent the process from starting with an earlier
+        # revision.
         record = remote_record(directory)
         if record is None or not record.revision:
             raise
