@@ -97,7 +97,7 @@ class HandOut:
         self._runs_take = False
         # The commit time of the first change of the batch in flight, in µs since 1970; 0 if no batch is in flight.
         self.first_commit_time_us = 0
-        # The error of the last attempt to stage a batch, or None if that attempt succeeded.
+        # The error of the last attempt to stage a batch. None if that attempt succeeded, or if the caller made a mistake (Remedy.CALLER).
         self.trouble: SluiceError | None = None
 
     def outstanding(self) -> OutstandingBatch | None:
@@ -180,8 +180,9 @@ class HandOut:
         return _of(self._meta.update(lambda ledger: ledger.taken(head)), head)
 
     def _append_to(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch | None:
-        """Stages a batch again together with the changes that follow it, and replaces the batch's record in one write of the ledger. After
-        a crash, the ledger has either the old batch, or the longer batch with a fixed end. Returns None if nothing can be appended.
+        """Stages a batch again together with the changes that follow it, replaces the batch's record in one write of the ledger, and
+        returns the new record. Returns None if nothing can be appended. After a crash, the ledger has either the old batch, or the longer
+        batch with a fixed end.
         """
         begun_ns, found = time.time_ns(), None
 

@@ -71,7 +71,7 @@ class StreamReader:
 
 
 class Stream(Protocol):
-    """What a consumer reads: the window, or the consumer's own stream, which reads the source."""
+    """What a consumer reads: the window, or the consumer's own stream, which reads the source or the store's files."""
 
     def read(
         self,

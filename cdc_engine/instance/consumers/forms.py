@@ -19,9 +19,9 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownEntries:
-    """The kinds of entries that a consumer gets. With `rows_queries`, the consumer gets the SQL of statements that change rows. With
-    `transactions`, the consumer gets the begin and the end of every transaction; without `transactions`, only one begin and end every few
-    seconds. With `others`, the consumer gets statements of Canal's type QUERY.
+    """The kinds of entries that a consumer gets. With `rows`, the consumer gets row events. With `rows_queries`, it gets the SQL of
+    statements that change rows. With `transactions`, it gets the begin and the end of every transaction; without `transactions`, only one
+    begin and end every few seconds. With `statements`, it gets statements such as DDL; those of Canal's type QUERY only with `others` too.
     """
 
     rows: bool = True

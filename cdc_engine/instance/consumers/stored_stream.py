@@ -78,8 +78,8 @@ class StoredStreams:
 
 
 class StoredStream:
-    """Reads the store's files for one consumer (`consumer_stream.OwnStream`). `reader` reads the changes after `begin`. If the files have
-    no further changes, the stream calls `spent`.
+    """Reads the store's files for one consumer (`consumer_stream.OwnStream`). `reader` reads the changes after `begin`. If the files end
+    before the stream has returned anything, it calls `spent`, so that the consumer reads the source next.
     """
 
     def __init__(

@@ -269,7 +269,7 @@ class Engine(Lifecycle[EngineParts, Consumers]):
         self._pulse.failing = reason
 
     def status(self) -> EngineStatus:
-        """Returns the current status of the engine, without a request to a source or a store."""
+        """Returns the current status of the engine, without a request to a source or a record store."""
         parts = self._opened()
         metrics, ledger = parts.store.metrics(), parts.meta.ledger
         state, reason = self._state_now()

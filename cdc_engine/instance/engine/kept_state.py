@@ -122,8 +122,8 @@ def positions_while_running(
 def never_read_again(
     meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]
 ) -> Position | None:
-    """Returns the earliest position from which changes may be read again, before which stored data can be removed. Returns None if neither
-    the store nor the ledger has a position yet, or if the ledger of a group cannot be read.
+    """Returns the earliest position from which changes may be read again, so that data of earlier positions can be removed. Returns None if
+    neither the store nor the ledger has a position yet, or if the ledger of a group cannot be read.
     """
     positions = [position for position in (store.acked_position, meta.ledger.cursor) if position is not None]
     if not positions:

@@ -1,5 +1,5 @@
 """Starts and stops an engine, holds its lease, serves its consumers, saves their cursors, and writes its status each second. `engine` has
-the subclass for one source, and `group_engine` the subclass for several sources.
+the subclass for a destination, and `group_engine` the subclass for a group.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
 
     @abc.abstractmethod
     def status(self) -> EngineStatus:
-        """Returns the current status, without a request to a source or a ledger store."""
+        """Returns the current status, without a request to a source or a record store."""
 
     @abc.abstractmethod
     def _open(self) -> None:

@@ -132,15 +132,15 @@ class SourceWatch:
             self._parser.reconnect(reason)
 
     def _end_of_saved(self) -> tuple[str, ...]:
-        """Returns the binlog file that follows the file of the saved position. The creation time of the following file is the time when the
-        saved position's file ended.
+        """Returns the name of the binlog file that follows the file of the saved position, or nothing if it is unknown. `look` queries the
+        creation time of the following file, which is the time when the saved position's file ended.
         """
         after = next_file(self._saved_file(), self._facts) if self._facts else ""
         return (after,) if after else ()
 
     def _unknown_oldest(self) -> tuple[str, ...]:
-        """Returns the source's oldest binlog file if its creation time is not known yet. Reading the creation time needs one more
-        connection, but only once after each purge, because only a purge changes the oldest file.
+        """Returns the name of the source's oldest binlog file if its creation time is not known yet, otherwise nothing. Reading the
+        creation time needs one more connection, but only once after each purge, because only a purge changes the oldest file.
         """
         return self._oldest.unknown(self._facts) if self._facts else ()
 
@@ -149,7 +149,9 @@ class SourceWatch:
         return saved.file if saved else ""
 
     def _saved_here(self) -> Position | None:
-        """Returns the saved position, or None if the position does not belong to the server that answered."""
+        """Returns the saved position. Returns None if no position is saved, if the source has not answered yet, or if the position belongs
+        to another server than the one that answered.
+        """
         saved, facts = self._saved(), self._facts
         return saved if saved and facts and saved.server_uuid in ("", facts.server_uuid) else None
 

@@ -37,19 +37,21 @@ log = structlog.get_logger()
 
 
 def sources_of(config: DestinationConfig) -> dict[str, Source]:
-    """Returns the sources that conf/ names, by address. The primary server comes first."""
+    """Returns the sources that conf/ names, by address, in the order of conf/."""
     return {each.address: source_at(config, each) for each in config.sources or (config.source,)}
 
 
 def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig:
-    """Returns the configuration of a destination with the source that was chosen last, on any host. Raises ConfigurationError or
-    MetaError.
+    """Returns the configuration of a destination with the source that was chosen last on any host, or the first source in conf/ if none was
+    chosen. Raises MetaError if the record of the choice cannot be read, and ConfigurationError if conf/ does not have the chosen source.
     """
     return config.reading(address_chosen(directory) or config.sources[0].address) if config.sources else config
 
 
 def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
-    """Queries a source for its facts, and checks whether Sluice can capture it. `file` is a binlog file whose creation time is needed."""
+    """Queries a source for its facts, and checks whether Sluice can capture it. The facts include the creation time of the binlog file
+    `file`, if `file` is not empty.
+    """
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
             facts = read_facts(connection, file)
@@ -164,8 +166,8 @@ class Failover:
         return True
 
     def trouble(self) -> str:
-        """Returns a sentence if the source does not answer heartbeats, otherwise an empty text. The sentence also says why no other source
-        is read instead.
+        """Returns a sentence if the source does not answer heartbeats, or if Sluice cannot check whether it does. Otherwise returns an
+        empty text. The sentence about missing answers also says why no other source is read instead.
         """
         if self._broken:
             return f"Sluice cannot check whether {self._reading} answers: {self._broken}"

@@ -61,7 +61,7 @@ class BinlogInterval:
 
 
 def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
-    """Finds the requested interval in the source's binlog. Raises the errors of `make_plan`."""
+    """Finds the requested interval in the source's binlog, or in the archive that the request names. Raises the errors of `make_plan`."""
     files = files_for(config, request.archive, ledger.cursor)
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)

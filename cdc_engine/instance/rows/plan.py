@@ -92,7 +92,7 @@ class Plan:
 
 def make_plan(config: DestinationConfig, directory: Path, request: RequestedInterval, now_us: int) -> Plan:
     """Returns the plan of a backfill. Raises PositionLostError if the requested time or a GTID is purged, ConfigurationError or
-    ActRefusedError if the request is refused, and the errors of a scan.
+    ActRefusedError if the request is refused, and the errors of `IntervalReader.staged`.
     """
     rules.check_request(request, now_us)
     ledger = read_ledger(directory)

@@ -166,9 +166,9 @@ def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
     """Returns the transactions that a request names by GTID. Raises ConfigurationError if the source has no GTIDs, or if the text is not a
     GTID set.
     """
+    # Accepts facts from an archive if they have an executed set. Such facts have no server settings, but the set proves that the source has
+    # GTIDs.
     if not (facts.gtid_enabled or facts.executed):
-        # Accepts facts from an archive if they have an executed set. Such facts have no server settings, but the set proves that the source
-        # has GTIDs.
         raise ConfigurationError(
             "--gtids: the source has no GTIDs (gtid_mode is not ON); name times with --from and --to"
         )
@@ -222,7 +222,7 @@ def check_reaches(request: RequestedInterval, read_to: Position, lake: Position)
 
 
 def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> tuple[list[str], int]:
-    """Returns the binlog files between two positions, and the number of bytes between them."""
+    """Returns the names of the binlog files from the one of `begin` to the one of `end`, and the number of bytes between the positions."""
     first, last = file_number(begin.file), file_number(end.file)
     found = [log for log in logs if first <= file_number(log.file) <= last]
     size_bytes = sum(end.offset if log.file == end.file else log.size_bytes for log in found)

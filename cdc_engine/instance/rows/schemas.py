@@ -66,8 +66,8 @@ class IntervalSchemas:
         self._start, self._captured = start, captured
         self._server = self._known.server(start.order_key) or DdlServerFacts(flavour="mysql", charset="")
         self.statements: dict[str, list[str]] = defaultdict(list)
-        # Name in lower case → the names with this spelling. Tables are found even by other letter case, because the dump of a database does
-        # not say whether its server's table names are case-sensitive.
+        # Name in lower case → the tables' names that differ from it at most in letter case. Tables are found even by another letter case,
+        # because the dump of a database does not say whether its server's table names are case-sensitive.
         self._folded: dict[TableKey, list[TableKey]] = defaultdict(list)
         for name in self._known.table_names():
             self._folded[_folded(name)].append(name)

@@ -136,7 +136,7 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
         f"the changes since {stop.position} can no longer be read ({why}); re-snapshot the table with `sluice snapshot "
         "start`"
     )
-    return f"{lost}. The first reason of the stop: {before}"
+    return f"{lost}. The table first stopped for this reason: {before}"
 
 
 def _restates(stop: StoppedTable) -> Callable[[Ledger], Ledger]:
