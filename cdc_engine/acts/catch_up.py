@@ -204,7 +204,7 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
         stopped_seconds = stopped.seconds(now, holds=not lacks and bool(progress.stopped))
         if not lacks and (not progress.stopped or stopped_seconds >= STOPPED_SECONDS_MIN):
             return progress
-        lacks = lacks or f"stopped: {', '.join(progress.stopped)}; the engine may re-snapshot these tables by itself"
+        lacks = lacks or f"the engine may re-snapshot the stopped tables {', '.join(progress.stopped)} by itself"
         if lacks != said:
             said = lacks
             waiting.say(lacks)

@@ -63,8 +63,8 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # Drops the buffered changes of open snapshots first. After the cursor has moved, changes would be missing between them and new
-            # ones.
+            # Drops the buffered changes of open snapshots before the cursor moves. Otherwise a crash could leave a snapshot whose buffered
+            # changes lack those between the old and the new position.
             steps.append(lambda: forget_buffered(act.directory, position))
             # Removes prepared transactions before the cursor moves. After a crash between these two steps, the destination stops at the
             # commit of such a transaction, or reads the transaction from the source again. No row becomes wrong.

@@ -112,7 +112,7 @@ def test_a_table_counts_as_stopped_only_if_the_engine_does_not_re_snapshot_it(mo
     stopped = dataclasses.replace(DONE, stopped=("shop.t",))
     reading, said = dataclasses.replace(DONE, snapshots=(SNAPSHOT,)), list[str]()
     assert wait_until_caught_up(waiting(iter([stopped, stopped, reading, DONE]), said), END) == DONE
-    assert said[0] == "stopped: shop.t; the engine may re-snapshot these tables by itself"
+    assert said[0] == "the engine may re-snapshot the stopped tables shop.t by itself"
     looks = iter([stopped] * 10)
     assert wait_until_caught_up(waiting(looks, []), END) == stopped
     assert len(list(looks)) == 6, "it is certain after 30 s, with a look each 10 s"

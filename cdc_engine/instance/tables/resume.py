@@ -107,7 +107,7 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
     """Returns a function that returns, for a table ("database.table"), the order key up to which the lake has all changes of the table. The
-    function is valid for a batch that starts at `start`. It returns 0 for all tables if all of them are complete up to `start`.
+    function is valid for a batch that starts at `start`. It returns 0 for every table if no table is behind the others at `start`.
     """
     until, tables = _behind(folder)
     if start.order_key >= until:
