@@ -90,7 +90,9 @@ class IntervalReader:
                 return staged
 
     def _find_undone(self) -> None:
-        """Reads the interval without staging it, to find at once all rows that their transactions undo."""
+        """Reads the whole interval without staging it, and finds all rows that their own transactions undo. So one more reading is enough,
+        even if many transactions undo rows.
+        """
         self._begin_again()
         self._undone.only_finds = True
         try:
