@@ -141,7 +141,7 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
     what = (
         f"{_who(holder)} has the lease of {name} but writes no status: look at the log of that process"
         if holder
-        else "no process runs it: start an engine process with `sluice up`"
+        else "no process runs it: start the engine with `sluice up`"
     )
     return _not_yet(name, act, f"the engine of {name} is allowed to run, but {what}; see `sluice status`")
 
