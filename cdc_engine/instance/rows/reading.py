@@ -161,7 +161,7 @@ class IntervalReader:
             last = int(np.searchsorted(block.transaction_end, until.offset, side="right")) - 1
         if last < 0:
             return BlockSlice(block, 0, 0), True
-        # The end of the last transaction that is staged. Later ones in the block end after `until`.
+        # The end of the last transaction that is staged. Later transactions of the block end after `until`.
         self.end = end_position(block, last)
         return BlockSlice(block, 0, int(block.transaction_events[last])), True
 

@@ -34,7 +34,8 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
-# The records of ended snapshots are removed at this interval, if they are at least this old. No process reads older ones.
+# At this interval, the engine removes the records of snapshots of tables that are not captured any more, if they ended at least this long
+# ago. No process reads older records of such snapshots.
 FORGET_SECONDS = 3600.0
 
 
@@ -95,7 +96,9 @@ class EngineActs:
             log.warning("destination_not_started_again_yet", destination=self._config.name, reason=str(error))
 
     def _forget_snapshots(self, parts: EngineParts) -> None:
-        """Once per hour, removes the records of ended snapshots whose tables were dropped."""
+        """Every FORGET_SECONDS, removes the records of ended snapshots whose tables are not captured any more, for example because they
+        were dropped.
+        """
         if time.monotonic() < self._forget_at or not (names := parts.history.names):
             return
         self._forget_at = time.monotonic() + FORGET_SECONDS

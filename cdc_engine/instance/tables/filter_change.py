@@ -110,7 +110,8 @@ def may_resume(
     meta: MetaManager,
 ) -> list[ResumeRequest]:
     """Returns the requests to resume tables whose settings did not change while the tables were stopped. Each other requested table gets
-    the state RULES_CHANGED instead. `policies` are the value policies with which the engine decodes.
+    the state RULES_CHANGED instead. The request is removed, and the current settings are saved, so that a second request resumes the table.
+    `policies` are the value policies with which the engine decodes.
     """
     now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)

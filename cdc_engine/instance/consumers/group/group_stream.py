@@ -251,8 +251,8 @@ class GroupStream:
 
 
 def _counted(view: View) -> Ahead:
-    """Returns a member's transactions with corrected commit times. Corrected times never decrease within a member, and none is later than
-    the clock of the member's source.
+    """Returns a member's transactions with corrected commit times: they never decrease, and none is more than FUTURE_US_MAX later than the
+    clock of the member's source.
     """
     times = view.ahead.times
     if view.newest_us:
