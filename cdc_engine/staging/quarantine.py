@@ -77,7 +77,7 @@ def _row(database: str, table: str, value: RefusedValue) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Converts a key's value of a type that JSON does not have to text. Bytes become hexadecimal digits."""
+    """Converts a value of a key to text, if JSON does not have its type. Bytes become hexadecimal digits."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 

@@ -2,7 +2,7 @@
 segment. Used by `staging`.
 
 If the table has a change log, each segment has a second file with all before images. The first file has only the few before images that a
-merge needs. The two files of a segment end together, so that they have the same rows.
+merge needs. The two files of a segment end together, so that both have the images of the same row events.
 """
 
 from __future__ import annotations
