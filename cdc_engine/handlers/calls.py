@@ -28,7 +28,7 @@ Kind = Literal["after", "retry"]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
     """A call of a handler's method (`kind`) for a batch: `after` when the ledger has the batch's ack, `retry` when the batch is rolled
-    back.
+    back. `reason`: why the batch is rolled back, or empty.
     """
 
     kind: Kind
@@ -184,6 +184,6 @@ def _read(records: RecordStore) -> Call | None:
         return Call(kind=record["kind"], batch=given, reason=record["reason"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetaError(
-            f"{records.where(FILE)} cannot be read ({type(error).__name__}); this record names the batch for "
-            "which handlers are called next: if you remove the record, handlers are not called for that batch"
+            f"{records.where(FILE)} cannot be read ({type(error).__name__}); this record says for which batch "
+            "Sluice calls the handlers next: if you remove the record, the handlers are not called for this batch"
         ) from error

@@ -19,7 +19,8 @@ from collections.abc import Callable
 
 from sluice.cdc_engine.binlog.charsets.tables import BEYOND_PYTHON, ONE_BYTE
 
-# Charset → Python's nearest codec, and the characters that the server decodes differently.
+# Charset → (Python's nearest codec, map of the differences). The map has each character of Python's codec that the server decodes to
+# another character, and the server's character.
 CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "ascii": ("ascii", {}),
     "big5": ("big5", {}),
@@ -64,8 +65,8 @@ CODEC_PREFIX = "mysql_"
 # U+FF3C instead of as a backslash, because in a statement only a one-byte backslash begins an escape sequence.
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
-# Charset → pattern that divides bytes into pieces, which are decoded one by one. A piece is a run of one-byte characters, or one multi-byte
-# character.
+# Charset with characters in BEYOND_PYTHON → pattern that divides bytes into pieces. A piece is a run of one-byte characters, or one
+# multi-byte character. Each piece is looked up in BEYOND_PYTHON, and otherwise decoded with Python's codec.
 PIECES = {
     "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
     **dict.fromkeys(

@@ -28,7 +28,7 @@ BLANK_NO_BREAK_SPACE = frozenset(
 ) | {"cp866", "cp852", "keybcs2"}
 
 
-_RAW = "\udfff"  # Marks the text of a hexadecimal or bit literal: 0xE9, x'E9', b'11101001'.
+_RAW = "\udfff"  # The first character of the text of a hexadecimal or bit literal: 0xE9, x'E9', b'11101001'.
 
 
 def raw_literal(raw: bytes) -> str:

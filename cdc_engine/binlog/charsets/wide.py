@@ -81,7 +81,7 @@ def transcode_wide(
     out: Bytes,
 ) -> Integer:
     """Decodes the values and writes them to `out` in UTF-8, back to back. Writes their ends to `offsets`. `unit`: bytes of a UTF-16 or
-    UTF-32 unit; 0 for charsets that `tables` decode.
+    UTF-32 unit; 0 for charsets that `tables` decode. `lowest_first`: whether the units are little-endian.
 
     Returns the first row that cannot be decoded, or -1. `out` must have at least UTF8_BYTES_A_BYTE times the values' bytes.
     """

@@ -74,7 +74,7 @@ def decode_words(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Any
 ) -> Integer:
     """Decodes decimals to 128-bit two's complement integers. `out`: (low, high) words, uint64, rows by 2. The computation divides a number
-    into four limbs of 32 bits.
+    into four limbs of 32 bits. `groups`: number of digits in each group. `byte_counts`, `powers`: BYTES_OF_DIGITS and POWERS.
 
     Returns the first row with an invalid group, or -1.
     """
@@ -111,8 +111,8 @@ def decode_words(
 def decode_digits(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Bytes
 ) -> Integer:
-    """Decodes decimals to characters. `out`: rows by (1 + precision); '-' or '+', then every digit. Returns -1, or the first row with an
-    invalid group of digits.
+    """Decodes decimals to characters. `out`: rows by (1 + precision); '-' or '+', then every digit. The other arguments are those of
+    `decode_words`. Returns -1, or the first row with an invalid group of digits.
     """
     for row in range(starts.shape[0]):
         at = starts[row]

@@ -75,7 +75,8 @@ def put_number(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Inte
 @compiled
 def print_moments(starts: Int64s, packed: Int64s, micros: Int64s, digits: int, offsets: Any, out: Bytes) -> int:
     """Writes dates and times as `YYYY-MM-DD[ hh:mm:ss[.f]]` to `out`, back to back, and the ends of the texts to `offsets`. A row whose
-    `starts` is negative gets an empty text. `packed` has the layout of DATETIME2. Returns the number of bytes written.
+    `starts` is negative gets an empty text. `packed`: dates and times in the layout of DATETIME2. `micros`: their microseconds. `digits`:
+    number of fraction digits, or DATE_ONLY. Returns the number of bytes written.
     """
     used = 0
     offsets[0] = 0

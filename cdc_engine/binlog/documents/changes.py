@@ -168,9 +168,9 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """Inserts `node` into `parent`: into an object in key order, or into an array before the cell with the index `first`. An index before
-    the first cell means the first cell. Returns False if the parent is not an object for a MEMBER or not an array for a CELL, or if the
-    object already has the key.
+    """Inserts `node` into `parent`: into an object in key order, or into an array before the cell with the index `first`. `kind`, `first`,
+    `second`: the last leg of the difference's path (see `paths.leg`). An index before the first cell means the first cell. Returns False if
+    the parent is not an object for a MEMBER or not an array for a CELL, or if the object already has the key.
     """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False

@@ -116,7 +116,9 @@ def _remove(holder: list[Node], legs: list[Leg], path: str) -> None:
 
 
 def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """Returns (object or array that contains the last leg of a path, last leg). Raises JsonFormatError if the container does not exist."""
+    """Returns (object or array, last leg of the path): the object or array whose member or cell the last leg names. Raises JsonFormatError
+    if the document does not have this object or array.
+    """
     if not legs:
         raise _missing(path)
     node = _value(*_container_of(holder, legs[:-1], path))

@@ -73,7 +73,7 @@ class _JsonbReader:
     def __init__(self, data: bytes, built: Built) -> None:
         self.data, self.built = data, built
         # Each value has an entry of at least three bytes. If a document seems to have more values than bytes, several entries have the same
-        # offset.
+        # offset, and the document is refused.
         self.values_left = len(data)
 
     def value(self, kind: int, at: int, depth: int) -> Any:

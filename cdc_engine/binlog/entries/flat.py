@@ -23,7 +23,7 @@ KINDS = {KIND_INSERT: "INSERT", KIND_UPDATE: "UPDATE", KIND_DELETE: "DELETE"}
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatMessages:
     """Flat messages, back to back in `data`. The arrays have one value per message: `ends`, the offset after the message; `events`, the
-    index of its event; `partitions`, its partition.
+    index of its row event among the requested events; `partitions`, its partition.
     """
 
     data: Bytes

@@ -135,7 +135,7 @@ def put_rows(
 ) -> Integer:
     """Writes a JSON array of rows, or null if there is no row. Returns the end offset. `images`: the number of each row's first image.
     `side`: 1 to write each row's second image, the after image of an update; 0 to write the first image. `old`: whether to omit columns
-    whose value is the same in the next image. If `old` is False, rows without columns are omitted.
+    whose value is the same in the next image. A row without columns is omitted if `old` is False, and is written as `{}` if `old` is True.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)

@@ -55,8 +55,9 @@ class EntryPart(Protocol):
 
 
 class EntryMaker:
-    """Makes the entries of one destination. `describe` classifies statements. `policies`, `keys`: by "database.table", for tables that have
-    settings in conf/. `kept`: returns the indices of a table's captured columns; None means all columns.
+    """Makes the entries of one destination. `describe`: returns the kind, database and table of a statement. `policies`, `keys`:
+    "database.table" → the policy for values, and the key that conf/ declares; only tables with such settings. `kept`: returns the indices
+    of a table's captured columns; None means all columns.
     """
 
     def __init__(

@@ -66,8 +66,9 @@ _SIZES = {
 _TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # Code of a variable with a length byte → number of bytes after its text.
 # If a statement changes too many databases, the server writes this number instead of their number, and no names.
 _MANY_DATABASES = 254
-# With binlog_alter_two_phase, MariaDB logs an ALTER when it begins and when it ends. The first constants are the flags of the phases. The
-# last constant is the number of bytes after the flags at the end of an ALTER.
+# With binlog_alter_two_phase, MariaDB logs an ALTER when it begins and when it ends. _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK:
+# flags that say which of these events it is. If the ALTER ends, _STARTED_AS_BYTES bytes follow the flags, which identify the event of its
+# beginning.
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
 # Minor → first patch version of MariaDB 10 that logs explicit_defaults_for_timestamp in the flags. From 10.10 on, all versions log it.

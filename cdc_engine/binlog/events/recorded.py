@@ -13,7 +13,7 @@ from sluice.cdc_engine.position import Position
 
 
 class RecordedEvents:
-    """Implements `ports.Content` with bytes in memory."""
+    """A stream of binlog events that are in memory (`ports.Content`)."""
 
     def __init__(self, content: bytes) -> None:
         self.size = len(content)
@@ -38,8 +38,8 @@ class _RecordedTransaction:
 
 
 class MemoryPrepared:
-    """Implements `ports.PreparedTransactions` in memory. Committed transactions are kept too, because a rewound stream reads their commits
-    again.
+    """Stores the events of XA transactions in memory (`ports.PreparedTransactions`). Committed transactions are kept too, because a rewound
+    stream reads their commits again.
     """
 
     def __init__(self, undone: UndoneRows | None = None) -> None:

@@ -87,16 +87,18 @@ class Charsets:
     others: tuple[tuple[int, int], ...] = ()
 
     def spread(self, count: int) -> tuple[int, ...]:
-        """Returns the collation of each character column. `count`: the number of character columns. Raises BinlogFormatError if the logged
-        collations are for another number of columns.
+        """Returns the collation of each column. `count`: the number of columns for which the server logs collations here. Raises
+        BinlogFormatError if the logged collations are for more or fewer columns.
         """
         if self.each is not None:
             if len(self.each) != count:
-                raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} columns")
+                raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} text columns")
             return self.each
         others = dict(self.others)
         if any(index >= count for index in others):
-            raise BinlogFormatError(f"a table map gives the character set of text column {max(others) + 1} of {count}")
+            raise BinlogFormatError(
+                f"a table map gives the character set of column {max(others) + 1} of {count} columns that have one"
+            )
         return tuple(others.get(index, self.default) for index in range(count))
 
 
@@ -338,7 +340,9 @@ def _read_names(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]
 
 
 def _default_charset(value: ByteCursor) -> Charsets:
-    """Parses a default collation and the columns with another collation: (index among the columns of the same kind, collation)."""
+    """Parses a default collation and the (column, collation) pairs of the columns with another collation. A column is given by its index
+    among the columns that the field describes: the character columns, or the ENUM and SET columns.
+    """
     default, *others = _each(value) or (0,)
     if len(others) % 2:
         raise BinlogFormatError(f"{value.what} ends between a column and its charset")

@@ -168,7 +168,7 @@ class ResultDecoder:
     def _keep_refused(self, found: list[tuple[int, int, bytes, str]], batch: pa.RecordBatch) -> None:
         if len(self._refused) + len(found) > REFUSED_VALUES_MAX:
             column, reason = self.columns[found[-1][0]], found[-1][3]
-            why = f"more than {REFUSED_VALUES_MAX} values cannot be decoded, the last in column {column.name}, which {reason}"
+            why = f"more than {REFUSED_VALUES_MAX} values cannot be decoded, the last in column {column.name}: the value {reason}"
             raise self._stopped(
                 TableState.TYPE_UNSUPPORTED, f"{why}; correct the charset of the column in `charsets` of the table"
             )

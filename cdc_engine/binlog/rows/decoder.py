@@ -303,8 +303,8 @@ class RowDecoder:
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
 
     def _ruled(self, batch: pa.RecordBatch, events: _Events, rules: BoundRules) -> pa.RecordBatch:
-        """Applies the row filter, the masks and the transform to a batch. Returns the batch of the rows that remain, and updates their
-        event indices.
+        """Applies the row filter, the masks and the transform to a batch. Returns the rows that remain, and moves their event indices to
+        the beginning of `image_event`.
         """
         ours, arrays = len(self._columns), batch.columns
         if rules.needs_whole and batch.num_columns > len(self._schema):

@@ -1,9 +1,9 @@
 """Kernel that finds which source row an image belongs to, if updates change keys. Called by `staging`.
 
-A *life* is a source row from its first image in a segment until the row is deleted. An insert begins a new life, and an after image with
-all columns may begin a new life of its row. Usually the key of an image identifies the row in the lake; such an image gets AT_HOME instead
-of a life. After an update that changes the key and omits columns, `slots` maps the old and the new key to the life of the row that has them
-now.
+A *life* is a source row from its first image in a segment until the row is deleted. An insert begins a new life. An after image with all
+columns also begins a new life if `slots` has its key, because such an image needs no value from the row in the lake. Usually the key of an
+image identifies the row in the lake; such an image gets AT_HOME instead of a life. After an update that changes the key and omits columns,
+`slots` maps the old and the new key to the life of the row that has them now.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class RefusedValue:
 
     `column`: the column, with the charset that the decoder used. `raw`: the bytes of the value. `key`: the row's key columns with their
     decoded values, or all columns for a table without a key. `file`, `offset`: where the row event is in the binlog. `order_key`: the order
-    key of the event's transaction. `image`: a number that rises from row image to row image.
+    key of the event's transaction. `image`: the number of the row among all rows that the decoder has decoded.
     """
 
     column: Column
