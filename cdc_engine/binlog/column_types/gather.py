@@ -69,7 +69,9 @@ def copy_bytes(buffer: Bytes, starts: Int64s, sizes: Int64s, offsets: Any, out: 
 
 @compiled
 def copy_padded(buffer: Bytes, starts: Int64s, sizes: Int64s, width: Integer, offsets: Any, out: Bytes) -> None:
-    """Copies the values like `copy_bytes`, each padded with zero bytes to `width` bytes. `out` must have `width` zero bytes per row."""
+    """Copies the values that are not NULL to `out` back to back, each padded with zero bytes to `width` bytes, and writes their `offsets`
+    (int32, rows + 1). `out` must have `width` zero bytes per row.
+    """
     used = np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):

@@ -79,7 +79,7 @@ class _JsonbReader:
     def value(self, kind: int, at: int, depth: int) -> Any:
         self.values_left -= 1
         if self.values_left < 0 or depth > DEPTH_MAX:
-            raise JsonFormatError("parts of the document overlap")
+            raise JsonFormatError("parts of the document overlap, or it has too many levels of objects and arrays")
         if kind == STRING:
             return quoted(self._sized(at).decode())
         if kind <= LARGE_ARRAY:
@@ -103,7 +103,9 @@ class _JsonbReader:
         values_at = keys_at + count * (width + 2) * keyed
         content = values_at + count * (1 + width) - at
         if content > size or at + size > len(self.data):
-            raise JsonFormatError("an object or array in the document is larger than its stated size")
+            raise JsonFormatError(
+                "an object or array in the document is larger than its stated size or than the document"
+            )
         keys: list[str] = []
         values: list[Any] = []
         for index in range(count):
@@ -191,7 +193,7 @@ def _decimal(payload: bytes) -> str:
     """Prints a DECIMAL. `payload`: a byte of precision, a byte of scale, and the packed digits (see column_types.decimals)."""
     precision, scale, data = payload[0], payload[1], payload[2:]
     if not precision or scale > precision:
-        raise JsonFormatError("a decimal in the document has bytes that are not digits")
+        raise JsonFormatError("a decimal in the document has an invalid precision, scale or digit")
     negative = data[0] < 0x80
     plain = bytes([data[0] ^ 0x80, *data[1:]])
     rest = io.BytesIO(bytes(byte ^ 0xFF for byte in plain) if negative else plain)
@@ -211,7 +213,7 @@ def _digits(group: bytes, count: int) -> str:
         raise IndexError
     text = str(int.from_bytes(group)).zfill(count)
     if len(text) > count:
-        raise JsonFormatError("a decimal in the document has bytes that are not digits")
+        raise JsonFormatError("a decimal in the document has an invalid precision, scale or digit")
     return text
 
 

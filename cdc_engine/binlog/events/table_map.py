@@ -87,17 +87,17 @@ class Charsets:
     others: tuple[tuple[int, int], ...] = ()
 
     def spread(self, count: int) -> tuple[int, ...]:
-        """Returns the collation of each column. `count`: the number of columns for which the server logs collations here. Raises
-        BinlogFormatError if the logged collations are for more or fewer columns.
+        """Returns the collation of each column. `count`: the number of columns that the logged field describes. Raises BinlogFormatError if
+        the logged collations are for more or fewer columns.
         """
         if self.each is not None:
             if len(self.each) != count:
-                raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} text columns")
+                raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} string columns")
             return self.each
         others = dict(self.others)
         if any(index >= count for index in others):
             raise BinlogFormatError(
-                f"a table map gives the character set of column {max(others) + 1} of {count} columns that have one"
+                f"a table map gives the character set of string column {max(others) + 1}, and the table has {count}"
             )
         return tuple(others.get(index, self.default) for index in range(count))
 

@@ -35,7 +35,7 @@ def room(columns: int) -> Int64s:
 
 
 def of_column(differences: Int64s, slot: int) -> Int64s:
-    # Most chunks have no differences. The test of the size saves them a comparison per column.
+    # Most chunks have no differences, and then need no comparison.
     return differences[:, differences[SLOT] == slot] if differences.shape[1] else differences
 
 

@@ -135,8 +135,8 @@ def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s
 def locate_present(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, present: Int8s, values: LocatedValues, row: Integer
 ) -> Integer:
-    """Locates the values of an image that has only the columns `present`, like `locate.locate_image`. Returns the end of the image, or
-    -TRUNCATED.
+    """Writes the offset and size of each value of an image to row `row` of `values`, except for columns without a slot. NULL has the offset
+    -1, and a column that is not in `present` has the offset ABSENT. Returns the end of the image, or -TRUNCATED.
     """
     prefix, width, slot, _ = layout
     starts, sizes = values
@@ -212,7 +212,9 @@ def locate_partial_update(
     memory: ChunkMemory,
     cursor: Int64s,
 ) -> tuple[Integer, Integer]:
-    """Locates both images of an update, like `locate.locate_update`. If the event cannot be decoded, returns (negated reason, 0)."""
+    """Locates both images of an updated row. Returns (end of the images, number of rows written). If the event cannot be decoded, returns
+    (-reason, 0), for example (-TRUNCATED, 0). The before image becomes a row only if a key column changes or the table has no key.
+    """
     values, before, key = memory.values, memory.before, layout.key
     after_at = locate_present(event.buffer, at, event.end, layout, images.before, before, 0)
     if after_at < 0:
@@ -247,10 +249,12 @@ def locate_partial(
     bytes_max: Integer,
     memory: ChunkMemory,
 ) -> Integer:
-    """Locates values like `locate.locate`, in events whose images may omit columns.
+    """Locates the values of images, from the image at `cursor` on; images may omit columns. Returns DONE after the last event, FULL if
+    `memory` is full or after `bytes_max` bytes of images, or the reason why an event cannot be decoded.
 
-    `cursor` (int64, 5 values): the first three values are as in `locate.locate`. If an event cannot be decoded, cursor[3] is the index of
-    the column that is the cause. cursor[4] is the number of entries that this call wrote to `memory.differences`.
+    `cursor` (int64, 5 values): the first three values are the event, the offset and the number of rows, as in `locate.locate`. If an event
+    cannot be decoded, cursor[3] is the index of the column that is the cause. cursor[4] is the number of entries that this call wrote to
+    `memory.differences`.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, _ = images

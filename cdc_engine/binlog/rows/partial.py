@@ -45,8 +45,8 @@ _REASONS = {
         "leaves out the column {column}, which is or may be a virtual column: this server leaves virtual columns "
         "out even if their values changed"
     ),
-    locating.REPLACE_POSSIBLE: "leaves the column {column} out and keeps a key column: an UPDATE would keep the value of {column}, a "
-    "REPLACE would set its default, and this server logs both in the same form",
+    locating.REPLACE_POSSIBLE: "leaves the column {column} out of both images, and has a key column in the after image: an UPDATE would "
+    "keep the value of {column}, a REPLACE would set its default, and this server logs both in the same form",
     locating.DOCUMENT_ABSENT: "has differences of the JSON document in column {column} (binlog_row_value_options=PARTIAL_JSON) and "
     "leaves the document out of the before image",
     locating.ALL_ABSENT: "inserts rows without any column, so their number is not known",

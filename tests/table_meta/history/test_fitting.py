@@ -158,7 +158,7 @@ def test_charsets_that_do_not_fit_stop_the_table() -> None:
     """Defect 31: two character sets for one column stopped the destination instead of the table."""
     columns = [ColumnBytes(3), ColumnBytes(15, b"\x1e\x00")]
     table_map = parse_table_map(table_map_body("shop", "orders", columns, [(Field.COLUMN_CHARSET, b"\x08\x21")]))
-    with pytest.raises(TableStoppedError, match="2 character sets for 1 text columns; update Sluice") as stopped:
+    with pytest.raises(TableStoppedError, match="2 character sets for 1 string columns; update Sluice") as stopped:
         fit(table_map, SCHEMA)
     assert (stopped.value.database, stopped.value.table) == ("shop", "orders")
     assert stopped.value.state == "TYPE_UNSUPPORTED"
