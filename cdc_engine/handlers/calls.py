@@ -139,7 +139,9 @@ class Calls:
             handler.retry(self._handled(call.batch), call.reason)
 
     def _named(self, name: str, when: str, batch: OutstandingBatch) -> _Named:
-        return _Named(f"the handler {name} failed in `{when}` of delivery {batch.delivery} up to {batch.end}")
+        return _Named(
+            f"the handler {name} failed in `{when}` for delivery {batch.delivery}, the batch that ends at {batch.end}"
+        )
 
     def _handled(self, batch: OutstandingBatch) -> HandledBatch:
         return HandledBatch(

@@ -41,7 +41,7 @@ class CapturedTables:
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
         """Returns, for each table in `tables`, whether its row events are kept. Even if no filter keeps a table, its row events are kept if
-        foreign keys pass its changes on to other tables.
+        its changes reach captured tables through foreign keys.
 
         All blocks of a parser have the same list `tables`, to which the parser only appends. So the mask is computed again only when the
         list is longer than before.
@@ -153,7 +153,7 @@ class EventSink:
 
     def idle(self) -> None:
         """Puts the last skipped empty transaction into the store, so that the cursor reaches the end of the stream. Called when the source
-        sends no more events.
+        sends nothing, and before the parser changes to a shared dump.
         """
         if self._left_out is not None:
             self._put(self._left_out)

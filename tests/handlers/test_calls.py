@@ -56,7 +56,8 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
     second.failing = "retry"
     calls = Calls("shop", tmp_path, [("first", first), ("second", second)])
     calls.will_be("retry", batch(), line(batch()), "the run did not merge the batch")
-    wanted = r"the handler second failed in `retry` of delivery 7 up to .*:200@1: ConnectionError: the audit's server is away; .* again"
+    failed = r"the handler second failed in `retry` for delivery 7, the batch that ends at .*:200@1"
+    wanted = rf"{failed}: ConnectionError: the audit's server is away; .* again"
     for _ in range(2):
         with pytest.raises(HandlerError, match=wanted):
             calls.call_due(line())

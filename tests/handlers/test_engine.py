@@ -45,7 +45,7 @@ def test_a_handler_that_is_installed_is_called_by_the_engine_and_named_where_it_
         batch = wait_for("a batch is staged", lambda: engine.hand_out(0.5))
         engine.ack(batch)
         captured.insert([2])
-        wanted = r"the handler audit failed in `after` of delivery 1 up to .*: FileNotFoundError"
+        wanted = r"the handler audit failed in `after` for delivery 1, the batch that ends at .*: FileNotFoundError"
         with pytest.raises(HandlerError, match=wanted):
             engine.hand_out(5.0)
         status = engine.status()

@@ -127,7 +127,7 @@ def type_of(column: Column, zero_dates: str = "null") -> ColumnType:
     declared = column.mysql_type.lower().split("(")[0].split(" ")[0]
     factory = REGISTER_BY_NAME.get(declared) or REGISTER.get(column.type_code)
     if factory is None or declared in NOT_DECODED:
-        named = column.mysql_type or f"with type code {column.type_code}"
+        named = column.mysql_type or f"of type code {column.type_code}"
         raise TypeUnsupportedError(f"column {column.name} is {named}, a type that Sluice cannot decode")
     found = factory(column)
     return found.by_zero_dates.get(zero_dates, found)

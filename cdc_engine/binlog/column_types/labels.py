@@ -66,7 +66,7 @@ def _numbers(values: Values, size: int) -> Int64s:
 
 def _enums(values: Values, size: int, labels: AnyArray, hidden: Int64s) -> AnyArray:
     numbers = _numbers(values, size)
-    _refuse(numbers >= len(labels), f"is the number of a label above the {len(labels) - 1} known labels")
+    _refuse(numbers >= len(labels), f"is a label number above the {len(labels) - 1} known labels")
     if len(hidden):
         _refuse(np.isin(numbers, hidden), _HIDDEN)
     return labels.take(_nulls(values, numbers))

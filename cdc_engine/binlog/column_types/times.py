@@ -55,7 +55,9 @@ def time_before_56(column: Column) -> ColumnType:
 def print_times(
     starts: Int64s, seconds: Int64s, micros: Int64s, negative: Any, digits: int, offsets: Any, out: Bytes
 ) -> int:
-    """Writes times as text to `out`, back to back. `seconds`: hours << 12 | minutes << 6 | seconds. Returns the number of bytes written."""
+    """Writes times as text to `out`, back to back. `seconds`: hours << 12 | minutes << 6 | seconds. `micros`: the fraction in microseconds.
+    `negative`: whether the time has a minus sign. `digits`: number of fraction digits. Returns the number of bytes written.
+    """
     used = 0
     offsets[0] = 0
     for row in range(starts.shape[0]):

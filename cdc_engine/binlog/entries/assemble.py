@@ -247,8 +247,8 @@ def put_events(
 def put_frames(
     out: Bytes, kinds: Int8s, numbers: Int64s, headers: EntryHeaders, entry_starts: Int64s, entry_sizes: Int64s
 ) -> Integer:
-    """Writes the entries of transactions' beginnings (kind 0) and ends. `numbers`: the thread id of a beginning, the transaction id of an
-    end. Returns the number of bytes written.
+    """Writes the entries of transactions' beginnings (kind 0) and ends to `out`, and the offset and size of each entry to `entry_starts`
+    and `entry_sizes`. `numbers`: the thread id of a beginning, the transaction id of an end. Returns the number of bytes written.
     """
     at = np.int64(0)
     for index in range(kinds.shape[0]):
@@ -277,7 +277,9 @@ def put_frames(
 
 @kernel
 def put_queries(out: Bytes, texts: Pieces, headers: EntryHeaders, entry_starts: Int64s, entry_sizes: Int64s) -> Integer:
-    """Writes an entry of the type QUERY for each SQL text. Returns the number of bytes written."""
+    """Writes an entry of the type QUERY for each SQL text to `out`, and the offset and size of each entry to `entry_starts` and
+    `entry_sizes`. Returns the number of bytes written.
+    """
     at = np.int64(0)
     for index in range(entry_starts.shape[0]):
         entry_starts[index] = at

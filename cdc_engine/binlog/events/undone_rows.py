@@ -37,8 +37,8 @@ class UndoneRows:
 
     def add(self, epoch: int, file: str, begin: int, end: int) -> bool:
         """Adds the row events that begin at an offset (bytes) in [`begin`, `end`) of a file to the undone row events. Returns whether the
-        transaction must be read again to leave the events out. The transaction must be read again if the interval is new and the reader
-        needs rows.
+        transaction must be read again to leave the events out. The transaction must be read again if the interval is new, the reader needs
+        rows, and `only_finds` is False.
         """
         if not self._rows_are_read or (begin, end) in self._intervals.get((epoch, file), ()):
             return False

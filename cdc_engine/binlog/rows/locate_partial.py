@@ -46,7 +46,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 ABSENT = -2  # The offset of a value that the image omits.
 # Results of `locate_partial` in addition to those of `locate` and `locate_diffs`. Each is a reason why an event cannot be decoded.
-# cursor[3] then has the index of the column that is the cause.
+# cursor[3] then has the index of the column that is the cause, or -1 for REPLACE_POSSIBLE.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
     10, 17
 )
@@ -253,8 +253,8 @@ def locate_partial(
     `memory` is full or after `bytes_max` bytes of images, or the reason why an event cannot be decoded.
 
     `cursor` (int64, 5 values): the first three values are the event, the offset and the number of rows, as in `locate.locate`. If an event
-    cannot be decoded, cursor[3] is the index of the column that is the cause. cursor[4] is the number of entries that this call wrote to
-    `memory.differences`.
+    cannot be decoded, cursor[3] is the index of the column that is the cause (-1 for REPLACE_POSSIBLE). cursor[4] is the number of entries
+    that this call wrote to `memory.differences`.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, _ = images

@@ -142,7 +142,7 @@ def test_handlers_are_called_around_a_batch_before_the_next(quick: Late) -> None
 def test_a_batch_waits_for_a_handler_that_fails_before_it(quick: Late) -> None:
     quick.audit.failing = "before"
     for delivery in (1, 2):
-        with pytest.raises(HandlerError, match=f"the handler audit failed in `before` of delivery {delivery}"):
+        with pytest.raises(HandlerError, match=f"the handler audit failed in `before` for delivery {delivery}"):
             quick.hand_out.next(60.0)
         assert quick.hand_out.outstanding() is None
         assert not any(quick.folder.glob("[0-9]*"))
@@ -165,7 +165,7 @@ def test_the_next_batch_waits_for_a_handler_that_fails_after_one(quick: Late, ki
     if killed:
         quick.hand_out.close()
         quick.hand_out = quick.made(handlers=quick.calls())
-    with pytest.raises(HandlerError, match="the handler audit failed in `after` of delivery 1"):
+    with pytest.raises(HandlerError, match="the handler audit failed in `after` for delivery 1"):
         quick.hand_out.next(60.0)
     assert quick.hand_out.outstanding() is None
     quick.audit.failing = ""
@@ -179,7 +179,7 @@ def test_a_batch_that_comes_again_waits_for_a_handler_that_fails_of_that(quick: 
     quick.audit.failing = "retry"
     quick.hand_out.stop_tables(batch, {"shop.orders": ("MERGE_FAILED", "why")})
     assert quick.hand_out.outstanding() is not None
-    with pytest.raises(HandlerError, match="the handler audit failed in `retry` of delivery 1"):
+    with pytest.raises(HandlerError, match="the handler audit failed in `retry` for delivery 1"):
         quick.hand_out.next(60.0)
     quick.audit.failing = ""
     again = quick.hand_out.next(60.0)
