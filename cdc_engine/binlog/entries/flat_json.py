@@ -157,7 +157,9 @@ def put_rows(
 def put_columns(
     out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes a JSON object with the `piece` (TYPE or SQL_TYPE) of each column that the image has, or null if the image has no column."""
+    """Writes a JSON object that maps the name of each column of the image to a constant piece of the column, or null if the image has no
+    column. `piece`: TYPE for the name of the column's type, or SQL_TYPE for the number of its sqlType.
+    """
     _, sizes, high, _ = values
     begin = at
     at = _put_byte(out, at, 123, writes)

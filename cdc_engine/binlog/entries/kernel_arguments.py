@@ -42,8 +42,9 @@ class ColumnFrames(NamedTuple):
 
 
 class MeasuredImages(NamedTuple):
-    """The sizes of Column messages. `columns`: bytes of each message (columns by images; -1: omitted). `images`: bytes of all messages of
-    an image with their keys and lengths. `updated` (columns by images): whether the value differs from the before image.
+    """The sizes of Column messages. `columns`: bytes of each message (columns by images; -1: omitted). `images`: bytes of all Column
+    messages of an image, each with its protobuf key and length. `updated` (columns by images): whether the value differs from the before
+    image.
     """
 
     updated: Int8s
@@ -87,9 +88,10 @@ class EntrySizes(NamedTuple):
 
 
 class MessageParts(NamedTuple):
-    """The constant parts of a table's flat messages. `keys`: per column, whether it belongs to the key. `columns`: the columns' pieces.
+    """The constant parts of a table's flat messages. `keys`: per column, whether it belongs to the key. `columns`: five constant texts per
+    column (see `flat_json.NAME`).
 
-    `frame`: the pieces of a message (see `flat_json.DATA`).
+    `frame`: the constant texts of a message (see `flat_json.DATA`).
     """
 
     keys: Int8s

@@ -111,7 +111,8 @@ def locate_row(
 
 @compiled
 def locate_rows(buffer: Bytes, end: Integer, width: Int8s, cursor: Int64s, starts: Int64s, sizes: Int64s) -> Integer:
-    """Locates the values of rows in `buffer` up to `end`. Returns MORE, FULL, DONE, ERROR or WRONG.
+    """Locates the values of rows in `buffer` up to `end`. Returns DONE after the last row, MORE if a packet is incomplete, FULL if `starts`
+    and `sizes` are full, ERROR if the server sent an error, or WRONG if the bytes do not follow the protocol.
 
     `cursor` (int64, CURSOR_FIELDS): offset of the next packet, number of the next packet, number of rows located so far, and beginning and
     end of the last payload. `width`: for each column, the bytes of a value, or 0 if a length precedes each value. `starts`, `sizes`:

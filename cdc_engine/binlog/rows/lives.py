@@ -45,7 +45,7 @@ class KeyedImages(NamedTuple):
 
 
 class BegunLives(NamedTuple):
-    """The lives that begin in a call of `follow`, in ascending order of their numbers. The arrays have one value per life.
+    """The lives (see the module) that begin in a call of `follow`, in ascending order of their numbers. The arrays have one value per life.
 
     `births`: the number of the image with which the life begins, or 0 if the lake has the row. `origins`: the index in `images` of an image
     with the key that the row had when its life began.
@@ -94,8 +94,9 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
-    """Determines the life of each of n images. Writes the number of the life, or AT_HOME, to `life` (n values). `first_row`: the number of
-    the first image in the segment, counted from 1. `slots` must have free slots for n more keys.
+    """Determines to which life each of n images belongs: to which source row, from its first image in the segment until it is deleted.
+    Writes the number of the life, or AT_HOME, to `life` (n values). `first_row`: the number of the first image in the segment, counted from
+    1. `slots` must have free slots for n more keys.
     """
     keys, operation, moved, whole = images
     births, origins = begun_here

@@ -85,8 +85,8 @@ def first_image(
 def locate_image(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, values: LocatedValues, row: Integer
 ) -> Integer:
-    """Writes the offset and size of each value of an image to row `row` of `values`, except for columns without a slot. NULL has the offset
-    -1. The image begins at `at`. Returns the end of the image, or -1 if the image is truncated.
+    """Writes the offset and size of each value of the image at `at` to row `row` of `values`. Leaves out the columns that are not decoded
+    (`layout.slot` is -1). NULL has the offset -1. Returns the end of the image, or -1 if the image is truncated.
     """
     prefix, width, slot, _ = layout
     starts, sizes = values

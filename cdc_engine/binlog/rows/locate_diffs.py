@@ -74,8 +74,8 @@ def note_differences(
 
 @kernel
 def column_without_document(partial: Int8s, slot: Int32s, before: Int8s, after: Int8s) -> Integer:
-    """Returns the first column with a slot whose value consists of JSON differences, although the before image omits the document. Returns
-    -1 if there is no such column.
+    """Returns the index of the first decoded column (`slot` is not -1) whose value consists of JSON differences, although the before image
+    omits the document. Returns -1 if there is no such column.
     """
     for column in range(partial.shape[0]):
         if partial[column] and slot[column] >= 0 and after[column] and not before[column]:

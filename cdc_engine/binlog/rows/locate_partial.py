@@ -135,8 +135,9 @@ def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s
 def locate_present(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, present: Int8s, values: LocatedValues, row: Integer
 ) -> Integer:
-    """Writes the offset and size of each value of an image to row `row` of `values`, except for columns without a slot. NULL has the offset
-    -1, and a column that is not in `present` has the offset ABSENT. Returns the end of the image, or -TRUNCATED.
+    """Writes the offset and size of each value of the image at `at` to row `row` of `values`. Leaves out the columns that are not decoded
+    (`layout.slot` is -1). NULL has the offset -1. `present`: which columns the image has; the offset of each other column is ABSENT.
+    Returns the end of the image, or -TRUNCATED.
     """
     prefix, width, slot, _ = layout
     starts, sizes = values

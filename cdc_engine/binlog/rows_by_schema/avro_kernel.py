@@ -178,7 +178,9 @@ def put_messages(
     key_ends: Int64s,
     ends: Int64s,
 ) -> None:
-    """Writes the key and the value of each message to `out`, the ends of the keys to `key_ends`, and the ends of the values to `ends`."""
+    """Writes the key and the value of each message to `out`, the ends of the keys to `key_ends`, and the ends of the values to `ends`.
+    `frame`: the encoded parts that are the same in all messages (see `SchemaTable.frame`).
+    """
     at = np.int64(0)
     has_key = frame.starts[KEY_HEAD + 1] > frame.starts[KEY_HEAD]
     for unit in range(units.kinds.shape[0]):
