@@ -94,9 +94,9 @@ class Calls:
                 handler.before(self._handled(batch))
 
     def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerExtract, reason: str = "") -> None:
-        """Records the call that the handlers get after the caller has written the ack or rollback of a batch to the ledger. If this raises
-        MetaError, the caller must not write the ledger. Records nothing if the batch is not in flight, because the ledger refuses an ack or
-        rollback of such a batch.
+        """Records the call that the handlers get after the caller has written the ack (`kind` "after") or rollback ("retry") of a batch to
+        the ledger. If this raises MetaError, the caller must not write the ledger. Records nothing if the batch is not in flight, because
+        the ledger refuses an ack or rollback of such a batch.
         """
         if not self._handlers or all(each.delivery != batch.delivery for each in line.outstanding):
             return

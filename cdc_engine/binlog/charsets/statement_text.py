@@ -50,7 +50,8 @@ def statement_text(raw: bytes, client: str) -> str:
 
 def word_characters(client: str) -> dict[int, str]:
     """Returns the table (for str.translate) that corrects names and literals after the statement is split into words. It replaces the
-    characters that `statement_text` decodes differently from the server, and is empty for most charsets.
+    characters that `statement_text` decodes differently from the server, and is empty for most charsets. `client`: the charset of the
+    statement.
     """
     return lexed_codec_of(client)[1]
 

@@ -222,7 +222,9 @@ def _old_timestamps(values: Values, digits: int) -> AnyArray:
 
 
 def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
-    """Converts instants to UTC dates and times in the packed layout of DATETIME2. The zero timestamp becomes the number zero."""
+    """Converts the instants that `finish` decodes to UTC dates and times in the packed layout of DATETIME2. The zero timestamp becomes the
+    number zero.
+    """
     array = finish(values)
     moments = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
     days, micros = np.divmod(moments, 86_400_000_000)
@@ -236,8 +238,8 @@ def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
-    """Returns an Arrow array with NULL for each NO_DATE. A NULL of the source stays NULL, because the gather kernels read it as zero, which
-    the callers convert to NO_DATE.
+    """Returns the instants `micros` + `fraction_micros` as an Arrow array, with NULL for each NO_DATE. A NULL of the source stays NULL,
+    because the gather kernels read it as zero, which the callers convert to NO_DATE.
     """
     valid = micros != NO_DATE
     data = np.where(valid, micros + fraction_micros, 0)

@@ -35,7 +35,9 @@ def declared_digits(mysql_type: str) -> int:
 
 
 def with_zero_dates(found: ColumnType, packed: Packed, digits: int) -> ColumnType:
-    """Returns the type with variants for the policies "error" and "text". `digits`: number of fraction digits, or DATE_ONLY."""
+    """Returns the type `found` with variants for the policies "error" and "text". `packed`: returns the values in the packed layout.
+    `digits`: number of fraction digits, or DATE_ONLY.
+    """
     strict = dataclasses.replace(found, finish=functools.partial(_refusing, finish=found.finish), may_become_null=False)
     if digits == DATE_ONLY:
         packed = functools.partial(_packed_days, days=packed)

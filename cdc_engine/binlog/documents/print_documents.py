@@ -87,7 +87,9 @@ def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used
 
 @kernel
 def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes the bracket or brace that opens or closes a container. `keyed`: whether the container is an object."""
+    """Writes the bracket or brace that opens or closes a container. `signs`: OPENING or CLOSING. `keyed`: whether the container is an
+    object.
+    """
     if used >= out.shape[0]:
         return ROOM
     out[used] = signs[1] if keyed else signs[0]

@@ -149,7 +149,9 @@ def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: 
 
 @kernel
 def group_size(digits: Integer, whole: Integer, precision: Integer) -> Integer:
-    """Returns the number of decimal digits in the next group of bytes: nine, or fewer in the first and in the last group."""
+    """Returns the number of decimal digits in the next group of bytes: nine, or fewer in the first and in the last group. `digits`: the
+    number of digits before this group. `whole`: the number of digits before the decimal point.
+    """
     if digits == 0 and whole % 9:
         return whole % 9
     return np.int64(9) if digits < whole else min(np.int64(9), precision - digits)

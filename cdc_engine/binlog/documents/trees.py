@@ -42,7 +42,9 @@ def scalar(nodes: Int64s, node: Integer) -> bool:
 
 @kernel
 def compared_keys(buffer: Bytes, at: Integer, size: Integer, other: Integer, other_size: Integer) -> Integer:
-    """Compares two keys as the server does: by length, then by their bytes. Returns a negative number, 0 or a positive number."""
+    """Compares the keys at `at` and at `other` as the server does: by length, then by their bytes. Returns a negative number, 0 or a
+    positive number.
+    """
     if size != other_size:
         return size - other_size
     for index in range(size):

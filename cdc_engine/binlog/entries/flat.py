@@ -104,7 +104,9 @@ def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
 def flat_statement(  # noqa: PLR0917  one caller
     statement: LoggedStatement, kind: EventType, schema: str, table: str, batch_id: int, now_ms: int, gtid_set: str = ""
 ) -> bytes:
-    """Returns the flat message of a statement as UTF-8 JSON."""
+    """Returns the flat message of a statement as UTF-8 JSON. `kind`, `schema`, `table`: what the statement does, and to which table.
+    `batch_id`, `now_ms`: the message's fields `id` and `ts`.
+    """
     record = {
         "data": None,
         "database": schema,

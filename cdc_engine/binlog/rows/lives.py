@@ -96,7 +96,8 @@ def follow(  # noqa: PLR0917  numba has no keyword-only arguments
 ) -> None:
     """Determines to which life each of n images belongs: to which source row, from its first image in the segment until it is deleted.
     Writes the number of the life, or AT_HOME, to `life` (n values). `first_row`: the number of the first image in the segment, counted from
-    1. `slots` must have free slots for n more keys.
+    1. `slots` must have free slots for n more keys. `counts`: numbers of keys and lives (KEYS, LIVES), which the function updates.
+    `begun_here`: gets the lives that begin in this call.
     """
     keys, operation, moved, whole = images
     births, origins = begun_here
