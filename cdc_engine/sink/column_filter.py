@@ -16,8 +16,8 @@ class ColumnFilter:
     table, only `include` is used for this table.
 
     Table names are not patterns, and their letter case does not matter. As in Canal, an item has no effect if it does not have exactly one
-    colon, followed by a column. `ignored` has such items, so that a check of the configuration can report them. Unlike in Canal, key
-    columns are always captured, because a change without its key cannot be merged.
+    colon, followed by a column. `ignored` has the items without effect, so that a check of the configuration can report them. Unlike in
+    Canal, key columns are always captured, because a change without its key cannot be merged.
     """
 
     def __init__(self, include: str = "", exclude: str = "") -> None:
