@@ -1,4 +1,4 @@
-"""Kernels that copy located values out of a block's buffer into separate buffers. Called by the column types.
+"""Kernels that copy located values out of a block's buffer into separate buffers. Called by the column types and by `entries.texts`.
 
 `rows.locate` writes `starts` (int64, one per row, -1 for NULL) and `sizes` (int64, bytes) and ensures that all values are within the
 buffer. A NULL becomes the number zero or an empty value. The column types check whether values are valid; the kernels do not.

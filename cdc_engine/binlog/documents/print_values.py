@@ -1,4 +1,4 @@
-"""Kernels that print the scalars of a binary JSON document. Called by `print_documents`.
+"""Kernels that print the scalars of a binary JSON document. Called by `print_documents` and `trees`.
 
 Each kernel gets the offset of a value in `buffer`, the end of the document, and the offset in `out` at which the text begins. The kernel
 checks that the value is within the document and that `out` has enough space. It returns the offset after the text, or a negative status

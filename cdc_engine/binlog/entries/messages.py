@@ -1,4 +1,6 @@
-"""Encodes a consumer's part of the stream as field `messages` of Canal's Messages packet. Called by the protocol server, per delivery."""
+"""Encodes a consumer's part of the stream as field `messages` of Canal's Messages packet. Called for each delivery, by the protocol server
+and by the broker senders.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decodes the row events of one table version into Arrow record batches. Called by `staging`.
+"""Decodes the row events of one table version into Arrow record batches. Called by `staging`, and by `entries.shown_rules` for row filters.
 
 `RowDecoder` prepares the kernels' arguments for a table version. `RowDecoder.chunks` decodes row events of a block into small record
 batches, so that the offsets and sizes of a batch's values stay in the processor's caches.

@@ -1,4 +1,5 @@
-"""Applies the JSON differences (PARTIAL_JSON) of a chunk of rows and returns the resulting documents as texts. Called by `decoder`.
+"""Applies the JSON differences (PARTIAL_JSON) of a chunk of rows and returns the resulting documents as texts. Called by `decoder` and
+`entries.rows`.
 
 The kernels of `locate_diffs` list the differences in an int64 array (4 by n). The functions of this file get the array as `differences`.
 Its rows are: slot and row of the value, offset and size of the document in the before image.

@@ -1,4 +1,4 @@
-"""Kernels that locate JSON differences in PARTIAL_UPDATE_ROWS events. Called by `locate_partial`.
+"""Kernels that locate JSON differences in PARTIAL_UPDATE_ROWS events. Called by `locate_partial` and `entries.locate`.
 
 The after image (MySQL's rows_event.h, Partial_update_rows_event) begins with the value options, a length-encoded integer. The only defined
 bit of the options is PARTIAL_JSON. If this bit is set, a bitmap follows. The bitmap has a bit for every JSON column of the table, even if
