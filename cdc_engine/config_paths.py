@@ -92,7 +92,7 @@ def storage_options(options: dict[str, str]) -> dict[str, str]:
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
         raise ValueError(
-            f"{', '.join(bare)} must be $NAME of a variable of the environment, {{file: …}} or {{command: […]}}, not the secret itself"
+            f"{', '.join(bare)} must be $NAME of an environment variable, {{file: …}} or {{command: […]}}, not the secret itself"
         )
     relative = [
         name

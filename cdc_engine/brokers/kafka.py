@@ -149,7 +149,9 @@ class KafkaPublisher:
         if code in NO_PARTITION:
             return unknown_target(f"Kafka at {self._servers}", message)
         if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
-            return too_large(message, "message.max.bytes of `options` here, and max.message.bytes of the topic")
+            return too_large(
+                message, "message.max.bytes in the broker's `options` in conf/, and max.message.bytes of the topic"
+            )
         if code in NOT_ALLOWED:
             return PublishError(
                 f"Kafka at {self._servers} does not permit writing to topic {message.topic} ({error.str()}): correct its "

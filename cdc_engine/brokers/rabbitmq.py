@@ -303,7 +303,7 @@ class _Link:
         if NO_EXCHANGE in said:
             return PublishError(
                 f"{self._target} has no exchange {self._target.config.exchange}: create the exchange in "
-                "RabbitMQ; or also set queue, routing_key and exchange_type in conf/, and Sluice declares "
+                "RabbitMQ, or set queue, routing_key and exchange_type in conf/ too, so that Sluice declares "
                 "the exchange"
             )
         if "ACCESS_REFUSED" in said:

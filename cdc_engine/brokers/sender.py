@@ -50,7 +50,7 @@ class ConsumerTaken(Protocol[ContentT_co]):
 
 
 class RoundResult(enum.Enum):
-    """The result of one round of the loop."""
+    """What one round of the loop did with the next batch."""
 
     SENT = "sent"
     NOTHING = "nothing"  #: There was nothing to send.

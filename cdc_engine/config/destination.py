@@ -319,7 +319,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         sources = record["sources"]
         first = sources[0] if isinstance(sources, list | tuple) else None
         if isinstance(first, dict) and "start" in first:
-            raise ValueError("the first of `sources` starts at the destination's `start`: write `start` in that entry")
+            raise ValueError(
+                "the first of `sources` starts at the destination's `start`: move `start` out of this entry"
+            )
         return record if first is None else {**record, "source": first}
 
     @model_validator(mode="after")
@@ -398,7 +400,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self._installation
 
     def of_installation(self, installation: str) -> DestinationConfig:
-        """Returns a copy with the installation's id."""
+        """Returns a copy of these settings in which `installation` is the given id."""
         made = self.model_copy()
         made._installation = installation  # noqa: SLF001  a copy of its own class
         return made

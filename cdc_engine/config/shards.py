@@ -63,7 +63,7 @@ class ShardsConfig(Strict):
         "{database}.{table}",
         description=(
             "Name of a shard, which must differ for each source table. May contain {destination}, {database}, {table}, "
-            "and {1}, {2}, … for the groups of the pattern."
+            "and {1}, {2}, … for the groups of the regular expression `tables`."
         ),
     )
     options: TableConfig = Field(

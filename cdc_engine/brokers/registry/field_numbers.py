@@ -26,8 +26,8 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """The next schema of a subject. `changed` are the columns whose types differ from the subject's latest schema. `other` is empty if the
-    latest schema belongs to the same table, and otherwise says how it differs.
+    """The next schema of a subject, `text`. `changed` are the columns whose types differ from the subject's latest schema. `other` is empty
+    if the latest schema belongs to the same table, and otherwise says how it differs.
     """
 
     text: str
