@@ -186,8 +186,8 @@ class SchemaHistory(Protocol):
         """
 
     def is_undone(self, database: str, table: str) -> bool:
-        """Returns whether a ROLLBACK undoes changes of this table's rows, because the table's storage engine has transactions at the
-        position that the parser reads.
+        """Returns True if the table's storage engine has transactions, at the position that the parser reads. Then a ROLLBACK undoes
+        changes of the table's rows.
         """
 
     def rewind(self, position: Position) -> None:

@@ -224,8 +224,8 @@ class Comparison:
         found.open += len([key for key in keys if key not in sure | moving])
 
     def _may_prove(self, number: int, found: FoundDifferences) -> bool:
-        """Returns whether the next look can prove differences. The proof compares the next look with the previous one. So reads of the
-        source must show all rows of the lake that the previous look found.
+        """Returns True if look `number` may prove differences. A proof compares a look with the previous one. So after the first look,
+        returns False, and sets `found.hidden`, if reads of the source do not yet show everything that the lake has.
         """
         found.hidden = bool(number) and not self._visible(self._left())
         return not found.hidden

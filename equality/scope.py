@@ -56,14 +56,14 @@ class Scope:
         return zip(self.columns, key, strict=True)
 
     def values(self, keys: Sequence[Key]) -> dict[str, list[Any]]:
-        """Returns the values of the keys in Delta, by column."""
+        """Converts the canonical values of keys to Delta's, and returns them by column, in the order of `keys`."""
         return {
             column.name: [_as_delta(column, key[index]) for key in keys] for index, column in enumerate(self.columns)
         }
 
 
 def kind_of(differs: DifferingKey) -> str:
-    """Returns the kind of difference, one of those of `values.Difference`."""
+    """Returns how the rows of a key differ: one of the kinds of `values.Difference`."""
     if differs.lake_rows > 1:
         return "doubled"
     if not differs.in_source:

@@ -128,7 +128,7 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
 
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
     """Returns the columns, in lower case, that are masked or written by a transform, so that their values in lake and source differ. Raises
-    RefusedError if the table cannot be compared, because conf/ or the transform drops rows, or because a key column is masked.
+    RefusedError if conf/ or the transform drops rows, or if a key column is masked, because such a table cannot be compared.
     """
     if options.rows:
         raise RefusedError(

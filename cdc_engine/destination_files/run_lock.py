@@ -116,7 +116,7 @@ def _lost(where: LedgerLocation) -> str:
 
 
 def run_lock_held(location: Location) -> bool:
-    """Returns whether a run of the destination is merging now."""
+    """Returns whether a process holds the run lock of the destination now."""
     return lock_held(location, RUN_LOCK)
 
 
@@ -154,8 +154,8 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
     try:
         with contextlib.suppress(MetaError):
-            # Tries at once, although `why_not` tries again. If another run holds the lock, the attempt begins to watch whether that run
-            # renews it.
+            # Tries at once, although `why_not` tries again. If the lock is shared and another run holds it, this attempt starts the time
+            # after which the lock can be taken, unless the other run renews it.
             lock.try_acquire()
         yield why_not
     finally:
@@ -163,5 +163,5 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
 
 def drain_lock_held(location: Location) -> bool:
-    """Returns whether a run of the destination drains now."""
+    """Returns whether a run of the destination holds the drain lock now."""
     return lock_held(location, DRAIN_LOCK)

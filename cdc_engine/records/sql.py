@@ -160,8 +160,8 @@ class SqlRecordStore(RecordStore):
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
-    """Returns the URL without its password, and the location of the password. If the URL contains the password itself, returns it
-    unchanged, and "" as the location. Raises ConfigurationError, whose message never contains a secret, if the URL is invalid.
+    """Returns the URL without its password, and the location of the password. If the URL contains the password itself, returns the
+    URL unchanged, and "" as the location. Raises ConfigurationError, whose message never contains a secret, if the URL is invalid.
     """
     try:
         parsed = sqlalchemy.make_url(url)

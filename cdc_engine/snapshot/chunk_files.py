@@ -80,7 +80,8 @@ class ChunksInStore:
     """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
 
     A process that hung may still write files after another process has replaced it. So each process uses its own file names, and the record
-    of a chunk names the file that it describes. If two files of one chunk exist, the publication notices that there are too many rows.
+    of a chunk names the file that it describes. If two files of one chunk exist, the publication finds more rows than the snapshot read,
+    and fails.
     """
 
     def __init__(self, files: StoredFiles) -> None:

@@ -42,7 +42,8 @@ def chunks(
     """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches the bound of a chunk only when the
     caller requests the chunk. A table without a key is one chunk without bounds.
 
-    When its bound is searched, a chunk has `rows_per_chunk` of the rows that `where` selects. Raises the errors of `RowReader`.
+    At the moment when its bound is searched, each chunk except the last one has `rows_per_chunk` rows that `where` selects. Raises the
+    errors of `RowReader`.
     """
     if after is not None and not after.up_to:
         return

@@ -38,14 +38,14 @@ def view_contains(reader: RowReader, position: Position) -> bool:
 
 
 def waits_for_replicas(reader: RowReader) -> bool:
-    """Returns whether commits of the server wait for a replica's acknowledgement (semi-sync)."""
+    """Returns True if a commit on the server waits for the acknowledgement of a semi-sync replica now."""
     answer = reader.texts("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_wait\\_sessions'")
     return any(int(row[1] or 0) for row in answer)
 
 
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether all transactions that wrote to the table before this call are committed. Also returns False if the account may not
-    lock tables.
+    """Returns True if all transactions that wrote to the table before this call are committed. Returns False if one of them does not commit
+    within LOCK_TRY_SECONDS, or if the account may not lock tables.
 
     To find out, locks the table and releases the lock at once. The lock waits for active writers, because a writer keeps its own lock of
     the table until its commit is complete.

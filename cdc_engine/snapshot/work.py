@@ -95,7 +95,7 @@ class TableReader(Protocol):
 class SnapshotDependencies:
     """The functions and settings that `groups.advance` and `groups.run_all` need to advance a destination's snapshots.
 
-    - `look`: returns the facts with which `steps` decides about a "database.table".
+    - `look`: returns the facts from which `steps` decides the next step of the snapshot of a "database.table".
     - `table`: returns the table with its captured columns, or None if the table is not captured.
     - `spark_columns`: returns (name, Spark type) of a table's columns.
     - `sizes`: estimates the sizes of tables, by name.

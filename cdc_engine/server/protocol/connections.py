@@ -59,8 +59,8 @@ class Connections:
         self._lock = threading.Lock()
 
     def enter(self, connection: ClientConnection) -> bool:
-        """Adds a connection that has not authenticated yet, and returns True. If there were already too many, also ends the oldest of them,
-        and returns False.
+        """Adds a connection that has not authenticated yet, and returns True. If there were already `unauthenticated_max` of them, also
+        ends the oldest one, and returns False.
         """
         with self._lock:
             oldest = None
@@ -76,7 +76,7 @@ class Connections:
         return oldest is None
 
     def admit(self, connection: ClientConnection) -> str:
-        """Counts a connection that has authenticated as a client. Returns the reason if the connection is refused, otherwise ""."""
+        """Counts an authenticated connection as a client, and returns "". If the connection is refused, returns the reason instead."""
         with self._lock:
             if connection in self._clients:
                 return ""
