@@ -51,8 +51,8 @@ class Column:
     - `metadata`: the table map's metadata of the column as one integer (fraction digits, length, precision << 8 | scale, …).
     - `charset`: MySQL's name ("utf8mb4", …) for character, ENUM and SET columns, else empty. `labels`: the values of an ENUM or SET.
     - `mysql_type`: the declared type ("int unsigned") if the schema history knows it, otherwise a derived one.
-    - `default`: one value, which a row gets if its INSERT omits the column, as the server prints it (bytes in hexadecimal). (None,) is
-      NULL. () means that the value is unknown or not a constant.
+    - `default`: a tuple with the value that a row gets if its INSERT omits the column, as the server prints it (bytes in hexadecimal).
+      (None,) is NULL. () means that the value is unknown or not a constant.
     - `generated`: "virtual" or "stored" for a generated column, else empty. "unknown" if only a table map is known. For a ROW START or ROW
       END column of a system-versioned table, one of the values that `binlog.row_rules.history_rows` defines.
     """

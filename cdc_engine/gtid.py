@@ -34,11 +34,11 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
 class SetText(NamedTuple):
-    """The text of a GTID set, divided before and after the number of the newest transaction. As long as a source's transactions have
-    consecutive numbers, only this number changes in the text.
+    """The text of a GTID set, divided so that a caller can insert the number of the newest transaction. As long as a source's transactions
+    have consecutive numbers, only this number changes in the text.
 
-    `before` and `after` are the texts before and after the interval that ends with the number, for numbers up to `last`. `first` is the
-    start of this interval. `first` is 0 if the text has a number instead of an interval, and -1 if `before` is the whole text.
+    For numbers up to `last`, the text consists of `before`, the interval from `first` to the number, and `after`. If `first` is 0, the
+    number alone takes the place of the interval. If `first` is -1, `before` is the whole text, and the number is not inserted.
     """
 
     before: str

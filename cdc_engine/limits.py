@@ -75,8 +75,8 @@ RUN_BEGIN_SECONDS_MAX = 300.0
 START_SECONDS_MAX = 180.0
 # How long a tick of the engine sensor waits for a batch, or for the end of the batch's run. Dagster starts a tick every 5 s.
 TICK_SECONDS_MAX = 4.2
-# How long a tick of an idle destination waits for a batch, where the daemon has a worker for each sensor. Like TICK_SECONDS_MAX, it ends
-# shortly before one of Dagster's evaluations, which are 5 s apart. Dagster allows a tick 60 s.
+# How long a tick of an idle destination waits for a batch, if the daemon has a worker for each sensor. Like a wait of TICK_SECONDS_MAX,
+# this wait ends shortly before one of Dagster's evaluations, which are 5 s apart. Dagster allows a tick 60 s.
 IDLE_TICK_SECONDS_MAX = 24.2
 SENSORS = 2  # The number of sensors per destination: one for the engine, and one for the snapshots.
 SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num_workers in conf/dagster.yaml).

@@ -19,7 +19,7 @@ BEGIN_FILE = "new-start.json"
 
 
 class ResumeKind(enum.StrEnum):
-    """The kinds of requests for a table."""
+    """What an operator requests for a table."""
 
     RESUME = "resume"  #: The table continues from the position at which it stopped.
     RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, and is re-snapshotted.
