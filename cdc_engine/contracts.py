@@ -192,9 +192,9 @@ class Block:
     - `event_kind` (int8, RowEventKind), `event_table` (int32, index into `tables`), `event_time_us` (int64, commit time).
     - `event_version` (int8): layout of the rows header, 1 or 2. 3 is like 2, for an update whose JSON values may be differences.
     - `event_position` (int64): file offset of the event, or of the compressed event or XA COMMIT that contained it.
-    - `event_transaction_offset` (int64): the file offset that the order key of the event's rows contains: after the first event of the
-      transaction and, if the rows follow a DDL statement in the transaction, after this statement. So the order key is above the keys of
-      everything that ended before this offset, and below the keys of everything that follows. Each reading gives the same offset.
+    - `event_transaction_offset` (int64): the file offset that the order key of the event's rows contains. It is after the first event of
+      the transaction and, if the rows follow a DDL statement in the transaction, after this statement. So the order key is above the keys
+      of everything that ended before this offset, and below the keys of everything that follows. Each reading gives the same offset.
 
     Per transaction that ends in the block (t):
     - `transaction_events` (int64, ascending): number of row events in this block up to the transaction's end. `transaction_end` (int64):

@@ -41,8 +41,8 @@ class BlockSink(Protocol):
 
 
 class EventStore(Protocol):
-    """Stores the events between the stream and the batches. The store has three positions, in this order: up to the first, events were
-    acked; up to the second, `get` has handed them out; up to the third, `put` has appended them.
+    """Stores the events between the stream and the batches. The store has three positions in the stream, in this order: all events up
+    to the first one are acked, `get` has handed out all events up to the second one, and `put` has appended all events up to the third one.
 
     One thread calls `put`. If another thread calls `drop_open_transaction` or `clear`, `put` raises InterruptedError. Before the putting
     thread opens a new connection, it calls `drop_open_transaction` itself, and `put` works again. Otherwise the thread could append the

@@ -86,8 +86,8 @@ class Position:
         return order_key(self.epoch, file_number(self.file) if self.file else 0, min(self.offset, OFFSET_MAX))
 
     def counts_as(self, other: Position) -> bool:
-        """Returns True if two positions are in the same sequence of binlog files, so that their order keys can be compared: they have the
-        same epoch and, if both name a server, the same server.
+        """Returns True if two positions are in the same sequence of binlog files, so that their order keys can be compared. This requires
+        the same epoch and, if both name a server, the same server.
         """
         return self.epoch == other.epoch and (
             "" in {self.server_uuid, other.server_uuid} or self.server_uuid == other.server_uuid

@@ -209,8 +209,8 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # A row that changed at every look is different too, if one of its columns had one value in the source and another value in the
-        # lake, and both values were the same at all looks.
+        # A row may change at every look and still be proven to differ: one of its columns had the same value in the source at all looks,
+        # and the same other value in the lake.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._add_rows(sure, rows, found)
         # The results keep `in_source` from `first`, because the first look compared whole chunks byte by byte. `_look` selects rows by the
@@ -231,8 +231,8 @@ class Comparison:
         return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
-        """Returns, for each key, the columns that had one value in the source and another value in the lake, and kept both values at all
-        looks up to this one (see `values.steady`). Call this after `_look`.
+        """Returns, for each key, the columns whose values in source and lake differ, if these two values were the same at all looks up to
+        this one (see `values.steady`). Call this after `_look`.
         """
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]

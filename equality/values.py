@@ -172,8 +172,9 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the columns of a row that have one value in the source and another value in the lake, and that had the same two values at all
-    earlier looks. `before` has these columns of the earlier looks, or is None if this is the first look.
+    """Returns the columns of a row whose values in source and lake differ, if the two values were the same at all earlier looks. A result
+    maps a column to (value in the source, value in the lake). `before` has these columns of the earlier looks, or is None if this is the
+    first look.
     """
     pairs = zip(names, source, lake, strict=True)
     return {

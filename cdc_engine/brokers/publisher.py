@@ -15,8 +15,8 @@ GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
 
 @dataclasses.dataclass(frozen=True)
 class MessageOrigin:
-    """The origin of a message in the binlog: the GTID of its transaction, or empty if the source has no GTIDs, and the file and offset of
-    its event.
+    """The origin of a message in the binlog. `gtid` is the GTID of its transaction, or empty if the source has no GTIDs. `position` is the
+    file and offset of its event, as FILE:OFFSET.
     """
 
     gtid: str = ""

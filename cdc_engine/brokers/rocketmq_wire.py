@@ -1,7 +1,8 @@
 """Encodes and decodes RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure.
 
-A frame consists of its length, the length of the header (whose highest byte is the format of the header: 0 is JSON), the header, and a
-body. A producer requests the route of a topic from a name server, and sends the messages of each queue to the master broker of the queue.
+A frame consists of the frame's length, the header's length, the header and a body. The highest byte of the header's length is the format of
+the header; 0 means JSON. A producer requests the route of a topic from a name server, and sends the messages of each queue to the master
+broker of the queue.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class DagsterConfig(Strict):
 
 
 class AssetConfig(BaseModel):
-    """The Dagster settings of a destination's assets, and of one table's asset."""
+    """The Dagster settings of assets, which a destination has for all of its assets, and a table for its own asset."""
 
     owners: tuple[Owner, ...] = Field(
         (),

@@ -1,7 +1,7 @@
 """Stores records in a folder. The file NAME has the text of the record NAME and nothing else, so an operator can read and restore it. Other
 files, such as copies and temporary files of editors, are not records.
 
-The version of a record is a digest of its text. A writer holds the lock of `records.lock` from the comparison of the version to the write,
+The version of a record is a digest of its text. A writer holds the lock of `records.lock` while it compares the version and writes,
 so compare-and-set is one step for the processes of this host.
 """
 

@@ -37,9 +37,9 @@ UNLOCKED_TRIES = 100  # After this many attempts without a lock, the reading fai
 POLL_SECONDS = 0.1
 pause = time.sleep  # The function that waits between two attempts. Tests replace it.
 
-# The type of `positions.logged_after`. The arguments are: the position from which the binlog is read; the tables (database, name); the end
-# (file, offset) up to which changes of the tables count; and a GTID set whose transactions do not count. The function returns the binlog's
-# end, and whether a table may have changed.
+# The type of `positions.logged_after`. Arguments: the position from which the binlog is read; the tables (database, name); the end (file,
+# offset) up to which changes of the tables count; a GTID set whose transactions do not count. The function returns the binlog's end, and
+# whether a table may have changed.
 Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None, str], tuple[Position, bool]]
 
 

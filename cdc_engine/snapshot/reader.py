@@ -111,8 +111,9 @@ class RowReader:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translates the errors of the connection in the block to Sluice's errors: TableChangedError if the server's table differs from the
-        schema, ConfigurationError for a missing grant, an invalid condition or a setting, otherwise SourceConnectionError.
+        """Translates the errors of the connection in the block to Sluice's errors. Raises TableChangedError if the server's table differs
+        from the schema. Raises ConfigurationError if a grant is missing, or if the operator's condition or a setting of the server must be
+        corrected. Otherwise raises SourceConnectionError.
         """
         try:
             yield

@@ -50,8 +50,8 @@ class Strict(BaseModel):
     """A model of settings that refuses unknown settings and settings without effect, and validates defaults too.
 
     - `removed`: the settings of earlier versions that no longer exist, each with what to write instead.
-    - `only_with`: settings that have an effect only with some values of another setting, as (other setting, values). Without values: only
-      if the other setting is not empty. A default value that conf/ repeats is accepted, because its removal would change nothing.
+    - `only_with`: setting → (other setting, values). The setting has an effect only if the other setting has one of the values. If `values`
+      is empty, the other setting must not be empty. A setting without effect is accepted if its value in conf/ is its default.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
