@@ -50,7 +50,7 @@ def local_file(word: str, root: Path | None) -> Path:
             f"{word} is in an object store; only lake and staging may be in an object store: set a local folder"
         )
     if not word or word.startswith("~"):
-        raise ValueError(f"{word!r} is a different folder in each process; write an absolute path")
+        raise ValueError(f"{word!r} would be a different folder in each process; write an absolute path")
     if root is None and not Path(word).is_absolute():
         raise ValueError(
             f"{word} is relative, and no conf/ exists to which the path could be relative; write an absolute path"

@@ -183,7 +183,7 @@ class RocketPublisher:
 
     def _no_topic(self, topic: str) -> PublishError:
         return PublishError(
-            f"{self._target} has no topic {self._target.named(topic)}: start the brokers with this topic, "
+            f"{self._target} has no topic {self._target.named(topic)}: start the brokers that have this topic, "
             "because name servers forget the topics of stopped brokers; or create the topic, with as many "
             "queues as partitions_num in conf/; or correct topic, dynamic_topic and namespace"
         )

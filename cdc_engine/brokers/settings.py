@@ -61,7 +61,9 @@ class KafkaConfig(PartitionedConfig):
                     f"options: {name} is not allowed, because Sluice sets it; name the servers in `servers`"
                 )
             if value.lower() not in NEEDED.get(name, (value.lower(),)):
-                raise ValueError(f"options {name}: {value} would lose messages; remove the option")
+                raise ValueError(
+                    f"options {name}: {value} could lose messages or change their order; remove the option"
+                )
         return self
 
 

@@ -73,6 +73,6 @@ class AlarmConfig(Strict):
         if bool(self.user) != bool(self.password):
             raise ValueError("set both user and password, or neither")
         if self.user and self.encryption == "none":
-            raise ValueError("encryption none would send the password unencrypted")
+            raise ValueError("encryption none would send the password unencrypted: set encryption to starttls or tls")
         if self.ca_file and self.encryption == "none":
             raise ValueError("`ca_file` has no effect with `encryption: none`: remove one of the two")

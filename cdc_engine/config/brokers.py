@@ -151,7 +151,9 @@ class BrokerConfig(RenderingConfig):
                     f"format {self.format} needs `registry`, the schema registry with the schemas of its messages"
                 )
             if self.time_zone.upper() != "UTC" or self.decimals != "declared":
-                raise ValueError(f"format {self.format} has typed values: remove time_zone and decimals")
+                raise ValueError(
+                    f"format {self.format} has typed values, so two settings have no effect: remove time_zone and decimals"
+                )
         elif self.registry is not None:
             raise ValueError(
                 f"messages with `format: {self.format}` have no schema, so a registry is not used: remove `registry`, or set "
@@ -229,7 +231,7 @@ def _of_kind(given: Any, info: ValidationInfo) -> Any:
         return given
     kind = given.get("kind")
     if not isinstance(kind, str):
-        raise ValueError(f"kind: name the kind of broker: installed are {', '.join(BROKERS.names())}")
+        raise ValueError(f"kind: name the kind of broker, one of {', '.join(BROKERS.names())}")
     return _settings_of(kind).model_validate(given, context=info.context)
 
 

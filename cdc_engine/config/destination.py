@@ -315,7 +315,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         if not isinstance(record, dict) or not record.get("sources"):
             return record
         if "source" in record:
-            raise ValueError("set source, or sources if there are standby sources, not both")
+            raise ValueError("set either `source` or, if there are standby sources, `sources`")
         sources = record["sources"]
         first = sources[0] if isinstance(sources, list | tuple) else None
         if isinstance(first, dict) and "start" in first:

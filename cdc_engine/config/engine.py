@@ -81,7 +81,9 @@ class EngineConfig(Strict):
     def _safe(self) -> EngineConfig:
         addresses = [*self.addresses, self.listens_at]
         if len(self.addresses) > 1 and not self.listen:
-            raise ValueError("with several engine hosts, set the address on which each listens: listen: 0.0.0.0:4267")
+            raise ValueError(
+                "engine.address names several hosts, so set the address on which each listens: engine.listen, such as 0.0.0.0:4267"
+            )
         far = [address for address in addresses if host_and_port(address)[0] not in LOOPBACK]
         if far and not (self.token and self.tls):
             raise ValueError(

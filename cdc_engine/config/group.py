@@ -77,9 +77,7 @@ class GroupConfig(StreamConfig):
         if len(set(self.members)) < len(self.members):
             raise ValueError("members: the list names a destination twice: remove one entry")
         if not self.has_consumers:
-            raise ValueError(
-                "the group has no consumers: set a canal_server with a port, or brokers; a group has no lake"
-            )
+            raise ValueError("a group has no lake, so it needs consumers: set a canal_server with a port, or brokers")
         if self.canal_server.full_batches:
             raise ValueError(
                 "canal_server.full_batches: a get of a group returns as soon as one change is available; set "

@@ -87,7 +87,7 @@ class CatalogConfig(Strict):
     """The catalog of Spark in which runs register the Delta tables, so that readers find them by name."""
 
     removed: ClassVar[Mapping[str, str]] = {
-        "kind": "every catalog is one of the Spark session of the runs; `name` selects it"
+        "kind": "a catalog is always one that the Spark session of the runs has; `name` selects it"
     }
 
     name: str = Field(

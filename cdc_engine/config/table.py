@@ -182,7 +182,7 @@ class TableConfig(AssetOfTable, Strict):
     def _nothing_unmasked(self) -> TableConfig:
         if self.has_rules and self.undecodable == "quarantine":
             raise ValueError(
-                "rows, masks and transform require undecodable: stop: quarantine would store the values of masked columns, and "
+                "rows, masks and transform require undecodable: stop, because quarantine would store the values of masked columns, and "
                 "whether a row with an undecodable value meets the condition is unknown"
             )
         if len({column.lower() for column in self.masks}) < len(self.masks):

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.servers
 PARTITIONS = 3
 SECRET = "ROCKET_TEST_SECRET"  # noqa: S105
 # A name server forgets the topics of a broker that ended.
-AWAY = re.compile("did not confirm|start the brokers with this topic")
+AWAY = re.compile("did not confirm|start the brokers that have this topic")
 Bodies = Callable[[], list[list[bytes]]]
 
 

@@ -81,7 +81,7 @@ def test_a_broker_of_an_installed_package_has_its_own_settings_and_sends(tmp_pat
     ("broker", "why"),
     [
         ("kind: nats, topic: t", "no kind of broker 'nats'; installed: gone, kafka, post, pulsar, rabbitmq, rocketmq, silent, thing"),
-        ("topic: t", "brokers.0: kind: name the kind of broker: installed are gone, kafka"),
+        ("topic: t", "brokers.0: kind: name the kind of broker, one of gone, kafka"),
         ("kind: 7, topic: t", "brokers.0: kind: name the kind of broker"),
         ("kind: thing, topic: t", r"the kind 'thing' \(sluice_post:thing of sluice-post\) is not a subclass of BrokerConfig"),
         ("kind: gone, topic: t", "'gone' .*cannot be loaded: AttributeError: .*Nothing"),

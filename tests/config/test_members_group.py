@@ -47,7 +47,10 @@ def test_group_is_read_together_with_the_destinations_and_is_none_of_them(tmp_pa
         ("members: [east, other]\ncanal_server: {port: 1}\n", "other is a group too; list the members"),
         ("members: [east, east]\ncanal_server: {port: 1}\n", "names a destination twice"),
         ("members: []\ncanal_server: {port: 1}\n", "at least 1 item"),
-        ("members: [east, west]\n", "the group has no consumers: set a canal_server with a port, or brokers"),
+        (
+            "members: [east, west]\n",
+            "a group has no lake, so it needs consumers: set a canal_server with a port, or brokers",
+        ),
         (
             GROUP + "source: {user: u}\n",
             "source: a group has no source of its own; write these settings in the files of the members",

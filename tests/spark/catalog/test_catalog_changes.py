@@ -176,7 +176,7 @@ def test_a_table_and_its_history_have_views_and_a_change_log_has_none(tmp_path: 
         ({"views": "all"}, "must contain {table}"),
         ({"views": "{table}_{schema}"}, "placeholder"),
         ({"views": "{table}"}, "views must differ from table"),
-        ({"kind": "spark"}, "was removed: every catalog is one of the Spark session"),
+        ({"kind": "spark"}, "was removed: a catalog is always one that the Spark session"),
     ],
 )
 def test_a_catalog_in_conf_that_has_no_meaning_is_refused(given: dict[str, str], words: str) -> None:
