@@ -302,7 +302,9 @@ def difference(
     lake: Sequence[Any] | None,
     lake_rows: int = 1,
 ) -> Difference:
-    """Returns the difference of one key. `source` and `lake` are the complete rows, or None if source or lake has no row."""
+    """Describes how the rows of one key differ. `source` and `lake` are the complete rows, or None if source or lake has no row.
+    `lake_rows` is the number of rows that the lake has for the key, and `chunk` the name of the key's chunk.
+    """
     named: Mapping[str, str] = {name: shown(value) for name, value in zip(plan.key, key, strict=True)}
     if lake_rows > 1:
         return Difference("doubled", named, chunk, count=lake_rows)

@@ -123,8 +123,8 @@ class TableResult:
 class Seen:
     """What one look found for one key. The lake was read after it had merged everything up to the position of the source's read.
 
-    - `source` and `lake` are hashes of the rows, or their numbers for a table without a key. `source` or `lake` is None if that side has no
-    row.
+    - `source` and `lake` are hashes of the key's rows on the two sides, or None if the side has no row. For a table without a key, they say
+      how often a row occurs on each side.
     - `order_key` is the order key of the lake's row, or -1 if the lake has none.
     - `doubled` is true if the lake has several rows of the key.
     """

@@ -72,8 +72,8 @@ class CanalServerConfig(RenderingConfig):
     transaction_entries: bool = Field(
         True,
         description=(
-            "Whether the beginning and the end of every transaction are sent. `false`: they are sent only for one "
-            "transaction in 5 s of the source's clock, or for one in 4096 transactions, so that a client's cursor moves."
+            "Whether the beginning and the end of every transaction are sent. `false`: they are sent again only "
+            "after 5 s by the source's clock, or after 4096 transactions, so that a client's cursor still moves."
         ),
     )
     rows_query: bool = Field(
