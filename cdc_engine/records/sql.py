@@ -160,8 +160,9 @@ class SqlRecordStore(RecordStore):
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
-    """Returns the URL without its password, and the location of the password. If the URL contains the password itself, returns the
-    URL unchanged, and "" as the location. Raises ConfigurationError, whose message never contains a secret, if the URL is invalid.
+    """Returns the URL with the driver that Sluice installs, and the location of the password. If `url` contains the password itself, the
+    returned URL has the password, and the location is "". Otherwise the returned URL has no password. Raises ConfigurationError, whose
+    message never contains a secret, if the URL is invalid.
     """
     try:
         parsed = sqlalchemy.make_url(url)

@@ -54,7 +54,7 @@ class Archive:
         return file in self._paths
 
     def fetch(self, file: str, check: Callable[[IO[bytes]], None], given_up: Callable[[], bool]) -> None:
-        """Fetches a file that the archive lacks by the command in conf/. Does nothing if another process has fetched it in the meantime.
+        """Fetches a file that the archive lacks, with the command in conf/. Does nothing if another process has fetched it in the meantime.
         `check` raises PositionLostError or BinlogFormatError if the file must not be stored.
 
         The command writes to a temporary file, which is renamed when it is complete. After a crash, the next fetch removes the incomplete
