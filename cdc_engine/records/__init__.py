@@ -1,3 +1,3 @@
-"""Stores small records in files, a SQL database, ZooKeeper or memory. Several hosts can share the records, because writes are
-compare-and-set.
+"""Stores small records in files, a SQL database, ZooKeeper or memory. Several hosts can share the records in a database or in ZooKeeper,
+because each write is a compare-and-set.
 """

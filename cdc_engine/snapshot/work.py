@@ -394,8 +394,8 @@ def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | N
 def _if_still(
     seen: SnapshotRecord, change: Callable[[SnapshotRecord], SnapshotRecord]
 ) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that applies `change` only if the stored record still belongs to the snapshot `seen`. While this host was
-    suspended, another host may have begun the next snapshot of the table.
+    """Returns a transition that applies `change` only if the stored record still has the snapshot, generation and state of `seen`. They
+    differ for example if another host has begun the next snapshot of the table while this host was suspended.
     """
 
     def changed(now: SnapshotRecord) -> SnapshotRecord:
