@@ -338,7 +338,7 @@ def common_executed(text: str, other: str) -> str:
     return str(one.common(_parsed(other)))
 
 
-@functools.lru_cache(maxsize=64)  # One set is compared with many others.
+@functools.lru_cache(maxsize=64)  # Cached, because one set is compared with many others.
 def _parsed(text: str) -> GtidSet | MariadbPosition:
     return parse_executed(text, mariadb=is_mariadb(text))
 

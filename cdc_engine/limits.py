@@ -9,8 +9,8 @@ MEBIBYTE = 1 << 20
 READ_BUFFER_BYTES = 4 * MEBIBYTE
 # The most bytes of one event: MySQL's maximum of max_allowed_packet. An event whose header has a greater length is an error.
 EVENT_BYTES_MAX = 1 << 30
-# The most bytes of a compressed transaction after decompression. A larger transaction is an error. The limit does not protect memory,
-# because a transaction is decompressed piece by piece.
+# The most bytes of a compressed transaction after decompression. An event that states a larger size is considered damaged. The
+# limit does not protect memory, because a transaction is decompressed piece by piece.
 PAYLOAD_BYTES_MAX = 1 << 33
 # The most bytes in one packet of MySQL's protocol. A packet of this size continues in the next packet.
 PACKET_BYTES_MAX = 0xFFFFFF

@@ -43,8 +43,8 @@ TABLES_MAX = 50  # The maximum number of tables in a group. The next tables form
 # A table whose estimated rows and bytes do not exceed these limits is small, and is read in a group. A larger table is read alone, with
 # several of its chunks at the same time.
 ROWS_MAX, BYTES_MAX = 10_000, 64 << 20
-# After this time a group releases the run lock, because merges wait for it. The group publishes its remaining tables when it has the lock
-# again.
+# When a group has published tables for this long, it releases the run lock, because merges wait for the lock. The group publishes its
+# remaining tables when it has the lock again.
 PUBLISH_SECONDS_MAX = 2.0
 # The interval at which the calling thread reports the messages and progress of the threads that read tables.
 CALLS_SECONDS = 0.1
@@ -91,8 +91,8 @@ def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, St
         steps = {each.step for each in decisions.values()}
         if SnapshotStep.WAIT not in steps or dependencies.conf_changed() or time.monotonic() >= deadline:
             return decisions
+        # After a publication, advances the snapshots again at once, because a table that waited for the published one may continue now.
         if SnapshotStep.PUBLISH not in steps:
-            # Goes through the tables again, because a table that waited for a published one may continue now.
             stopping.wait(1.0)
 
 

@@ -41,7 +41,7 @@ def _readable_time(value: str) -> str:
     return value
 
 
-# The settings of a model that have an effect only with some values of another setting (`Strict.only_with`).
+# The type of `Strict.only_with`.
 OnlyWith = Mapping[str, tuple[str, tuple[str, ...]]]
 TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readable_time)]
 

@@ -36,7 +36,7 @@ class PacketType(enum.IntEnum):
     CLIENTROLLBACK = 12
 
 
-# The units in which a client sends the time-out of a get: the seconds of each unit. The index is the unit's code, as in Java's TimeUnit.
+# Code of a unit, as in Java's TimeUnit → the unit's length in seconds. A client sends the time-out of a get with the code of its unit.
 UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)
 
 
