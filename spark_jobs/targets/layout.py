@@ -49,8 +49,8 @@ def clause(
     """Returns the PARTITIONED BY or CLUSTER BY clause of CREATE TABLE, with a leading space, or "". `stays` and `features` are the
     partition columns and the Delta features of the existing table.
 
-    If conf/ sets no layout, a table that is created again keeps its partitions, if it still has these columns. Raises TableError if conf/
-    names a column that the table does not have, or if Delta does not support the layout.
+    If conf/ sets neither partition_by nor cluster_by, a table that is created again keeps its partitions, if it still has these columns.
+    Raises TableError if conf/ names a column that the table does not have, or if Delta does not support the layout.
     """
     known = {column.name.lower() for column in wanted}
     for column in (*layout.partition_by, *layout.cluster_by):
@@ -92,13 +92,16 @@ def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[
 
 
 def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
-    """Raises TableError if the table's partitions differ from those in conf/. If conf/ sets no partitions, accepts every table."""
+    """Raises TableError if conf/ sets partition_by and the table has other partitions, or if conf/ sets cluster_by and the table is
+    partitioned. `there` are the table's partition columns.
+    """
     configured = [part.lower() for part in layout.partition_by]
     if (configured and configured != [part.lower() for part in there]) or (layout.cluster_by and there):
-        is_by, ours = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"
+        is_by = f"partitioned by {', '.join(there)}" if there else "not partitioned"
+        ours = f"partition_by {', '.join(layout.partition_by)}" if layout.partition_by else "cluster_by"
         raise TableError(
             name,
-            f"the Delta table {path} is partitioned by {is_by}, and conf/ has partition_by {ours}: Delta "
+            f"the Delta table {path} is {is_by}, and conf/ has {ours}: Delta "
             "partitions a table when it is created; remove the setting from conf/, or create the table "
             "again with `sluice snapshot start`",
         )

@@ -178,8 +178,8 @@ def left_columns(shard: Shard, properties: Mapping[str, str], segment: ChangesSe
 
 
 def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[LakeColumn, ...]:
-    """Returns the columns that a DDL statement adds and that the shard had earlier. The rows still have old values in these columns, which
-    must be removed.
+    """Returns the columns that a DDL statement adds and that the shard had earlier. The shard's rows still have the earlier values in these
+    columns, and the caller replaces these values by NULL.
     """
     had = dropped(shard, properties)
     added = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.ADD}

@@ -91,7 +91,7 @@ def test_a_layout_that_cannot_be_is_named(lake: Lake) -> None:
     with pytest.raises(MergeError, match="names land, which is not a column of the table"):
         merged(lake, FIRST, Layout(partition_by=("land",)))
     merged(lake, FIRST, Layout())
-    with pytest.raises(MergeError, match="is partitioned by nothing, and conf/ has partition_by country"):
+    with pytest.raises(MergeError, match="is not partitioned, and conf/ has partition_by country"):
         merged(lake, SECOND, Layout(partition_by=("country",)))
     with pytest.raises(MergeError, match="names land, which is not a column of the table"):
         merged(lake, SECOND, Layout(cluster_by=("land",)))
