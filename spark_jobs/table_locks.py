@@ -110,9 +110,9 @@ class TableLocks:
         """Holds the lock of the Delta table at `path` while the context is open, if the table is `shared`. The fence then checks the lock
         before each commit.
 
-        Yields False if another run holds the lock for all of `wait_seconds`. If `wait_seconds` is None, waits `self.wait_seconds` instead,
-        and raises TableError if another run holds the lock for all of this time. Also raises TableError if the lock was lost while the
-        context was open.
+        Yields True if this run has the lock or needs none. Yields False if another run holds the lock for all of `wait_seconds`. If
+        `wait_seconds` is None, waits `self.wait_seconds` instead, and raises TableError if another run holds the lock for all of this time.
+        Also raises TableError if the lock was lost while the context was open.
         """
         lock = self._opened(name, path) if shared else None
         if lock is None:

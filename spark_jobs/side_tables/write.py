@@ -71,8 +71,8 @@ class Share:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a current-state table exists and has been merged. When conf/ stops configuring the current-state table, this stays
-        true for one more batch.
+        """Whether a current-state table exists and has been merged. After conf/ stops configuring the current-state table, this stays true
+        for one batch, because only then `write_side_tables` removes the table's record.
         """
         return self.target.current_state or self.context.records.get(self.staged.name) is not None
 
@@ -104,8 +104,8 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
 
 
 def write_side_tables(session: LakeSession | None, share: Share) -> None:
-    """Writes the batch to the change log and the history that conf/ configures. Raises TableError, StagedBatchError, or an exception of
-    Spark.
+    """Writes the batch to the change log and the history that conf/ configures. Afterwards removes the record of the current-state table if
+    conf/ no longer configures one. Raises TableError, StagedBatchError, or an exception of Spark.
     """
     name, target = share.staged.name, share.target
     if not share.staged.segments:

@@ -113,7 +113,8 @@ def _read_again(
     name: str, segment: ChangesSegment, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> BufferedChanges:
     """Restarts the snapshot after this segment. A row of the segment changed its key and its images lack columns, so the key under
-    which the snapshot read the row is unknown. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
+    which the snapshot read the row is unknown. After RESTARTS_MAX restarts, or if the table has no key, marks the snapshot as failed and
+    raises TableError.
     """
     if segment.key and buffered.restarts < RESTARTS_MAX:
         why = "rows changed their keys, and their images lack columns"
@@ -143,7 +144,9 @@ def _buffer(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> in
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Buffers the segment in an object store, as `_keep` does on a disk. The publication may run on another host."""
+    """Uploads the segment's changes after the order key `after` to the buffer in an object store, because the publication may run on
+    another host. Returns the number of their rows.
+    """
     if segment.first_order_key > after:
         files.put(segment.file, _name(segment))
         return segment.rows
