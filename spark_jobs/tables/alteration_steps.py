@@ -41,8 +41,8 @@ def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> Alt
 
 
 def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
-    """Drops, moves, renames and widens columns, and returns the plan. The caller then adds columns and copies values. The caller's last
-    commit has the transaction of the statement.
+    """Drops, moves, renames and widens columns, and returns the plan. If an earlier attempt has copied the values, the plan has no
+    `copies`. The caller then adds columns and copies values. The caller's last commit has the transaction of the statement.
     """
     name = f"{app_id}@{segment.order_key}"
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
@@ -63,8 +63,9 @@ def end(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSeg
 def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
     """Applies a DDL statement of one shard to the shared table: widens columns, and records the columns that the shard no longer has.
 
-    Returns, by column, the SQL expression of its value in the shard's existing rows. The caller sets these values in the commit that ends
-    the statement. Skips steps that are already done. Raises TableError for a statement that would change other shards.
+    Returns, for each column that the shard had earlier and gets again, the SQL expression of NULL. The caller sets these values in the
+    shard's existing rows, in the commit that ends the statement. Skips steps that are already done. Raises TableError for a statement that
+    would change other shards.
     """
     shards.refuse_alterations(table.name, segment)
     properties = table.snapshot.properties
