@@ -448,8 +448,8 @@ def _command() -> Any:
 
 
 def main() -> None:
-    """Runs the command line. Prints an error as one red message, and exits with the code of the error. With SLUICE_DEBUG=1, shows the
-    traceback instead of the message.
+    """Runs the command line. Prints an error as one red message, and exits with the code that `exit_code` returns. With SLUICE_DEBUG=1,
+    shows the traceback instead of the message.
     """
     from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
 

@@ -295,8 +295,8 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportReport) -> None:
-    """Sets `rows_query` in `server`, so that clients get the SQL texts of statements, unless Canal does not send them or filters columns.
-    By default, Canal sends the texts.
+    """Sets `rows_query` in `server` if Canal sends the SQL texts of statements to clients, as it does by default. Does not set it if Canal
+    filters columns, because the texts contain the values of all columns. Adds Canal's keys to the report.
     """
     if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
         findings.left.append(

@@ -51,8 +51,8 @@ class RunLog:
         return RunSummary(len(records), self._batches(), last)
 
     def _batches(self) -> int:
-        """Returns the number of merged batches. Counts the consistent snapshots in the lake, because each batch records one after its last
-        table. Runs cannot be counted, because a draining run merges many batches.
+        """Returns the number of batches that were merged since this start of the demo. Counts the consistent snapshots in the lake, because
+        a run writes one after the last table of each batch. The number of runs is not used, because a draining run merges many batches.
         """
         try:
             rows = pa.table(DeltaTable(self._consistent_snapshots).scan(columns=["order_key", "published_at"]))

@@ -76,8 +76,8 @@ def accept(
 def _take_over(
     lake: DestinationLake, directory: Path, acceptance: Acceptance, table: LakeTable | None, ledger: Ledger
 ) -> None:
-    """Requests the snapshot, and then takes the table over. The caller must hold the run lock, so that no run publishes the snapshot
-    between these two steps.
+    """Requests the snapshot, unless `as_it_is` is set, and then takes the table over. A missing table (`table` is None) is created again by
+    the next run. The caller must hold the run lock, so that no run publishes the snapshot between these two steps.
     """
     if not acceptance.as_it_is:
         snapshot.start(directory, [acceptance.name])

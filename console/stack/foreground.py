@@ -1,7 +1,7 @@
 """Starts the parts of Sluice, keeps them running, and ends them on request, for `sluice up --foreground`.
 
-The option is for service managers. The process notifies systemd (Type=notify) when all parts answer, and shuts down cleanly on SIGTERM. If
-a part fails too often, the process names the part and ends with exit code 1. When the process ends, even by SIGKILL, all parts end too.
+--foreground is for service managers. The process notifies systemd (Type=notify) when all parts answer, and shuts down cleanly on SIGTERM.
+If a part fails too often, the process names the part and ends with exit code 1. When the process ends, even by SIGKILL, all parts end too.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class ProcessPart:
         return bool(self._answers and self._answers())
 
     def require_port(self) -> None:
-        """Raises PortTakenError if another program has the port. The message names the program. The kernel frees the port of a killed
-        process late, so the method waits a moment before it raises the error.
+        """Raises PortTakenError if another program has had the part's port for DYING_SECONDS_MAX. The wait is needed because the kernel may
+        free the port of a killed process late. The message names the other program.
         """
         end = time.monotonic() + DYING_SECONDS_MAX
         while self._port and not is_free(self._port):

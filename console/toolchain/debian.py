@@ -2,8 +2,8 @@
 cache.
 
 `apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package into any directory. Some servers are only in Debian unstable.
-The packages of such a server are unpacked with all their dependencies, including the C library. For these packages, apt uses its own state
-and not that of the system.
+The packages of such a server are unpacked with all their dependencies, including the C library. To find and download them, apt uses package
+lists in a separate directory, so that the system's own package lists do not change.
 """
 
 import os

@@ -117,8 +117,8 @@ def _imported(file: Path) -> set[Path]:
 
 @functools.cache
 def _imports(file: Path) -> tuple[Path, ...]:
-    """Returns those of Sluice's files that `file` imports as modules, and those from which `file` imports kernels or constants. A file from
-    which `file` imports only classes is left out, because classes are not part of compiled code.
+    """Returns the files of Sluice that may become part of the compiled code of `file`: modules that `file` imports, and files from which it
+    imports kernels or constants. A file from which it imports only classes is left out, because classes are not part of compiled code.
     """
     named: list[str] = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
