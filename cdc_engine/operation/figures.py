@@ -40,7 +40,7 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     (
         "canal_instance_traffic_delay",
         (
-            "Milliseconds since the oldest change of the source that Sluice has not read. 0 on an idle source, "
+            "Milliseconds for which the source is known to have had changes that Sluice has not read. 0 on an idle source, "
             "unlike in Canal."
         ),
         False,
@@ -135,7 +135,7 @@ STREAMING: tuple[tuple[str, str, bool, Value], ...] = (
     ),
     (
         "debezium_metrics_MilliSecondsBehindSource",
-        "Milliseconds from the commit of the last change to its reading. 0 if everything is read.",
+        "Milliseconds for which the source is known to have had changes that Sluice has not read. 0 if everything is read.",
         False,
         lambda s, _: s.stream.behind_seconds * 1000,
     ),
