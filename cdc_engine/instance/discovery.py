@@ -95,7 +95,7 @@ class SourceSchema:
 
     @functools.cached_property
     def captured(self) -> tuple[TableVersion, ...]:
-        """The captured tables."""
+        """The captured tables with their present columns and keys."""
         return tuple(each.version() for each in self._snapshot.tables if self._filter.keeps(each.database, each.table))
 
     def foreign_keys(self) -> tuple[Cascade, ...]:

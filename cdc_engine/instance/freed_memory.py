@@ -66,7 +66,7 @@ class FreedMemory:
 
 
 def to_return(free: int, returned: int) -> bool:
-    """Returns whether the process has enough free bytes to return. `free` is malloc's count of free bytes. It includes the `returned` bytes
-    until malloc uses them again.
+    """Returns whether at least FREED_BYTES_MAX bytes are free and not returned to the system yet. `free` is malloc's count of free bytes.
+    It includes the `returned` bytes until malloc uses them again.
     """
     return free - returned >= FREED_BYTES_MAX
