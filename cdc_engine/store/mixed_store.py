@@ -17,7 +17,7 @@ ANYWHERE = Position(epoch=0, file="", offset=0)
 
 
 class MixedEventStore(BackedEventStore):
-    """The event store in memory and files (`ports.EventStore`). The caller has begun `log`, and `log` is empty."""
+    """The event store in memory and files (`ports.EventStore`). The caller has called `begin` of `log`, so `log` is empty."""
 
     @property
     def put_position(self) -> Position | None:

@@ -51,7 +51,7 @@ class StorePlan:
         return StoreSizes(files_bytes_max=self.files_bytes_max, bytes_max=self.bytes_max, events_max=self.events_max)
 
     def log(self, going_on: GoingOn) -> EventLog:
-        """Returns the log of the store's event files. The caller must begin or open it."""
+        """Returns the log of the store's event files. The caller must then call `begin` or `open` of the log."""
         return EventLog(
             self.directory / (OVERFLOW_DIRECTORY if self.kind == "mixed" else EVENTS_DIRECTORY),
             ledger_id=going_on.ledger_id,
