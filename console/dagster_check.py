@@ -18,7 +18,7 @@ from sluice.cdc_engine.config.conf_files import mapping_of
 from sluice.console.run_launcher_check import launcher_findings
 from sluice.extras import Extra, missing_sentence
 from sluice.orchestration.base.batch_reference import DESTINATION_TAG
-from sluice.package_files import conf_file
+from sluice.package_files import conf_file, package_file
 
 CONNECT_SECONDS_MAX = 5
 # dagster.yaml must list these loggers, so that Dagster stores their messages in the log of a run.
@@ -51,7 +51,10 @@ def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
         unread.append(f"{file.name} cannot be read ({error}): correct its permissions, or write it as UTF-8")
     if unread:
         return DagsterFinding(file, tuple(unread))
-    problems = [*_unset(settings), *_not_importable(settings)]
+    problems = list(_unset(settings))
+    # Importing the classes takes a second, because it imports all of Dagster. Those of the package's own file are always installed.
+    if file.resolve() != package_file("conf/dagster.yaml").resolve():
+        problems.extend(_not_importable(settings))
     if not problems and (why := storage_problem(settings)):
         problems.append(why)
     return DagsterFinding(file, tuple(problems), tuple(findings_of(settings, config)))

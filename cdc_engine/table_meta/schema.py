@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,9 @@ _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dic
 # The length of a schema version: 64 bits of a digest in hexadecimal. With 64 bits, two schemas of one table practically never have the same
 # version.
 VERSION_DIGITS = 16
+# Returns the values of a column's fields, in the order of the fields. `dataclasses.astuple` would copy each value, which takes seconds for
+# thousands of tables.
+_VALUES_OF_COLUMN = operator.attrgetter(*(field.name for field in dataclasses.fields(Column)))
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 
 
@@ -86,7 +90,7 @@ class DeclaredColumn:
         )
 
     def to_json(self) -> dict[str, Any]:
-        record = {**dataclasses.asdict(self), "default": list(self.default)}
+        record = {**vars(self), "default": list(self.default)}
         return record if self.comment else {name: value for name, value in record.items() if name != "comment"}
 
     @classmethod
@@ -308,6 +312,6 @@ def table_version(database: str, table: str, columns: tuple[Column, ...], key: t
     """Makes a table version whose `version` is a digest of the columns and the key. Equal schemas get equal versions, whether they come
     from a statement, a table map or the server.
     """
-    content = [[dataclasses.astuple(column) for column in columns], key]
+    content = [[_VALUES_OF_COLUMN(column) for column in columns], key]
     digest = hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
     return TableVersion(database=database, table=table, columns=columns, key=key, version=digest[:VERSION_DIGITS])

@@ -43,17 +43,19 @@ def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVer
     """Yields a message for each table under `tables` that is not captured, and for each table or column in a column filter that does not
     exist among the captured tables.
     """
-    columns = {table.name: {column.name.upper() for column in table.columns} for table in captured}
+    tables = {table.name: table for table in captured}
     for name in destination.tables:
-        if name not in columns:
-            yield _unmatched(destination, "tables", name, _others(name, columns))
-    exact = {name.upper(): name for name in columns}
+        if name not in tables:
+            yield _unmatched(destination, "tables", name, _others(name, tables))
+    exact = {name.upper(): name for name in tables}
     for setting in ("column_include", "column_exclude"):
         listed = ColumnFilter(include=getattr(destination, setting)).tables
         for name, wanted in listed.items():
             if name not in exact:
                 yield _unmatched(destination, setting, name.lower())
-            elif lacking := sorted(wanted - columns[exact[name]]) if columns[exact[name]] else []:
+                continue
+            existing = {column.name.upper() for column in tables[exact[name]].columns}
+            if existing and (lacking := sorted(wanted - existing)):
                 yield _unmatched(destination, setting, f"{exact[name]}:{'/'.join(lacking).lower()}")
 
 

@@ -84,25 +84,29 @@ def _require_usable(program: Path) -> Java:
 def inspect_java(program: Path) -> Java | str:
     """Returns the Java runtime of a program. If Sluice cannot use the runtime, returns a clause that says why."""
     try:
-        shown = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        shown = _run(program, "--list-modules")
+        # Java 8 has no modules, and does not know the option.
+        version = parse_version(shown.stdout) or parse_version(_run(program, "-version").stderr)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{program} does not run ({error})"
-    version = parse_version(shown.stderr + shown.stdout)
     if version is None:
         return f"the version of {program} is unknown"
     if version < JAVA_VERSION_MIN:
         return f"the Java at {program} has version {version}, which is too old"
-    modules = subprocess.run([program, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
-    if VECTOR_MODULE not in modules.stdout:
+    if VECTOR_MODULE not in shown.stdout:
         return f"the Java at {program} lacks the module {VECTOR_MODULE}"
     return Java(program, version)
 
 
+def _run(program: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program, *options], capture_output=True, text=True, timeout=60, check=False)
+
+
 def parse_version(text: str) -> int | None:
-    """Returns the major version in the output of `java -version`, or None if the output contains no version. For Java 8, the output
-    contains 1.8.
+    """Returns the major version in the output of `java --list-modules` or `java -version`, or None if the output contains no version. For
+    Java 8, the output contains 1.8.
     """
-    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    found = re.search(r'(?:version "|^java\.base@)(?:1\.)?(\d+)', text, re.MULTILINE)
     return int(found.group(1)) if found else None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -96,3 +98,13 @@ def test_snapshot_status_decides_no_next_step_if_no_snapshot_is_open(
         records.update(name, lambda now: dataclasses.replace(now, state=SnapshotState.PUBLISHED))
     monkeypatch.setattr(table_snapshots, "decisions", mock.Mock(side_effect=AssertionError))
     assert [each.record.state for each in snapshots(config)] == [SnapshotState.PUBLISHED] * 2
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize(
+    "module", ["sluice.console.acts.schema", "sluice.console.acts.snapshot", "sluice.console.status.report"]
+)
+def test_commands_that_show_tables_import_no_kernels(module: str) -> None:
+    """Importing numba and the kernels would take a quarter of the time of a command."""
+    code = f"import sys, {module}; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

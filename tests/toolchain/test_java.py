@@ -13,14 +13,16 @@ from sluice.console.toolchain.java import Java, inspect_java, parse_version, pro
 from tests.style.sources import ROOT as PROJECT_ROOT
 
 
-def _fake_java(folder: Path, version: str, modules: str = "java.base") -> Path:
+def _fake_java(folder: Path, version: str, *modules: str) -> Path:
+    """Creates a program that answers like a Java. Without modules, it answers like Java 8, which has none."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
+    listed = "; ".join(f"echo {name}@{version}" for name in modules) or "exit 1"
     program.write_text(
         f"""#!/bin/sh
 case "$1" in
   -version) echo 'openjdk version "{version}" 2020-01-01' >&2 ;;
-  --list-modules) echo '{modules}' ;;
+  --list-modules) {listed} ;;
 esac
 """
     )
@@ -34,6 +36,8 @@ esac
         ('openjdk version "17.0.15" 2025-04-15', 17),
         ('java version "1.8.0_392"', 8),
         ('openjdk version "21"', 21),
+        ("java.base@17.0.15\njava.xml@17.0.15", 17),
+        ("java.xml@17.0.15", None),
         ("?", None),
     ],
 )
@@ -42,10 +46,11 @@ def test_version_is_read(text: str, version: int | None) -> None:
 
 
 def test_unfit_java_says_why(tmp_path: Path) -> None:
-    assert "version 11, which is too old" in str(inspect_java(_fake_java(tmp_path / "a", "11.0.2")))
-    assert "lacks the module" in str(inspect_java(_fake_java(tmp_path / "b", "17.0.1")))
+    assert "version 11, which is too old" in str(inspect_java(_fake_java(tmp_path / "a", "11.0.2", "java.base")))
+    assert "version 8, which is too old" in str(inspect_java(_fake_java(tmp_path / "d", "1.8.0_392")))
+    assert "lacks the module" in str(inspect_java(_fake_java(tmp_path / "b", "17.0.1", "java.base")))
     assert "does not run" in str(inspect_java(tmp_path / "nowhere"))
-    whole = _fake_java(tmp_path / "c", "21.0.1", "jdk.incubator.vector@21.0.1")
+    whole = _fake_java(tmp_path / "c", "21.0.1", "java.base", "jdk.incubator.vector")
     assert inspect_java(whole) == Java(whole, 21)
 
 

@@ -16,8 +16,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from sluice.batch_manifest.values import Alteration, AlterationKind
-from sluice.cdc_engine.binlog.column_types import type_of
-from sluice.cdc_engine.binlog.column_types.entry import TypeUnsupportedError
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 
@@ -177,6 +175,8 @@ def described(alteration: Alteration) -> str:
 def lake_type(mysql_type: str) -> str:
     """Returns the name in Spark of the lake's type for a declared type, or the declared type itself if the lake does not support it."""
     text, _, charset = mysql_type.partition(" character set ")
+    from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of  # noqa: PLC0415  commands import no kernels
+
     try:
         return type_of(DeclaredColumn(name="", type=text, charset=charset).column()).spark
     except (TypeUnsupportedError, ValueError):

@@ -135,6 +135,14 @@ def test_a_file_of_the_users_is_checked_before_anything_starts(tmp_path: Path, m
     assert "cannot be read" in check_dagster(conf, make_config(tmp_path)).problems[0]
 
 
+def test_checking_the_packages_file_imports_none_of_its_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing Dagster would take most of the time of `sluice check`."""
+    monkeypatch.setattr("sluice.console.dagster_check.importlib.import_module", pytest.fail)
+    assert not check_dagster(tmp_path, make_config(tmp_path)).problems
+
+
 @pytest.mark.found
 @pytest.mark.parametrize("value", ["*geheim-41", "!geheim-41 x", "'geheim-41", "a: geheim-41: b"])
 def test_an_error_of_the_file_shows_no_part_of_it(tmp_path: Path, value: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -124,6 +125,8 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
         if server.system_time_zone not in {"UTC", "GMT"}:
             server = dataclasses.replace(server, system_zone=system_zone(lambda query: _rows(cursor, query)[0]))
         notation = _notation(server.flavour, facts[0])
+        # Thousands of tables have few different declarations of columns. Each is parsed once.
+        unnamed = functools.cache(functools.partial(_unnamed, notation))
         databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
         shown = {(row[0], row[1]): row[2:] for row in _rows(cursor, _TABLES) if captured(row[0], row[1])}
         collations = {name: each[0] for name, each in shown.items()}
@@ -142,7 +145,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     tables, unreadable = [], []
     for name in sorted(collations):
         try:
-            table = _table(name, collations[name], columns[name], keys[name], notation)
+            table = _table(name, collations[name], columns[name], keys[name], unnamed)
             keys_of_others = in_order(foreign_keys.get(name, ()))
             table = dataclasses.replace(
                 table, foreign_keys=keys_of_others, engine=engines.get(name, ""), comment=shown[name][3] or ""
@@ -306,7 +309,11 @@ def _server(row: tuple[Any, ...], *, logs_cascades: bool) -> DdlServerFacts:
 
 
 def _table(
-    name: tuple[str, str], collation: str | None, columns: list[Any], key: list[str], notation: _Notation
+    name: tuple[str, str],
+    collation: str | None,
+    columns: list[Any],
+    key: list[str],
+    unnamed: Callable[..., DeclaredColumn],
 ) -> TableSchema:
     charset = charset_of_collation(collation or "")
     return TableSchema(
@@ -314,16 +321,23 @@ def _table(
         table=name[1],
         charset=charset.name if charset else "",
         columns=tuple(
-            dataclasses.replace(column, default=_default(column, extra, default, notation), comment=comment or "")
-            for column, comment, extra, default in (
-                (_column(*shown), comment, shown[-1], default) for comment, *shown, default in columns
-            )
+            dataclasses.replace(unnamed(*shown), name=column, comment=comment or "")
+            for comment, column, *shown in columns
         ),
         key=tuple(key),
     )
 
 
-def _column(name: str, column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
+def _unnamed(notation: _Notation, *shown: Any) -> DeclaredColumn:
+    """Returns a column whose name and comment are empty. `shown` has the column's values in information_schema: column_type,
+    character_set_name, is_nullable, extra and column_default.
+    """
+    *facts, extra, default = shown
+    column = _column(*facts, extra)
+    return dataclasses.replace(column, default=_default(column, extra, default, notation))
+
+
+def _column(column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
     declared = declared_type(column_type)
     # For an ENUM in the charset binary, MySQL shows no charset.
     charset = charset_name(charset) if charset else "binary"
@@ -336,7 +350,7 @@ def _column(name: str, column_type: str, charset: str | None, nullable: str, ext
     generated = next((kind for kind in ("virtual", "stored") if f"{kind.upper()} GENERATED" in shown), "")
     generated = next((kind for kind in (ROW_START, ROW_END) if shown.startswith(kind.upper())), generated)
     return DeclaredColumn(
-        name=name,
+        name="",
         type=declared.text,
         charset="" if has_none else charset,
         nullable=nullable == "YES",
@@ -413,6 +427,8 @@ def _with_whole_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], n
         if not column.default and default is not None and "GENERATED" not in extra
         and _is_truncated(default, Default(default), notation, declared_type(column.type))
     ]  # fmt: skip
+    if not truncated:
+        return table
     queried = [column for column in truncated if column.nullable]
     whole = (
         dict(zip((column.name for column in queried), _queried_defaults(cursor, table, queried), strict=True))
