@@ -9,6 +9,7 @@ when all stores are suspended.
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +37,11 @@ from tests.spark.staged import INSERT, LEDGER_ID, UPDATE_AFTER, Changes, Image, 
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.store]
 NAME = "shop.orders"
 ORDERS = Schema({"id": "bigint", "part": "int", "name": "string"}, key=("id",))
-PARTS, ROWS, BATCHES = 8, 64, 3
+PARTS, ROWS, BATCHES = 8, 64, 2
 LEFT_FILES = {"s3": 400, "gs": 60, "abfs": 30}  # By scheme of the store. Removing them takes a second.
 SECONDS_MAX = 120.0
+# A statement takes at least half a second from its first effect to its end. Looking without a pause would take the processor from Spark.
+LOOK_SECONDS = 0.05
 
 
 Act = Callable[["KilledLake"], object]
@@ -94,6 +97,7 @@ class KilledLake(Lake):
         while not moment(self):
             assert not statement.done(), "the statement ended before its effect was seen"
             assert time.monotonic() < deadline, "the statement had no effect"
+            threading.Event().wait(LOOK_SECONDS)
         self.store.stall()
 
     def commit_of_others(self) -> None:
