@@ -332,8 +332,8 @@ def _unnamed(notation: _Notation, *shown: Any) -> DeclaredColumn:
     """Returns a column whose name and comment are empty. `shown` has the column's values in information_schema: column_type,
     character_set_name, is_nullable, extra and column_default.
     """
-    *facts, extra, default = shown
-    column = _column(*facts, extra)
+    column_type, charset, nullable, extra, default = shown
+    column = _column(column_type, charset, nullable, extra)
     return dataclasses.replace(column, default=_default(column, extra, default, notation))
 
 
