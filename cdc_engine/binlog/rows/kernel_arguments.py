@@ -64,11 +64,11 @@ class ChunkMemory(NamedTuple):
 
 
 class OpenEvent(NamedTuple):
-    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`. `doubted`: whether an update in this event
-    that leaves the key unchanged may be a REPLACE.
+    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`. `column_in_doubt`: the index of a column
+    that an update omits, if an update in this event that leaves the key unchanged may be a REPLACE; otherwise -1.
     """
 
     buffer: Bytes
     end: Integer
     version: Integer
-    doubted: bool
+    column_in_doubt: Integer

@@ -46,7 +46,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 ABSENT = -2  # The offset of a value that the image omits.
 # Results of `locate_partial` in addition to those of `locate` and `locate_diffs`. Each is a reason why an event cannot be decoded.
-# cursor[3] then has the index of the column that is the cause, or -1 for REPLACE_POSSIBLE.
+# cursor[3] then has the index of the column that is the cause.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
     10, 17
 )
@@ -115,20 +115,22 @@ def why_refused(
 
 
 @kernel
-def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> bool:
-    """Returns whether an update that leaves the key unchanged may be a REPLACE that set the omitted columns to their defaults.
+def column_in_doubt(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> Integer:
+    """Returns the index of the first column that both images omit, if an update that leaves the key unchanged may be a REPLACE, which set
+    the omitted columns to their defaults. Otherwise returns -1.
 
     With MINIMAL, the after image of an UPDATE statement has key columns only if the statement sets them, so an unchanged key column in the
     after image is a sign of a REPLACE. With NOBLOB, the after image always has the key columns. The before image shows whether the server
     uses MINIMAL or NOBLOB.
     """
-    names_key, incomplete, minimal = False, False, False
+    names_key, omitted, minimal = False, -1, False
     for column in range(facts.shape[0]):
         fact = facts[column]
         names_key |= fact & KEY != 0 and after[column] != 0
-        incomplete |= fact & WANTED != 0 and not before[column] and not after[column]
+        if omitted < 0 and fact & WANTED != 0 and not before[column] and not after[column]:
+            omitted = column
         minimal |= after[column] != 0 and not before[column] and not fact & LARGE
-    return version == 1 and names_key and incomplete and minimal
+    return omitted if version == 1 and names_key and minimal else -1
 
 
 @kernel
@@ -228,7 +230,8 @@ def locate_partial_update(
         cursor[4] = note_differences(images.partial, layout.slot, values.starts, row, before, memory.differences, noted)
     inherit(values, row, before)
     differs = key_differs(event.buffer, key, values, row, before)
-    if event.doubted and not differs:
+    if event.column_in_doubt >= 0 and not differs:
+        cursor[3] = event.column_in_doubt
         return -REPLACE_POSSIBLE, 0
     count = 1
     if key.shape[0] == 0 or differs:
@@ -254,8 +257,8 @@ def locate_partial(
     `memory` is full or after `bytes_max` bytes of images, or the reason why an event cannot be decoded.
 
     `cursor` (int64, 5 values): the first three values are the event, the offset and the number of rows, as in `locate.locate`. If an event
-    cannot be decoded, cursor[3] is the index of the column that is the cause (-1 for REPLACE_POSSIBLE). cursor[4] is the number of entries
-    that this call wrote to `memory.differences`.
+    cannot be decoded, cursor[3] is the index of the column that is the cause. cursor[4] is the number of entries that this call wrote to
+    `memory.differences`.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, _ = images
@@ -274,8 +277,8 @@ def locate_partial(
         refused, cursor[3] = why_refused(kind, version, keyed, facts, before, after)
         if refused:
             return refused
-        doubted = kind == KIND_UPDATE and keyed and replace_possible(version, facts, before, after)
-        opened = OpenEvent(buffer, end, version, doubted)
+        in_doubt = column_in_doubt(version, facts, before, after) if kind == KIND_UPDATE and keyed else -1
+        opened = OpenEvent(buffer, end, version, in_doubt)
         at = max(at, resumed)
         while at < end:
             if row + 2 > operation.shape[0] or taken >= bytes_max or cursor[4] + cells > noted_max:

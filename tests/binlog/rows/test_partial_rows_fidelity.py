@@ -87,6 +87,14 @@ def test_a_value_that_cannot_be_known_stops_the_table(
         decode(change, table=table, version=version)
 
 
+@pytest.mark.found
+def test_the_message_about_a_possible_replace_names_an_omitted_column() -> None:
+    """Defect 74: the message named the last column of the table, also if the event had this column."""
+    change = Change(UPDATE, {"id": 1}, {"id": 1, "a": 1, "c": 3})
+    with pytest.raises(TableStoppedError, match="leaves the column b out of both images"):
+        decode(change, table=TABLE, version=1)
+
+
 @pytest.mark.parametrize("generated", ["virtual", "unknown"])
 def test_a_virtual_column_that_is_left_out_stops_the_table_where_servers_do_so_though_it_changed(
     generated: str,
