@@ -94,14 +94,17 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
-    """Returns the tables that are merged into the Delta table of table `name`, by destination: for `destination` only `name`, and for each
-    other destination its shards in this Delta table. The consistent snapshots of all these destinations need files of the Delta table.
-    Raises MetaError if a record cannot be read.
+    """Returns the tables that are merged into the Delta table of table `name`, by destination: `name`, and if it is a shard, all shards in
+    this Delta table. The consistent snapshots of all these destinations need files of the Delta table. Raises MetaError if a record cannot
+    be read.
     """
     own = target(config, destination, name)
-    others = [each for each in config.destinations if own.shared and each != destination]
-    found = {each: LakeTables(config.destination_dir(each)).names for each in others}
+    if not own.shared:
+        return {destination: (name,)}
+    names = {each: set(LakeTables(config.destination_dir(each)).names) for each in config.destinations}
+    names[destination].add(name)
     sharing = {
-        each: tuple(one for one in names if target(config, each, one).path == own.path) for each, names in found.items()
+        each: tuple(sorted(one for one in found if target(config, each, one).path == own.path))
+        for each, found in names.items()
     }
-    return {destination: (name,), **{each: names for each, names in sharing.items() if names}}
+    return {each: found for each, found in sharing.items() if found}
