@@ -357,7 +357,7 @@ def _named(name: str, error: Exception) -> Exception:
     """Converts an unexpected error of one table to an error whose message names the table. Returns other errors unchanged."""
     if not isinstance(error, MISTAKES):
         return error
-    logger.error("the snapshot of a table raised an unexpected error", extra={"table": name}, exc_info=error)
+    logger.error("the snapshot of table %s raised an unexpected error", name, exc_info=error)
     return SnapshotRaisedError(
         f"the rows of {name} could not be read or published ({type(error).__name__}: {error}), a defect of Sluice whose trace is in "
         "the log: report it, and exclude the table or use a version of Sluice that can read it"

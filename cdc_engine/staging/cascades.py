@@ -254,8 +254,8 @@ class CascadeRecorder:
 def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
     """Converts an unexpected error to an error that stops the child tables of the table `version`, and logs the stack trace."""
     logger.error(
-        "the changes of values to which foreign keys refer could not be recorded",
-        extra={"table": version.name},
+        "the changes of the values of table %s to which foreign keys refer could not be recorded",
+        version.name,
         exc_info=error,
     )
     reason = f"a defect of Sluice ({type(error).__name__}: {error}); report it with the trace in the log"

@@ -322,7 +322,7 @@ class _Staging:
         except (SluiceError, OSError, MemoryError):
             raise
         except Exception as error:
-            logger.exception("a table could not be staged", extra={"table": full_name})
+            logger.exception("the rows of table %s could not be staged", full_name)
             table.discard()
             reason = (
                 f"changes of the table could not be staged ({type(error).__name__}: {error}). This is a "

@@ -98,3 +98,17 @@ def test_a_name_has_no_word_that_the_glossary_replaces() -> None:
         if likely.search(name) and (wrong := [*count_words(words, as_prose(name))])
     }
     assert not found
+
+
+def test_a_log_line_has_its_values_in_its_text() -> None:
+    """Defect 76: log lines about a table had the table's name only in `extra`, which the format of the log does not show."""
+    found = [
+        f"{source.name}:{node.lineno}"
+        for source in checkout_sources()
+        for node in source.nodes(ast.Call)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"debug", "info", "warning", "error", "exception", "critical"}
+        and any(keyword.arg == "extra" for keyword in node.keywords)
+    ]
+    assert not found

@@ -129,7 +129,7 @@ def _decision(
     except Exception:
         # Catches all errors, because an error about one table must not prevent the snapshots of others. The run that reads the table
         # reports it.
-        logger.exception("the next step of a snapshot cannot be decided", extra={"table": record.name})
+        logger.exception("the next step of the snapshot of table %s cannot be decided", record.name)
         return StepDecision(SnapshotStep.READ)
 
 

@@ -429,7 +429,9 @@ def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
             yield schema.version()
         except Exception:
             logger.exception(
-                "Sluice cannot decode the columns of a table", extra={"table": f"{schema.database}.{schema.table}"}
+                "the schema of table %s.%s cannot be decoded because of an unexpected error; the table stops at its next table map",
+                schema.database,
+                schema.table,
             )
 
 
