@@ -32,8 +32,8 @@ SESSION = (
 # Statements that remove the time limit of queries: the first one on MySQL, the second one on MariaDB.
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
 NULL = "NULL"  # The literal of NULL in SQL.
-# If the source executes a transaction while a read view is opened, the read view is opened again. After this many attempts, the comparison
-# of a table without a key is undecided.
+# How often `read_view` tries to open a transaction at an exact position. An attempt fails if the end of the binlog moves while the
+# transaction is opened. Only tables without a key are compared in a read view. After the last attempt, their comparison is undecided.
 POSITION_TRIES = 200
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 

@@ -92,7 +92,9 @@ class MaintainedTable:
         return self.owner.table
 
     def locked(self, spark: SparkSettings, session: LakeSession) -> AbstractContextManager[bool]:
-        """Acquires the table lock. Raises TableError if another run holds it for too long."""
+        """Returns a context that holds the table lock while it is open, if the table is `shared`. The context yields True. It raises
+        TableError if another run holds the lock for all of `table_locks.wait_seconds`, or if the lock is lost while the context is open.
+        """
         writing = Writing.of(self.table_locks.who, spark, [session])
         return self.table_locks.at(self.name, self.path, writing, self.fence, shared=self.shared)
 

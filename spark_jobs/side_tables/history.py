@@ -146,11 +146,12 @@ class History:
         if unread and self.session is None:
             why = (
                 "the history begins with the rows of the current-state table, which has the features "
-                f"{', '.join(unread)} that deltalake cannot read"
+                f"{', '.join(unread)} that only Spark can read, and this run has no Spark session"
             )
             raise TableError(
                 self.table.name,
-                f"{why}; wait until the snapshot of the table ends, or remove `history` of the table from conf/",
+                f"{why}. The publication of the table's snapshot writes the history with Spark: wait for it, or remove "
+                "`history` of the table from conf/",
             )
         if not unread and self._is_small(at.row_count + row_count(self.table)):
             found = QueryBuilder().register("m", at.log).register("h", self.table.log)

@@ -53,7 +53,9 @@ class ResultReader:
         self._cursor[locate.SEQUENCE] = 1  # The client's command has the packet number 0.
 
     def sent_columns(self) -> list[SentColumn]:
-        """Returns the result's column descriptions. The list is empty for a statement that returns no rows."""
+        """Returns the result's column descriptions. The list is empty if the statement has no result set (an INSERT, for example). A SELECT
+        that finds no rows has columns.
+        """
         first, *more = self._payload()
         count = first if first != WIDER else int.from_bytes(bytes(more[:2]), "little")
         columns = [sent_column(self._payload()) for _ in range(count)]

@@ -71,7 +71,8 @@ class _Function:
         late = self.late.get(table)
         if late is not None and late.is_alive():
             raise TransformFailedError(
-                "an earlier call of the function has not returned yet; restart the process to end that call"
+                "an earlier call of the function for this table has not returned yet, and only the end of its process ends "
+                "this call. If the engine made the call, restart the engine's process"
             )
         call = _Call(self.function, rows)
         thread = threading.Thread(target=call.run, name="transform", daemon=True)

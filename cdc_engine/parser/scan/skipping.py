@@ -101,9 +101,10 @@ class EventWalk:
     - `file`: name of the current binlog file, or empty until the server names the first file.
     - `created`: creation time of the file in seconds since 1970.
     - `offset`: file offset of the next event (64 bits).
-    - `missing`: number of bytes of the previous event that have not arrived, or -1 while unknown.
-    - `opening`: the packets of the events that open the file (ROTATE and FORMAT_DESCRIPTION). `opening` has both packets if `described` is
-      true.
+    - `missing`: number of bytes that have not arrived of the last event that was counted. -1 if this event continues in another packet,
+      whose length is not known yet.
+    - `opening`: the packets of the events that open the file (ROTATE and FORMAT_DESCRIPTION).
+    - `described`: whether the FORMAT_DESCRIPTION event of the file has arrived. `opening` then has both packets.
     - `answer`: the packet that ended the stream, without its header. Empty until the stream ends.
     """
 

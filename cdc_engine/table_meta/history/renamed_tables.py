@@ -18,11 +18,11 @@ from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 
 
 def may_move_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
-    """Returns whether the lake has all rows of the table `origin` and may move the rows to `name`. The names `origin` and `name` must both
-    be captured, and neither table may be stopped.
+    """Returns whether the lake may move the rows of the table `origin` to `name`.
 
-    If `origin` is the copy that a schema change tool made, its CREATE TABLE must also be in the stream, because a copy that was created
-    earlier may have rows that the lake lacks.
+    Returns False unless both names are captured, the schema of `origin` is known, neither table is stopped, and the lake has all rows of
+    `origin`. The lake may lack rows of a copy that a schema change tool made, unless the stream has the copy's CREATE TABLE. Also returns
+    False if `name` is the name under which such a tool keeps the original table.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):

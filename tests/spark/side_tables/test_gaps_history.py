@@ -186,7 +186,7 @@ def test_a_current_state_table_that_deltalake_cannot_read_is_refused_without_spa
     monkeypatch.setattr(history, "FEATURES", frozenset())
     given, current_state = taking(logged)
     with pytest.raises(
-        TableError, match="the current-state table, which has the features deletionVectors that deltalake cannot read"
+        TableError, match="the current-state table, which has the features deletionVectors that only Spark can read"
     ):
         given.take(current_state, current_state.snapshot.version, ["id"], (16, TIME_US), "{}")
 
