@@ -122,6 +122,17 @@ def test_tests_write_bytecode_although_the_shell_forbids_it(tmp_path: Path, monk
     assert run_quality(CheckChoice(quick=True)) == 0
 
 
+def test_all_checkouts_share_what_the_type_check_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "reported.py").write_text("import os\nopen('folder', 'w').write(os.environ['MYPY_CACHE_DIR'])\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(quality, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(quality, "checks_of", lambda _: {quality.TYPES: ("reported",), "tests": ("platform",)})
+    monkeypatch.setattr(quality, "compile_kernels", lambda *_: False)
+    assert run_quality(CheckChoice(quick=True)) == 0
+    assert (tmp_path / "folder").read_text() == str(tmp_path / "cache" / "types")
+
+
 @pytest.mark.parametrize(("choice", "count"), [(CheckChoice(quick=True), 1), (CheckChoice(arguments=[FILE]), 0)])
 def test_a_quick_run_compiles_the_kernels_once_before_its_workers_start(
     choice: CheckChoice, count: int, monkeypatch: pytest.MonkeyPatch
