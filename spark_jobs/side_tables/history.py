@@ -146,13 +146,10 @@ class History:
         if unread and self.session is None:
             why = (
                 "the history begins with the rows of the current-state table, which has the features "
-                f"{', '.join(unread)} that only Spark can read, and this run has no Spark session"
+                f"{', '.join(unread)} that only Spark can read, and this run has no Spark session. The publication of the "
+                "table's snapshot writes the history with Spark: wait for it, or remove `history` of the table from conf/"
             )
-            raise TableError(
-                self.table.name,
-                f"{why}. The publication of the table's snapshot writes the history with Spark: wait for it, or remove "
-                "`history` of the table from conf/",
-            )
+            raise TableError(self.table.name, why)
         if not unread and self._is_small(at.row_count + row_count(self.table)):
             found = QueryBuilder().register("m", at.log).register("h", self.table.log)
             query = differs.query("m", "h", _quoted, "to_timestamp_micros")
