@@ -36,7 +36,8 @@ COMPARABLE_RANGES = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
 # instead of bytes for BIT.
 NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
 FLOATS = ("float", "double")
-# Matches a string in a JSON document (group 1), or the `.0` at the end of a whole double with the character after it.
+# Matches a whole string in a JSON document (group 1), or the `.0` at the end of a number with the character after the number (group 2).
+# Strings are matched so that a `.0` within a string is not changed.
 DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'
 
 
@@ -63,8 +64,9 @@ def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubl
     """Returns the canonical form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Sluice's Delta tables do
     not have.
 
-    `charset` is the real charset of the column's bytes, if conf/ names one. `whole_doubles` tells whether the server prints a whole double
-    in a JSON document as `1.0`. MySQL 5.7 prints `1`, so there `1` and `1.0` are equal.
+    `charset` is the charset that `charsets` in conf/ names for the column, because the source declares a wrong one. It is empty if conf/
+    names none. `whole_doubles` tells whether the server prints a double without a fraction in a JSON document as `1.0`. MySQL 5.7 prints
+    `1`. If `whole_doubles` is False, the comparison treats `1` and `1.0` in JSON as equal.
     """
     kind = TYPES.get(spark_type, spark_type)
     if kind not in TYPES.values() and not re.fullmatch(r"decimal\(\d+,\d+\)", spark_type):
@@ -113,8 +115,8 @@ def _from_text(kind: str) -> str:
 
 
 def _unless_year_0(expression: str) -> str:
-    """Wraps the expression so that dates of the year 0 become NULL, because the lake has NULL for dates that do not exist. TRY_CAST returns
-    NULL for other dates that do not exist, but not for the year 0.
+    """Returns DuckDB's `expression` (a TRY_CAST to a date or timestamp) with a condition that makes dates of the year 0 NULL. The lake has
+    NULL for invalid dates. TRY_CAST returns NULL for all other invalid dates, but accepts the year 0.
     """
     return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"
 

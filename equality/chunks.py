@@ -3,8 +3,8 @@
 If the first key column is an integer, chunks are ranges of this column, which the server reads by its index. For any other key, chunks are
 ranges of an MD5 digest of the first key column: of the text in UTF-8, or of the bytes. The server and DuckDB compute the same digest.
 
-Keys that the collation considers equal but that differ in bytes may be in different chunks. So code that selects rows by key leaves the
-comparison of keys to the server. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk.
+Two keys that the server's collation considers equal can differ in bytes, and so be in different chunks. For example, the source can have
+'a' where the lake has 'A'. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Chunks(Protocol):
         """Returns an expression in DuckDB's SQL for the number of a row's chunk. The expression expects columns in the canonical form."""
 
     def where(self, numbers: Iterable[int]) -> list[str]:
-        """Returns conditions in MySQL's SQL, one per statement, that together select the rows of the chunks with these numbers. An empty
-        condition selects all rows.
+        """Returns conditions in MySQL's SQL that together select the rows of the chunks with these numbers. Each condition is for a
+        statement of its own. An empty condition selects all rows, and an empty list no rows.
         """
 
     def name(self, number: int) -> str:
@@ -97,8 +97,8 @@ class Ranges:
 
 @dataclasses.dataclass(frozen=True)
 class Digests:
-    """Splits a table by ranges of the first digits of an MD5 digest. If `text`, the digest is computed from the column's characters in
-    UTF-8, otherwise from its bytes.
+    """Splits a table into `count` ranges of the first DIGITS hexadecimal digits of the MD5 digest of `column`. If `text` is True, the
+    digest is computed from the column's characters in UTF-8, otherwise from its bytes.
     """
 
     column: str
@@ -120,7 +120,7 @@ class Digests:
         return [" OR ".join(parts)] if parts else []
 
     def _first(self, number: int) -> int:
-        """Returns the lowest value of the digest's first digits in a chunk."""
+        """Returns the lowest number that the first DIGITS digits of a digest form in the chunk `number`."""
         first: int = -(-number * DIGESTS // self.count)
         return first
 
@@ -141,8 +141,9 @@ def chunks_from(record: dict[str, Any]) -> Chunks:
 
 
 def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int | None) -> Chunks:
-    """Splits a table with about `rows` rows into chunks. If the first key column is an integer, `low` and `high` are its least and
-    greatest value in the source.
+    """Splits a table with about `rows` rows into chunks. `key` has the key columns, and is empty for a table without a key, which becomes
+    one chunk. `low` and `high` are the least and the greatest value of the first key column in the source. They are None if the column is
+    not an integer or the source has no rows.
     """
     wanted = max(1, min(CHUNKS_MAX, -(-rows // ROWS_A_CHUNK)))
     if not key:

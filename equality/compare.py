@@ -1,10 +1,11 @@
 """Compares one table. Sums per chunk show which chunks differ. The rows of differing chunks are then compared. Rows that differ are read
 again until each of them is decided.
 
-The source changes during the comparison, so a row may differ only because its change is not merged yet. Each further look reads the
-differing rows of the source, waits until the lake has merged everything up to the position of this read, and reads the lake. Rows that are
-then equal in source and lake are EQUAL. Rows that neither the source nor the lake changed between two looks are DIFFERENT. If the lake's
-version of a row is newer than the read of the source, the row is reported as moving.
+The source changes during the comparison, so a row may differ only because its change is not merged yet. So the differing rows are looked at
+up to LOOKS_MAX times. Each look reads these rows from the source, waits until the lake has merged everything up to the position of this
+read, and reads the rows from the lake. A row that is equal in source and lake at a look is EQUAL. A row that differs at two looks, and that
+neither the source nor the lake changed between these looks, is DIFFERENT. If a row is still undecided after the last look, and its last
+change in the lake is newer than the last read of the source, the row is reported as moving.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ class FoundDifferences:
       changed at every look, and whose changes the lake followed.
     - `chunks` are chunks with rows that differ, and differing chunks whose rows were not compared.
     - `late` is true if merges did not reach the position up to which the source was read.
-    - `hidden` is true if reads of the source do not show everything that the lake has.
-    - `keys` are the keys that differ. The rows of only some of these keys may have been read again. The changes of the other keys may not
-      be merged yet.
+    - `hidden` is true if reads of the source do not show everything that the lake has, for example because commits wait for a semi-sync
+      replica.
+    - `keys` are the keys that differ. If every differing key is requested, and at least DIFFERENCES_MAX rows are proven to differ, `keys`
+      also has keys of rows that differed at a single look. Such a row may differ only because its change is not merged yet.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -70,7 +72,7 @@ class FoundDifferences:
 class Compared:
     """The result of a comparison, and what the next comparison uses.
 
-    - `compared` are the numbers of the compared chunks.
+    - `chunks` says how the table was split, and `compared` has the numbers of the compared chunks.
     - `equal_sums` has the lake's sums of the chunks that are equal.
     - `keys` are the keys that differ, or is empty for a table without a key.
     """
@@ -83,9 +85,9 @@ class Compared:
 
 
 class Comparison:
-    """Compares one table over open connections to source and lake. DuckDB writes data that does not fit into memory to `folder`, or to
-    its own default folder if `folder` is empty. `visible` waits up to a number of seconds, and returns whether reads of the source
-    show everything that the lake has.
+    """Compares one table over open connections to source and lake. DuckDB writes data that does not fit into memory to `folder`, or to its
+    own default folder if `folder` is empty. `visible(seconds)` waits at most so long until reads of the source show everything that the
+    lake has, and returns whether they do.
     """
 
     def __init__(
@@ -105,8 +107,9 @@ class Comparison:
         self._end: BinlogEnd | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
-        """Compares the table. `chunks` are the chunks of an earlier comparison, which are used again. `choose` selects the chunks to
-        compare by the lake's current sums. Without `choose`, all chunks are compared.
+        """Compares the table. `chunks` are the stored chunks of the table's previous comparison. If it is None, the table is split again.
+        `choose` gets the chunks and the lake's current sums, and returns the numbers of the chunks to compare. Without `choose`, all chunks
+        are compared.
         """
         started, began_us = time.monotonic(), time.time_ns() // 1000
         chunks = chunks or chunks_of(self._plan.key_columns, self._lake.row_count(), *self._source.bounds(self._plan))
@@ -169,7 +172,9 @@ class Comparison:
         return source, lake, found
 
     def _add_keys(self, left: list[int], found: FoundDifferences) -> None:
-        """Adds the keys of differing chunks to `found.keys` after a single look. The changes of these keys may not be merged yet."""
+        """Adds the keys of the rows that differ in the chunks `left` to `found.keys`, at most KEYS_MAX keys in total. Each row is looked at
+        only once, so a row may differ only because its change is not merged yet.
+        """
         while left and len(found.keys) < KEYS_MAX:
             looked, keys = self._candidates(left, KEYS_MAX - len(found.keys))
             found.keys.update({key: each for key, each in keys.items() if key not in found.keys})
@@ -243,8 +248,9 @@ class Comparison:
         }
 
     def _look(self, keys: list[Key], found: FoundDifferences) -> dict[Key, ComparedRow] | None:
-        """Reads the rows of the keys: first from the source, then from the lake once it has merged up to the source's position. Returns
-        None if merges do not reach this position in time.
+        """Reads the rows of the keys from the source, waits until the lake has merged everything up to the position of this read, and reads
+        the rows from the lake. Returns None, and sets `found.late`, if merges do not reach this position within the comparison's
+        `settle_seconds`.
         """
         columns = self._plan.key_columns
         literals = [[literal(column, value) for column, value in zip(columns, key, strict=True)] for key in keys]
@@ -258,7 +264,9 @@ class Comparison:
         return self._tables.rows()
 
     def _reach(self, keys: list[Key]) -> str:
-        """Returns a condition by which Delta skips files without these keys. Returns "" if the first key column is not an integer."""
+        """Returns a SQL condition by which Delta skips files that cannot contain these keys. Returns "" (no condition) if the first key
+        column is not an integer.
+        """
         if not self._plan.key or not all(isinstance(key[0], int) for key in keys):
             return ""
         name = self._lake.spelled(self._plan.key[0]).replace('"', '""')
@@ -266,8 +274,9 @@ class Comparison:
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
     def _add_rows(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
-        """Adds the differing rows to `found`. If the server considers a key of the source equal to a key of the lake, their two rows are
-        reported as one row.
+        """Adds the rows of the keys `sure` to `found`. If two of these keys differ in bytes, and the server considers the source's key
+        equal to the lake's key, the two rows are reported as one row with other values. Otherwise they would be reported as a missing and a
+        surplus row.
         """
         keys = sorted(sure, key=repr)
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
@@ -287,8 +296,8 @@ class Comparison:
                 )
 
     def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:
-        """Returns, for each key of the lake, the source's key that the server's collation considers equal to it. Keys of the lake
-        without an equal key in the source are left out.
+        """Returns, for the first SHOWN_MAX of these keys of the lake, the source's key that the server's collation considers equal to it.
+        Keys without an equal key in the source are left out. Returns {} if no key column is text.
         """
         columns, found = self._plan.key_columns, {}
         if not any(column.type == "BLOB" and not column.is_bytes for column in columns):
@@ -303,8 +312,9 @@ class Comparison:
     # Tables without a key.
 
     def _keyless(self) -> tuple[Sums, Sums, FoundDifferences]:
-        """Compares a table without a key: the rows of the source at an exact position with the rows that result from the change log up to
-        this position.
+        """Compares a table without a key: the rows of the source in a read view at an exact position with the rows that result from the
+        change log up to this position. If rows differ, compares again, up to LOOKS_MAX times, until a difference is proven. Returns the
+        sums of source and lake, and the differences.
         """
         found = FoundDifferences()
         before: Mapping[Key, Seen] = {}

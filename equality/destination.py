@@ -71,8 +71,8 @@ class ComparedDestination:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differing:
-    """The comparison's result for a table. `scope` has the keys that differ, or is None if no differing keys were found, or if the table
-    has no key.
+    """The comparison's result for a table. `scope` has the keys that differ, for a repair. It is None if no key differs, if the table has
+    no key, or if the table was not compared.
     """
 
     result: TableResult
@@ -209,7 +209,9 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
-    """Returns the result for a table without a Delta table. The verdict is EQUAL if the source's table is empty, otherwise DIFFERENT."""
+    """Returns the result for a captured table for which no Delta table exists. The verdict is EQUAL if the source's table has no rows,
+    otherwise DIFFERENT.
+    """
     rows = side.row_count(schema.database, schema.table)
     end = side.end()
     return TableResult(
@@ -232,7 +234,9 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
 
 
 def _changed(before: Sums) -> Choose:
-    """Returns a function that selects the chunks whose sums in the lake have changed since they were last found equal (`before`)."""
+    """Returns a function that selects the chunks whose sums in the lake differ from `before`, the sums that the lake had when the chunks
+    were last found equal. A chunk without such a sum is selected if the lake has rows in it.
+    """
 
     def choose(chunks: Chunks, now: Sums) -> Collection[int]:
         return {number for number in range(chunks.count) if before.get(number) != now.get(number)}

@@ -30,8 +30,8 @@ class KeptSums:
         self._path = directory / FILE_NAME
 
     def get(self, plan: ComparisonPlan, table_id: str) -> tuple[Chunks, dict[int, Sum]] | None:
-        """Returns the stored chunks and sums of a table. Returns None if there are none, or if they belong to other columns or another
-        Delta table.
+        """Returns the stored chunks and sums of a table. Returns None if there are none, if they cannot be read, or if they are of another
+        Delta table, key, set of columns or version of DuckDB.
         """
         record = self._read().get(plan.name)
         if record is None or record.get("made_of") != _made_of(plan, table_id):
@@ -45,8 +45,9 @@ class KeptSums:
     def keep(
         self, plan: ComparisonPlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
     ) -> None:
-        """Stores the sums of the chunks in `compared`. The stored sums of other chunks stay, unless the table is now split into other
-        chunks.
+        """Replaces the stored sums of the chunks in `compared`. `sums` has the sums of those chunks that are equal in source and lake; a
+        compared chunk without such a sum has none stored afterwards. The stored sums of chunks that were not compared stay, unless `chunks`
+        splits the table in another way than before.
         """
         before = self.get(plan, table_id)
         if before is not None and before[0] == chunks:
@@ -59,7 +60,7 @@ class KeptSums:
         self._write({**self._read(), plan.name: record})
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Removes the sums of tables other than these."""
+        """Removes the stored chunks and sums of all tables that are not in `names`."""
         tables = self._read()
         if tables.keys() - names:
             self._write({name: tables[name] for name in tables if name in names})
@@ -76,8 +77,8 @@ class KeptSums:
 
 
 def _made_of(plan: ComparisonPlan, table_id: str) -> str:
-    """Returns a digest of everything besides the rows that changes a sum: DuckDB's version, the Delta table's id, the key and the
-    columns.
+    """Returns a digest of the things that change a chunk's sum although no row changes: DuckDB's version, the Delta table's id, the key and
+    the columns.
     """
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
     described = json.dumps([duckdb.__version__, table_id, plan.key, columns])

@@ -20,7 +20,7 @@ SIGN = "_sluice_sign"
 
 
 class LakeSide:
-    """Reads one Delta table, or the rows of one shard: those that have the value of the pair `shard` (column, value). While the table
+    """Reads one Delta table. If `shard` (column, value) is given, reads only the rows that have this value in this column. While the table
     does not exist, `exists` is False and the version is -1. Raises RefusedError if the table cannot be read.
     """
 
@@ -75,8 +75,8 @@ class LakeSide:
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
 
     def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
-        """Returns a stream of Delta's rows, which are read while they are consumed. `condition` is SQL by which Delta skips files and
-        rows.
+        """Returns a stream of Delta's rows, which are read while the caller consumes the stream. `condition` is SQL; rows for which it is
+        false are left out, and files without matching rows are not read. An empty `condition` selects all rows.
         """
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
@@ -118,8 +118,8 @@ def _sign(plan: ComparisonPlan) -> str:
 
 
 def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
-    """Returns DuckDB's condition for the rows to compare: rows that are not marked as deleted and, in a change log, rows up to the
-    order key `order_key_max`.
+    """Returns DuckDB's condition for the rows to compare: rows that are not marked as deleted and, in a change log, only rows up to the
+    order key `order_key_max`. If `order_key_max` is None, the order key does not matter.
     """
     conditions = [f"NOT coalesce({DELETED}, false)"] if plan.soft else []
     if not plan.key and order_key_max is not None:

@@ -32,13 +32,17 @@ class Merged(Protocol):
         """Waits up to `seconds`. Returns whether the lake has all transactions up to the position `end`."""
 
     def order_key(self, end: BinlogEnd) -> int | None:
-        """Returns the order key of a position. Returns None if the lake's order keys belong to the binlog files of another server."""
+        """Returns the order key of a position. Returns None if nothing is merged yet, or if the lake's order keys belong to the binlog
+        files of another server.
+        """
 
     def progress(self) -> str:
         """Returns how far the lake is merged, as a part of a sentence."""
 
     def halted(self) -> str:
-        """Returns why nothing is merged now, or "". If merges halt, `wait` returns before its time is over."""
+        """Returns why nothing is merged now, or "" if nothing prevents merges. If merges halt for some seconds, `wait` returns before its
+        time is over.
+        """
 
 
 class DestinationMerged:
@@ -107,12 +111,12 @@ def _stopped_state(directory: Path) -> str:
 
 
 def reached(cursor: Position | None, end: BinlogEnd) -> bool:
-    """Returns whether a cursor includes everything up to the position `end`. On the same server, files and offsets are compared. If the
-    cursor is of another server, GTIDs are compared.
+    """Returns whether a cursor includes everything up to the position `end`. If both belong to one server, files and offsets are compared,
+    otherwise GTIDs. Returns False if the cursor is None, or if GTIDs are needed and one of the two has none.
 
-    For a MariaDB server, GTIDs are compared even on the same server, because the cursor may never reach the offset: after the last
-    transaction, MariaDB writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). GTIDs are enough on MariaDB, because each
-    transaction has one. A MySQL server may have transactions without a GTID.
+    On one MariaDB server, the cursor may never reach the offset, because MariaDB writes events that are not transactions after the last
+    transaction (BINLOG_CHECKPOINT, GTID_LIST). So if the offset is not reached there, GTIDs are compared too. This proves nothing on MySQL,
+    where a transaction may have no GTID. On MariaDB, each transaction has one.
     """
     if cursor is None:
         return False
@@ -130,7 +134,9 @@ def reached(cursor: Position | None, end: BinlogEnd) -> bool:
 
 
 def order_key_of(cursor: Position | None, end: BinlogEnd) -> int | None:
-    """Returns the order key of the position `end` in the cursor's epoch. Returns None if the cursor belongs to another server's binlog."""
+    """Returns the order key of the position `end` in the cursor's epoch. Returns None if there is no cursor, or if the cursor belongs to
+    another server's binlog.
+    """
     if cursor is None or cursor.server_uuid != end.server_uuid:
         return None
     return order_key(cursor.epoch, file_number(end.file), min(end.offset, OFFSET_MAX))

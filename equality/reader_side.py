@@ -36,15 +36,16 @@ class ReaderSide(SourceSide):
             raise
 
     def end(self) -> BinlogEnd:
-        """Returns the end of the source's binlog. This end is after every commit that the replica shows, because the source logs a commit
-        before the replica has the commit. The replica's own GTIDs cannot be used, because the replica may show a commit before its GTIDs
-        include the commit.
+        """Returns the end of the source's binlog. This end includes every commit that reads of the replica show, because the replica gets a
+        commit from the source's binlog. The replica's own GTIDs cannot be used, because reads of the replica may show a commit before its
+        GTIDs include the commit.
         """
         return self._of_source.end()
 
     def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
-        """Returns the rows of the keys after the replica has executed everything that the lake had before. Otherwise a row that the
-        replica does not have yet would appear as a difference. Raises RefusedError if the replica stays behind.
+        """Waits until the replica has executed everything that the lake had when this method was called, and returns the rows of the keys.
+        Otherwise a row that the lake has, and the replica does not have yet, would appear as a difference. Raises RefusedError if the
+        replica does not execute it in time.
         """
         there = self._cursor()
         if there is not None and (why := replica.still_behind(self._source.address, self._executed, there.gtid_set)):

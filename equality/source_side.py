@@ -117,7 +117,7 @@ class SourceSide:
         return (None, None) if row["low"] is None else (int(row["low"]), int(row["high"]))
 
     def row_count(self, database: str, table: str) -> int:
-        """Returns the number of rows. The server counts them."""
+        """Returns the exact number of rows of a table, which the server determines with COUNT(*)."""
         counted = text_blocks(self._connection, f"SELECT COUNT(*) FROM {quoted(database)}.{quoted(table)}")
         return sum(int(block[0][0].as_py()) for block in counted)
 
@@ -153,8 +153,8 @@ class SourceSide:
 
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields conditions that together select the rows of the keys. `names` are the key's columns, and `keys` their literals, both in
-    MySQL's SQL.
+    """Yields conditions that together select the rows of the keys, each for a statement of its own. `names` are the key's columns, quoted
+    for MySQL. Each entry of `keys` has one literal in MySQL's SQL per column.
     """
     for key in keys:
         if NULL in key:  # `IN` never matches NULL.

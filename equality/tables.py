@@ -1,7 +1,7 @@
 """Loads rows of source and lake into DuckDB, which converts, hashes, sums and joins them on all cores. `compare` uses this module.
 
-Chunks are compared by the sum of their rows' 64-bit hashes, which does not depend on the order of rows. In a change log, the hash of an
-image that removes a row is subtracted.
+A chunk is equal if source and lake have the same number of rows and the same sum of the rows' 64-bit hashes. The sum does not depend on the
+order of rows. In a change log, the hash of an image that removes a row is subtracted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ IN_SOURCE, IN_LAKE = "_sluice_in_source", "_sluice_in_lake"
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """The number of rows in a chunk, and the sum of their hashes."""
+    """The number of rows in a chunk, and the sum of their hashes. In a change log, an image that removes a row counts as -1, and its hash
+    is subtracted.
+    """
 
     rows: int
     hashes: int
@@ -38,8 +40,8 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRow:
-    """The rows of one key in source and lake. `lake_rows` is the number of rows in the lake. `order_key` is the order key of the lake's
-    row, or -1 if the lake has none.
+    """The rows of one key in source and lake. `lake_rows` is the number of rows that the lake has for the key. `order_key` is the highest
+    order key of these rows, or -1 if the lake has no row.
     """
 
     seen: Seen
@@ -81,8 +83,8 @@ class Tables:
     def sums_of_lake(
         self, reader: Any, wanted: Collection[int] | None = None, order_key_max: int | None = None
     ) -> dict[int, Sum]:
-        """Returns the sum of each chunk by its number, for rows from `LakeSide.rows`. A change log is summed up to the order key
-        `order_key_max`.
+        """Returns the sum of each chunk by its number, for rows from `LakeSide.rows`. `wanted` are the chunks to sum, or None for all. In a
+        change log, rows above the order key `order_key_max` are left out; None leaves out none.
         """
         counted = lake_side.counted(self._plan, order_key_max)
         return self._sums(reader, lake_side.canonical_rows(self._plan), lake_side.SIGN, counted, wanted)
@@ -105,8 +107,9 @@ class Tables:
     def keep_lake(
         self, reader: Any, *, whole: bool, keys: bool = False, order_key_max: int | None = None, chunks: str = "true"
     ) -> None:
-        """Stores the lake's rows in DuckDB, as `keep_source` does. If `keys`, stores only rows with the keys of `keep_keys`. `chunks` is
-        DuckDB's condition on the chunk.
+        """Stores the lake's rows in DuckDB, as `keep_source` does. If `keys` is True, stores only rows with the keys of `keep_keys`.
+        `chunks` is DuckDB's condition that selects chunks (see `chunks_in`). In a change log, leaves out rows above the order key
+        `order_key_max`, if it is not None.
         """
         columns = lake_side.canonical_rows(self._plan)
         counted = lake_side.counted(self._plan, order_key_max)
@@ -149,7 +152,9 @@ class Tables:
             self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
 
     def differing(self, limit: int) -> dict[Key, DifferingKey]:
-        """Returns at most `limit` of the stored keys whose rows differ, or for which source or lake does not have exactly one row."""
+        """Compares the rows that `keep_source` and `keep_lake` have stored. Returns at most `limit` keys whose rows differ, or for which
+        source or lake does not have exactly one row.
+        """
         answer = self._duckdb.execute(
             f"SELECT {self._key}, {SOURCE_HASH} IS NOT NULL, coalesce({ROWS}, 0) FROM ({self._joined()}) "
             f"WHERE {self._differ} LIMIT {limit}"
@@ -167,8 +172,8 @@ class Tables:
         found: dict[Key, ComparedRow] = {}
         for row in answer.fetchall():
             source, lake, rows, newest = row[width:]
-            # If the lake has several rows for a key, they never equal the source's single row. So their hash is changed, and never equals
-            # the hash of a single row.
+            # If the lake has several rows for a key, the key must count as different. So a number above all 64-bit hashes is added to the
+            # sum of the rows' hashes, and the sum never equals the hash of the source's single row.
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
             order_key = -1 if newest is None else int(newest)
             found[tuple(row[:width])] = ComparedRow(
@@ -238,8 +243,9 @@ class Tables:
     def _joined(self) -> str:
         """Returns SQL that joins the stored rows of source and lake by key. The result has one row per key.
 
-        If the server considers a key of the source equal to two keys of the lake, the source's row is stored twice in DuckDB, and the join
-        uses it once. Rows whose key contains NULL are different rows, so their hashes are added up.
+        Rows of the source are selected by the server's collation. If the collation considers two of the selecting keys equal, two
+        statements can return the same row, and it is stored twice. So of several stored source rows with one key, the join uses one. If the
+        key contains NULL, the rows are different rows, and their hashes are added up.
         """
         names = [identifier(name) for name in self._plan.key]
         is_null = " OR ".join(f"{name} IS NULL" for name in names)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["full", "sample", "since-last"]
-# A comparison stops looking for differing rows after this many. It reports further differences by chunk.
+# A comparison stops looking for differing rows after it has found this many. Of the chunks that it has not searched, it reports only which
+# ones differ.
 DIFFERENCES_MAX = 1_000
 SHOWN_MAX = 10
 
@@ -155,8 +156,8 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
 
 
 def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
-    """Returns whether the lake's row did not change between the looks. Returns False for a missing row: it has no order key, so it may have
-    existed and been deleted between the looks.
+    """Returns whether the lake's row did not change between the looks `before` and `now`. Returns False if the lake has no row at `now`,
+    because the row may have been inserted and deleted between the looks. Also returns False if there is no look `before`.
     """
     return before is not None and now.order_key >= 0 and (before.lake, before.order_key) == (now.lake, now.order_key)
 
@@ -172,9 +173,9 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the columns of a row whose values in source and lake differ, if the two values were the same at all earlier looks. A result
-    maps a column to (value in the source, value in the lake). `before` has these columns of the earlier looks, or is None if this is the
-    first look.
+    """Returns the columns of a row in which source and lake differ, if the source had the same value, and the lake had the same other
+    value, at this look and at all looks before it. The result maps a column to (value in the source, value in the lake). `before` is the
+    result for the previous look, or None if this is the first look.
     """
     pairs = zip(names, source, lake, strict=True)
     return {

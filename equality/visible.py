@@ -38,9 +38,11 @@ class VisibleSource:
     def wait(self, seconds: float) -> bool:
         """Waits up to `seconds`. Returns whether a read that begins now shows everything that the lake had before this call.
 
-        Also returns True if nobody can know this: the server does not answer, was reset, or is not the server whose binlog is read.
+        Also returns True if this cannot be determined, because the server does not answer, its binlog was reset, or it is not the server
+        whose binlog the destination reads.
         """
-        position = read_ledger(self.directory).resume_position  # Runs may have merged everything up to this position.
+        # The lake can have everything up to this position.
+        position = read_ledger(self.directory).resume_position
         if position is None:
             return True
         deadline, said = time.monotonic() + seconds, False
