@@ -34,8 +34,8 @@ PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
 # The options of a workload identity, without its token. pyarrow and obstore accept no such identity as arguments. They find it in the
 # environment variables of the pod.
 WORKLOAD_IDENTITY = ("client_id", "tenant_id")
-# The environment variable with the URL at which service principals and workload identities log in. pyarrow and DuckDB accept this URL only
-# from this variable, and obstore from this variable too.
+# The environment variable with the URL at which service principals and workload identities log in. pyarrow, DuckDB and obstore read the URL
+# from this variable. pyarrow and DuckDB accept it in no other way.
 AUTHORITY_HOST = "AZURE_AUTHORITY_HOST"
 
 

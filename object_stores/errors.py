@@ -14,5 +14,7 @@ class StoreError(Exception):
 
 
 def explained(text: str) -> str:
-    """Returns the text of a client's error. If the bucket or container is missing, the text begins with what to do."""
+    """Returns `text`, the error of a store's client. If it says that the bucket or container does not exist, the result begins with
+    NO_BUCKET, which says what to do.
+    """
     return f"{NO_BUCKET}: {text}" if MISSING.search(text) and NO_BUCKET not in text else text

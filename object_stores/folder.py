@@ -60,8 +60,8 @@ class StoreFolder:
         return content
 
     def put(self, folder: Path, last: str = "", below: str = "") -> None:
-        """Uploads all files of a local directory. The file `last` is uploaded after all other files. In the store, each name gets the
-        prefix `below`.
+        """Uploads all files in the local directory `folder` and below. If `last` is not empty, the file of this name is uploaded after all
+        other files. In the store, each name gets the prefix `below`.
         """
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="put") as pool:
@@ -79,8 +79,9 @@ class StoreFolder:
             list(pool.map(lambda name: self._copy(f"{self._path}/{name}", folder / name), names))
 
     def remove(self, first: str = "") -> None:
-        """Removes the directory and everything below it. Removes the file `first` before all other files, so that readers no longer
-        treat the directory as complete. Another host may remove the directory at the same time.
+        """Removes the directory and everything below it. If the directory has the file `first`, this file is removed before all other
+        files, so that readers no longer treat the directory as complete. It is no error if another host removes the directory at the same
+        time.
         """
         names = self.sizes()
         self.remove_files([first] if first in names else [])
@@ -101,8 +102,8 @@ class StoreFolder:
                 stream.write(content)
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Writes a file, unless it exists. Returns False if it exists. If this raises StoreError, it is unknown whether the file was
-        written.
+        """Writes a file, unless it exists. Returns True if this call wrote it, and False if it exists. A file that exists may come from
+        this call, if the store's first answer was lost. After a StoreError, it is unknown whether the file was written.
         """
         from sluice.object_stores.store_requests import put_new  # noqa: PLC0415  its library is large, and only publications need it
 
@@ -119,8 +120,9 @@ class StoreFolder:
         self._put(file, name or file.name)
 
     def copy_file(self, source: StoreFolder, name: str, to: str, size: int) -> None:
-        """Copies the file `name` of another directory to `to` in this directory. `size` is the file's size in bytes. If both
-        directories are in one store, the store copies the file. A file of more than COPIED_BYTES_MAX is read and written instead.
+        """Copies the file `name` of the directory `source` to `to` in this directory. `size` is the file's size in bytes. If both
+        directories are in one store, the store copies the file. If the stores differ, or the file has more than COPIED_BYTES_MAX, its bytes
+        are read and written by this process.
         """
         with as_store_error(self.url, self._options):
             self._make_parent(to)
@@ -128,7 +130,8 @@ class StoreFolder:
             copied = size <= COPIED_BYTES_MAX  # A store refuses to copy a larger file in one request.
             if copied and source._store.equals(self._store):
                 self._store.copy_file(f"{source._path}/{name}", target)
-            # As in `_put`, pyarrow's `copy_files` is not used for Google Cloud Storage.
+            # pyarrow's `copy_files` is not used for Google Cloud Storage, because it does not report an error if Google's client cannot
+            # close a file.
             elif not copied or is_google(self.url):
                 with (
                     source._store.open_input_stream(f"{source._path}/{name}") as read,
@@ -156,7 +159,8 @@ class StoreFolder:
                     self._store.delete_file(f"{self._path}/{name}")
 
     def _put(self, file: Path, name: str) -> None:
-        # pyarrow's `copy_files` does not report an error if a file of Google's client cannot be closed.
+        # pyarrow's `copy_files` is not used for Google Cloud Storage, because it does not report an error if Google's client cannot close a
+        # file.
         if is_google(self.url):
             from sluice.object_stores.store_requests import put  # noqa: PLC0415  as in `put_new`
 

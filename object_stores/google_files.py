@@ -54,8 +54,8 @@ def _translated(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written(path: str) -> Iterator[None]:
-    """Converts errors of writing a file to OSError. If the store reports that something is not found during a write, the bucket is
-    missing.
+    """Converts errors of writing the file `path` to OSError. If the store answers a write with "not found", the bucket does not exist, and
+    the error says so.
     """
     try:
         with _translated(path):
@@ -101,7 +101,7 @@ class GoogleHandler(pafs.FileSystemHandler):
         return pafs.FileInfo(path, pafs.FileType.File, size=found["size"])
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        """Returns all files below the directory, even if the selector is not recursive."""
+        """Returns the files in the selector's directory and in all its subdirectories, even if the selector is not recursive."""
         base = selector.base_dir.rstrip("/")
         with _translated(base):
             found = [each for part in obstore.list(self.store, prefix=f"{base}/" if base else None) for each in part]

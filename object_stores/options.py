@@ -43,14 +43,15 @@ CREDENTIALS = {  # Sluice's name of a credential → the environment variable fr
     "session_token": "AWS_SESSION_TOKEN",
 }
 PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
-# A process remembers at most this many secrets. A run needs fewer, even if each connection uses a new token.
+# A process remembers this many secrets, the newest ones, to remove them from errors. An older secret is forgotten. A run uses fewer, even
+# if each of its connections uses a new token.
 RESOLVED_MAX = 256
 YES = frozenset({"1", "true", "on", "yes", "y"})  # The values that deltalake reads as true.
 
 
 class ResolvedSecrets:
-    """The newest secrets that this process has resolved. A pickled copy is empty. Spark's executors get this module with the code of a job,
-    and must not get the secrets.
+    """The newest RESOLVED_MAX secrets that this process has resolved. A pickled copy is empty, because Spark pickles this module with the
+    code of a job and sends it to executors, which must not get the secrets.
     """
 
     def __init__(self) -> None:
@@ -98,8 +99,9 @@ def resolved(configured: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
-    """Returns the text of a store's error as one line without secrets. The error may repeat what was sent, with the present secret or one
-    from before a rotation.
+    """Returns the text of a store's error as one line, with `***` in place of each secret. The error may repeat a request, which has the
+    current secret, or the previous one if the secret was rotated. A secret of less than SECRET_CHARS_MIN characters stays in the text,
+    because it would match unrelated text.
 
     `storage_options` may have secrets resolved, or references as in conf/. References are not resolved here. The value of an unknown option
     is treated as a secret.

@@ -118,7 +118,9 @@ class NoBucketError(Exception):
 
 @contextlib.contextmanager
 def _bucket_exists() -> Iterator[None]:
-    """Raises NoBucketError if the store reports that something is not found while a file is written."""
+    """Raises NoBucketError if the store answers "not found" while a file is written, because only the bucket or container can be missing
+    then.
+    """
     try:
         yield
     except (NotFoundError, FileNotFoundError) as error:

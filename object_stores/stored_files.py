@@ -26,8 +26,8 @@ SUFFIX = ".parquet"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredFiles:
     """A directory of Parquet files. `url` is its URL in an object store, or empty if the files are in `folder` on disk. If there is a URL,
-    `folder` is for files during a transfer. `options` are `storage_options` with secrets resolved. Every method raises StoreError if the
-    store fails, and OSError if the disk fails.
+    `folder` is the local directory for files that are being uploaded or downloaded. `options` are `storage_options` with secrets resolved.
+    Every method raises StoreError if the store fails, and OSError if the disk fails.
     """
 
     folder: Path
@@ -67,11 +67,11 @@ class StoredFiles:
         return {name: size for name, size in sorted(self.store().sizes().items()) if _is_here(name)}
 
     def put(self, file: Path, name: str) -> None:
-        """Uploads a local file as `name`. A listing of the store shows the whole file or nothing."""
+        """Uploads a local file as `name`. If the upload fails, removes the part of the file that the upload may have left in the store."""
         try:
             self.store().put_file(file, name)
         except BaseException:
-            # A failed upload may leave a part of the file in the store, so the file is removed.
+            # Other processes would take a part of the file, which a failed upload may leave in the store, as a whole file.
             with contextlib.suppress(StoreError):
                 self.store().remove_files([name])
             raise
