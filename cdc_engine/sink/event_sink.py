@@ -40,8 +40,8 @@ class CapturedTables:
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns, for each table in `tables`, whether its row events are kept. Even if no filter keeps a table, its row events are kept if
-        its changes reach captured tables through foreign keys.
+        """Returns, for each table in `tables`, whether its row events are kept. The row events of a table that a filter excludes are kept
+        too, if foreign keys carry its changes to captured tables.
 
         All blocks of a parser have the same list `tables`, to which the parser only appends. So the mask is computed again only when the
         list is longer than before.
@@ -111,7 +111,8 @@ class EventSink:
         self._followed = FollowedTables()
         self._captured = CapturedTables([table_filter])
         self._thinning = Thinning()
-        self._open = False  # Whether the store has a part of a transaction whose end has not arrived yet.
+        # True while the store has row events of a transaction whose end has not arrived.
+        self._open = False
         # When the current call of `accept` began (monotonic seconds), or 0 if there is no call.
         self.accepting_since = 0.0
         # The last empty transaction, if it was skipped and no block went to the store after it.
@@ -130,8 +131,8 @@ class EventSink:
 
     @property
     def held_up(self) -> bool:
-        """Whether `accept` has waited for space in the store for more than HELD_UP_SECONDS. Consumers get no new blocks
-        during this time.
+        """Whether the current call of `accept` has waited for free space in the store for more than HELD_UP_SECONDS. During the wait,
+        consumers get no new blocks either.
         """
         since = self.accepting_since
         return since > 0 and time.monotonic() - since > HELD_UP_SECONDS
@@ -152,8 +153,8 @@ class EventSink:
             self._accept_empty(kept)
 
     def idle(self) -> None:
-        """Puts the last skipped empty transaction into the store, so that the cursor reaches the end of the stream. Called when the source
-        sends nothing, and before the parser changes to a shared dump.
+        """Puts the last empty transaction into the store if it was skipped, so that an ack moves the cursor to the end of the stream.
+        Called when the source sends nothing, and before the parser changes to a shared dump.
         """
         if self._left_out is not None:
             self._put(self._left_out)

@@ -34,8 +34,8 @@ def compile_patterns(text: str) -> re.Pattern[str] | None:
     """Returns a regular expression that matches a name if one of the patterns matches the whole name. Returns None if `text` has no
     pattern.
 
-    Longer patterns come first. Letter case does not matter, and a dot also matches a newline. Raises ConfigurationError if a pattern is not
-    a regular expression.
+    As in Canal, longer patterns are tried first. Letter case does not matter, and a dot also matches a newline. Raises ConfigurationError
+    if a pattern is not a regular expression.
     """
     patterns = sorted(split_patterns(text), key=len, reverse=True)
     for pattern in patterns:
