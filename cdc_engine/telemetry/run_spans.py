@@ -47,8 +47,8 @@ class RunSpans:
             )
 
     def ended(self, error: str = "") -> None:
-        """Writes the file with all spans when the run has ended its work on the delivery. `error` is why the run failed, or empty. Raises
-        no error: if the file cannot be written, the batch must not fail.
+        """Adds the span of the whole run, and writes all spans to the file. Called when the run has ended its work on the delivery. `error`
+        is why the run failed, or empty. If the file cannot be written, logs a line and raises no error, so that the batch does not fail.
         """
         if self._folder is None:
             return

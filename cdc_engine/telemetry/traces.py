@@ -39,7 +39,7 @@ class Traces:
         """Records the span of staging. The span began at `taken_ns`, when the batch was taken from the store, and ends now."""
         if self._sender is not None:
             with self._lock:
-                # Drops earlier deliveries, because a destination has only one batch in flight.
+                # The times of earlier deliveries are dropped, because a destination has only one batch in flight.
                 self._taken = {batch.delivery: taken_ns}
             stage = Span(path=(BATCH, STAGE), name=STAGE, start_ns=taken_ns, end_ns=time.time_ns())
             self._send(batch, [stage])
@@ -68,8 +68,8 @@ class Traces:
             self._sender.flush()
 
     def _begun(self, batch: OutstandingBatch, otherwise: int) -> int:
-        """Returns when the batch was taken from the store. If another process did this, returns when the staging ended, or `otherwise` if
-        the staged files are gone.
+        """Returns when the batch was taken from the store, in ns since 1970. If another process took the batch, this time is not known
+        here: returns when the staging ended (the manifest's modification time), or `otherwise` if the manifest is gone.
         """
         with self._lock:
             taken = self._taken.pop(batch.delivery, 0)
