@@ -52,7 +52,9 @@ class Due(enum.Enum):
 
 
 def due(call: Call, line: LedgerExtract) -> Due:
-    """Returns whether the handlers must get the recorded call now, later or never. `line` has the present values of the ledger."""
+    """Returns whether the recorded call must be made now (NOW), when the ledger has the batch's ack or rollback (NOT_YET), or not at all
+    (NEVER). `line` has the current values of the ledger.
+    """
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
     if any(each.delivery == call.batch.delivery for each in line.outstanding):
@@ -62,9 +64,9 @@ def due(call: Call, line: LedgerExtract) -> Due:
 
 
 class Calls:
-    """Calls the handlers of one destination, in the order of `handlers` (name, handler). Does nothing if the destination has no handlers.
-    `fence` raises an error if another process has taken over the destination. The constructor raises MetaError if `handlers.json` cannot be
-    parsed.
+    """Calls the handlers of one destination, in the order of `handlers` (name, handler). Makes no calls if the destination has no handlers.
+    `fence` is called before a call is recorded, and raises an error if another process has taken over the destination. The constructor
+    raises MetaError if `handlers.json` cannot be parsed.
     """
 
     def __init__(
@@ -78,7 +80,8 @@ class Calls:
         self._destination, self._directory, self._handlers = destination, directory, handlers
         self._fence, self._records, self._lock = fence, record_store(directory), threading.Lock()
         self._call = _read(self._records) if handlers else None
-        self._called: set[int] = set()  # Indices of the handlers that have returned from the current call.
+        # Indices of the handlers that have returned from the recorded call in this process.
+        self._called: set[int] = set()
         if not handlers:
             self._records.remove(FILE)  # Removes a recorded call: it was for handlers that conf/ no longer has.
 

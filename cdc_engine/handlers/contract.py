@@ -36,7 +36,8 @@ class BatchHandler(Protocol):
     handlers one after the other, in its staging thread.
 
     If a method raises an error, the destination gets the state HANDLER_FAILED with the handler's name. The engine repeats the call at each
-    tick of the sensor, and hands out no batch until the call returns. If the process is killed, a call may be made twice.
+    tick of the sensor, and hands out no batch until the call returns. If the process is killed, the next process may make a call again that
+    has already returned.
     """
 
     def before(self, batch: HandledBatch) -> None:
