@@ -8,7 +8,8 @@ The Arrow table has the columns of the source table, and these columns:
 | `_commit_timestamp` | the time of the row event by the source's clock, in UTC |
 | `_file`, `_offset` | the position of the row event in the binlog |
 
-If the type of a column changes within a batch, the column is text in that batch. If a value is missing in a row image, it is NULL.
+If the type of a column changes within a batch, the column is text in the Arrow table of that batch. If a row image omits a column, the
+column is NULL in that row.
 """
 
 from __future__ import annotations

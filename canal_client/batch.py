@@ -54,7 +54,7 @@ class RowChange:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The row after the change, or for a delete, the row before it."""
+        """The row after the change. For a delete, the row before the delete."""
         return self.after if self.after is not None else self.before or {}
 
 
@@ -86,8 +86,8 @@ Change = RowChange | Statement | TransactionBegin | TransactionEnd
 
 
 class Batch:
-    """A batch of entries. If the server had none, the batch is empty, and false as a condition. `ack` confirms the batch. `rollback`
-    makes the server send the batch again.
+    """A batch of entries. If the server had no entries, the batch is empty, and `bool(batch)` is False. `ack` confirms the batch.
+    `rollback` makes the server send it again, with all other batches that were not acked.
     """
 
     def __init__(self, batch_id: int, raw: tuple[bytes, ...], settle: Callable[[Batch, bool], None]) -> None:
@@ -108,7 +108,9 @@ class Batch:
         self._settle(self, True)
 
     def rollback(self) -> None:
-        """Makes the server send all batches again that were not acked. Raises BatchGoneError and CanalConnectionError, as `ack` does."""
+        """Makes the server send all batches of this client again that were not acked, including this one. Raises BatchGoneError and
+        CanalConnectionError in the same cases as `ack`.
+        """
         self._settle(self, False)
 
     @functools.cached_property

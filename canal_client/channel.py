@@ -36,8 +36,8 @@ FULL = 503  # Sluice's error code if the server has the maximum number of client
 
 @dataclasses.dataclass(frozen=True)
 class Login:
-    """The credentials and options of a connection. If `tls` is None, the connection has no TLS. `connect_seconds` limits the connection,
-    and each step of the login.
+    """The credentials and options of a connection. If `tls` is None, the connection has no TLS. `connect_seconds` is the time-out of
+    opening the connection, and of each wait for the server during the login.
     """
 
     user: str = ""
@@ -99,8 +99,9 @@ class Channel:
         return f"{host}:{port}"
 
     def request(self, kind: PacketType, body: Any, expected: PacketType, answer: Any, seconds: float) -> Any:
-        """Sends a request and returns the message in its answer. Raises CanalServerError if the server refuses the request,
-        CanalConnectionError if the connection ends, and CanalProtocolError if the answer is of another kind.
+        """Sends the message `body` in a packet of the type `kind`. Returns the message in the server's answer, parsed with the class
+        `answer`. Raises CanalServerError if the server refuses the request. Raises CanalConnectionError if the connection ends or no answer
+        comes within `seconds`. Raises CanalProtocolError if the answer's packet is not of the type `expected`.
         """
         packet = self._exchanged(kind, body, seconds)
         if packet.type == PacketType.ACK:
@@ -156,7 +157,9 @@ class Channel:
             )
 
     def _refusal(self, answer: Any) -> CanalConnectionError:
-        """Returns the error for a server that accepts no client now. The client can try another server, or this server again later."""
+        """Returns the error for a server that refuses the login because it has the maximum number of clients. It is a CanalConnectionError,
+        so the client tries another server, or this server again later.
+        """
         said = answer.error_message or "the server gave no reason"
         return CanalConnectionError(f"{self.address} refuses connections now ({answer.error_code}): {said}")
 

@@ -41,9 +41,11 @@ class ClientSettings:
     """The settings of a client.
 
     - `table_filter` has comma-separated patterns of database.table, which select from the tables that the server captures.
-    - `batch_size` is in entries, or in KiB for servers that count memory, such as Sluice.
-    - `tls` is True for the system's authorities, a file of authorities, or an SSL context.
-    - `retry_seconds` is how long a loop tries to reconnect before it raises an error.
+    - `batch_size` is the maximum size of a batch: a number of entries, or a number of KiB if the server limits batches by memory, as
+      Sluice's server does.
+    - `tls` is False for a connection without TLS, True to trust the certificate authorities of the system, the path of a file with the
+      authorities to trust, or an SSL context.
+    - `retry_seconds` is how long `batches` and `changes` try to reconnect before they raise an error.
     """
 
     table_filter: str = ""
@@ -59,8 +61,8 @@ DEFAULT_SETTINGS = ClientSettings()
 
 
 class CanalClient:
-    """Reads one destination of Sluice's server or of Canal's. `servers` finds the destination's servers. Without `servers`, the client
-    connects to `host` and `port`.
+    """Reads one destination of Sluice's server or of Canal's. `servers` has the addresses of the destination's servers, or is an object
+    that finds them. If `servers` is None, the client connects to `host` and `port`.
     """
 
     def __init__(
@@ -81,9 +83,10 @@ class CanalClient:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
         self._retry_seconds = settings.retry_seconds
         self._channel: Channel | None = None
-        # Whether an ack was sent after the last answer. If the server refuses the ack, the next get receives the refusal as its answer.
+        # Whether an ack or a rollback was sent after the server's last answer. If the server refuses it, the next get receives the refusal
+        # as its answer.
         self._unanswered = False
-        # The time at which the server began to refuse the acks of a loop, or 0 while it accepts them.
+        # When the server began to refuse acks without a success in between (monotonic seconds), or 0 while it accepts acks.
         self._refused_since = 0.0
 
     @classmethod
@@ -169,15 +172,18 @@ class CanalClient:
         self._servers.close()
 
     def unsubscribe(self) -> None:
-        """Makes the server delete the client's cursor. The next subscription starts without a cursor."""
+        """Makes the server delete the cursor that it has for the client's id, and disconnects. The server chooses where the next
+        subscription of this id begins, as for a new client.
+        """
         request = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
         with self._talking() as channel:
             channel.request(PacketType.UNSUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
         self.disconnect()
 
     def get(self, batch_size: int = 0, *, wait_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, which must be acked or rolled back. Returns an empty batch if nothing arrived within `wait_seconds`.
-        After a CanalConnectionError or CanalServerError, the next call reconnects.
+        """Returns the next batch, which must be acked or rolled back. Returns an empty batch if nothing arrives within `wait_seconds`; 0
+        means that the call does not wait. If `batch_size` is 0, the size in the client's settings is used. After a CanalConnectionError or
+        CanalServerError, the next call reconnects.
         """
         wait_ms = int(wait_seconds * 1000)
         request = messages.Get(
@@ -217,7 +223,7 @@ class CanalClient:
                 yield batch
                 last = time.monotonic()
                 if ack:
-                    # Ignores a failed ack, because the server sends the batch again after the next connection.
+                    # A failed ack is ignored: the client reconnects at the next get, and the server then sends the batch again.
                     with contextlib.suppress(BatchGoneError, CanalConnectionError):
                         batch.ack()
 
@@ -242,8 +248,8 @@ class CanalClient:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
-        """Returns whether the error may be the answer to the previous ack. If the error is the answer to the get itself, the get fails
-        again with the same error after the reconnection.
+        """Returns whether `error`, which a get received, may be the server's refusal of the ack before the get. The caller then reconnects
+        and gets again. If the error was the answer to the get itself, that get fails with the same error.
         """
         unanswered, self._unanswered = self._unanswered, False
         if not unanswered or not isinstance(error, CanalServerError):

@@ -150,8 +150,8 @@ def _column(kind: ClientColumnType, texts: list[str | None]) -> pa.Array[Any]:
         try:
             made: pa.Array[Any] = column.cast(_arrow(kind))
             return made
-        # Converts the values one by one. With the SQL mode ALLOW_INVALID_DATES, a date may have a day that does not exist, such as
-        # 2021-02-31.
+        # A value is not valid in Arrow. With the SQL mode ALLOW_INVALID_DATES, a date may have a day that does not exist, such as
+        # 2021-02-31. Such dates become NULL.
         except pa.ArrowInvalid:
             column = pa.array([None if _no_such_day(kind, text) else text for text in column.to_pylist()], pa.string())
     return column.cast(_arrow(kind))

@@ -10,8 +10,8 @@ class CanalError(Exception):
 
 
 class CanalConnectionError(CanalError):
-    """Raised if no server was reached, or if the connection ended. After the next connection, the server repeats the batches that were not
-    acked.
+    """Raised if no server that has the destination was reached, or if the connection ended. When the client connects again, the server
+    repeats the batches that were not acked.
     """
 
     code = "CONNECTION"

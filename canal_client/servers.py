@@ -43,7 +43,7 @@ class Servers(Protocol):
 
 
 class FixedServers:
-    """Fixed addresses: one server, or several that are standby for each other."""
+    """Fixed addresses: one server, or several servers of which one has the destination at a time."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = tuple(addresses)
@@ -66,7 +66,8 @@ class FixedServers:
 
 
 class ClusterServers:
-    """Finds the servers of a cluster in ZooKeeper. `hosts` is like "zk1:2181,zk2:2181". The first request connects to ZooKeeper. Raises
+    """Finds the servers of a cluster in ZooKeeper. `hosts` has the form "zk1:2181,zk2:2181". `wait_seconds` is how long `enter` waits while
+    another client has the id; None means without limit. The first request connects to ZooKeeper. The constructor raises
     CanalConnectionError if the library for ZooKeeper is not installed.
     """
 
@@ -77,7 +78,9 @@ class ClusterServers:
         self._running = f"{self._path}/{client_id}/running"
         self._wait_seconds = wait_seconds
         self._zookeeper: Any = None
-        self._session = 0  # The number of sessions that have ended, which identifies the present session.
+        # The number of ZooKeeper sessions that have ended, which identifies the current session.
+        self._session = 0
+        # The session in which this client reserved the id, or -1 if it has not.
         self._entered = -1
         self._lock = threading.Lock()
 
@@ -111,7 +114,8 @@ class ClusterServers:
                     if running is None:
                         continue
                     if running.ephemeralOwner == (zookeeper.client_id or [None])[0]:
-                        # Counts as entered: this client itself created the node, before it lost the connection to ZooKeeper.
+                        # This client has the id: the node is of its own session. It created the node, but lost the connection before
+                        # ZooKeeper's answer.
                         self._entered = session
                         return
                 else:
