@@ -242,7 +242,8 @@ def rows_elsewhere(engine: str) -> str:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
     """What the schema history stores about a stopped table. `state` (a TableState) and `reason` say why the table stopped. `schema` is the
-    table's schema after the stop, or None if unknown. `gone` tells whether the table was dropped.
+    table's schema in the source, which the history follows while the table is stopped, or None if unknown. `gone` tells whether the table
+    was dropped.
     """
 
     state: str
@@ -282,7 +283,7 @@ class DdlServerFacts:
 
     - `explicit_timestamps`: explicit_defaults_for_timestamp for a session that does not set it. None if unknown.
     - `system_time_zone`: the server's name for the zone SYSTEM, empty if unknown. `system_zone`: the name of the same zone in the zone
-      database.
+      database, empty if it was not found or not searched (UTC, GMT).
     - `inline_references`: REFERENCES in a column definition creates a foreign key.
     - `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH (before MySQL 8.0 and MariaDB 10.5).
     - `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and later, if innodb_native_foreign_keys is OFF).

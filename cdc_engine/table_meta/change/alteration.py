@@ -181,7 +181,7 @@ def _seen(schema: TableSchema) -> TableSchema:
 
 def followed(before: TableSchema | None, after: TableSchema) -> Altered:
     """Returns the effect if the schema `after` replaces `before` without an ALTER TABLE: a schema change tool renamed its copy of the
-    table, or an operator gave a schema.
+    table, or an operator gave a schema. If `before` is None (unknown), the effect has no alterations.
 
     In a new column, existing rows get the column's default, because a schema change tool copies the rows without a value for the new
     column.
@@ -281,8 +281,8 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
     if isinstance(item, SetDefault):
         definition = ColumnDefinition(column.name, declared_type(column.type), column.charset, default=item.default)
         if item.default is None and column.default and not column.nullable:
-            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. The column's default must be known,
-            # because `rewritten_values` takes a NOT NULL column without a known default for AUTO_INCREMENT.
+            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. Its default is stored, because
+            # `rewritten_values` assumes that a NOT NULL column without a known default is AUTO_INCREMENT.
             return dataclasses.replace(column, default=known_default(dataclasses.replace(definition, nullable=False)))
         return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
     return dataclasses.replace(column, visible=item.visible)

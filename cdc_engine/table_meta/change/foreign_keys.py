@@ -30,7 +30,7 @@ class ForeignKeyRules(NamedTuple):
     """How a server interprets the definition of a foreign key.
 
     - `inline`: REFERENCES in a column definition creates a foreign key.
-    - `indexed`: in FOREIGN KEY name (…), the name is the constraint's name.
+    - `indexed`: in FOREIGN KEY name (…), the name is the constraint's name. Without `indexed`, it is only the name of the index.
     - `lower_case`: the server converts table names to lower case.
     - `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH.
     - `same_names`: a definition that does not list the parent's columns refers to the parent's columns with the names of the child's
@@ -44,12 +44,13 @@ class ForeignKeyRules(NamedTuple):
     same_names: bool = False
 
 
-# The rules for the output of SHOW CREATE TABLE, in which every foreign key has a name after CONSTRAINT and is defined after the columns.
+# The rules for the output of SHOW CREATE TABLE. No rule of a server is needed, because this output defines every foreign key after the
+# columns, with a name after CONSTRAINT and with the parent's columns.
 RULES_OF_SHOWN = ForeignKeyRules()
 
 
 def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRules) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys of a table that was created as `schema`."""
+    """Returns the foreign keys of a table that was created as `schema`. Returns () if the table's engine does not support foreign keys."""
     if schema.engine:
         return ()
     found: tuple[ForeignKey, ...] = ()
@@ -151,8 +152,10 @@ def _with(
 
 
 def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
-    """Removes the foreign key that a statement drops. If the statement certainly drops a foreign key, but the schema history has no foreign
-    key of that name, marks every foreign key of the table with a `doubt` instead.
+    """Removes the foreign key that a statement drops.
+
+    A DROP FOREIGN KEY without IF EXISTS can succeed only if the server has a foreign key of this name. If the schema history has none, it
+    has a wrong name for one of the foreign keys. Then every foreign key of the table gets a `doubt`.
     """
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:

@@ -153,7 +153,9 @@ def _datetime(there: DateTimeValue, later_us: int = 0) -> dt.datetime:
 
 
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
-    """Returns a zone's offset from UTC in microseconds if the offset is fixed, otherwise the zone's rules."""
+    """Returns a zone's offset from UTC in microseconds if the offset is fixed, otherwise the zone's rules. Raises NoMomentError if the
+    rules are unknown, if `name` is empty, and for SYSTEM.
+    """
     if name.upper() in _UTC:
         return 0
     if found := _OFFSET.fullmatch(name):

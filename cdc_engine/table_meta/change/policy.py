@@ -86,8 +86,8 @@ DEFAULTS: Policy = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One change of a table, for which a policy has a setting: its kind, its description for an operator, and the alteration of the lake's
-    table.
+    """One change of a table, for which a policy has a setting. `kind` is a key of PLANS, and `what` describes the change for an operator.
+    `alteration` is the alteration of the lake's table, or None if the change affects only rows (TRUNCATE, DROP TABLE, DROP PARTITION).
     """
 
     kind: str
@@ -108,7 +108,7 @@ class PolicyAnswer(enum.Enum):
 @dataclasses.dataclass(frozen=True)
 class ChangeDecision:
     """The decision about a statement. If the lake follows the statement, `plans` has the plan for each item, and `alterations` has the
-    changes of the lake's table in order, each with its plan.
+    changes of the lake's table in order, each with its plan. Otherwise both are empty.
     """
 
     verdict: PolicyAnswer
@@ -237,9 +237,14 @@ class SchemaDecisions:
     """The callbacks through which the schema history gets policies and approvals, and reports statements that wait for approval. With the
     defaults, the lake follows ADD and TRUNCATE, any other change stops the table, and nothing is reported.
 
-    `resolved(database, table, order_key, reason, position)` returns the schema that an operator gave for a table that stopped at the event
-    with this order key. `reason` is the reason of the stop, and `position` the position of the statement, or empty. `forget(order_key)`
-    removes approvals and schemas for statements before `order_key`, because the stream will not read these statements again.
+    - `policy(database, table)`: the policy of a table.
+    - `approved(database, table, order_key)`: the plan that an operator approved for the statement with this order key, or empty.
+    - `note(pending)`: reports a statement that waits for approval.
+    - `resolved(database, table, order_key, reason, position)`: the schema that an operator gave for a table that stopped at the event with
+      this order key, or None. `reason` is the reason of the stop. `position` is the position of the statement, or empty if a table map
+      stopped the table.
+    - `forget(order_key)`: removes approvals and schemas for statements before `order_key`, because the stream will not read these
+      statements again.
     """
 
     destination: str = ""

@@ -34,8 +34,8 @@ _ABOUT_OBJECTS = re.compile(r"(?<![\w$])(?:TRIGGER|VIEW)(?![\w$])", re.IGNORECAS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObject:
-    """A trigger or view. `table` is the table of the trigger, or the view itself. `words` are all names in the body, in lower case. `calls`
-    tells whether the body calls a routine or is unknown.
+    """A trigger or view. `what` is TRIGGER or VIEW. `table` is the table of the trigger, or the view itself. `words` are all names in the
+    body, in lower case. `calls` tells whether the body calls a routine or is unknown.
     """
 
     what: str

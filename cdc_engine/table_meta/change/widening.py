@@ -47,7 +47,9 @@ def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | No
 
 
 def charset_holds(old: str, new: str) -> bool:
-    """Returns whether the charset `new` has every character of the charset `old`, so that texts stay the same."""
+    """Returns True if the charset `new` certainly has every character of the charset `old`, so that texts stay the same. Returns False for
+    a change from or to `binary`, from or to a type without charset, and for pairs of charsets that Sluice does not compare.
+    """
     if old == new:
         return True
     if "binary" in (old, new) or not old or not new:

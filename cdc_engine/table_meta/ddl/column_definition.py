@@ -29,7 +29,8 @@ class ColumnDefinition:
     """A parsed column definition.
 
     - `charset`: the column's own charset, or None if the table's applies.
-    - `after`: the column after which this column is placed, FIRST for the first place, or None for the end.
+    - `after`: the column after which this column is placed, or FIRST for the first place. With None, an added column comes last, and a
+      changed column stays where it is.
     - `says_null`: whether the definition contains NULL. A TIMESTAMP whose definition does not contain NULL may be NOT NULL.
     - `literals`: converts the labels and the DEFAULT to the column's charset.
     """

@@ -110,7 +110,8 @@ FLOAT_DIGITS_MAX = 24  # The maximum number of binary digits of a FLOAT. FLOAT(2
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredType:
     """A declared type. `base` is the type's canonical name without attributes. `length` is the number of characters, bytes, bits, digits or
-    fraction digits, or -1 if none is declared.
+    fraction digits, or -1 if none is declared. `scale` is the number of digits after the decimal point, or -1 if none is declared. `labels`
+    are the labels of an ENUM or SET.
     """
 
     base: str

@@ -39,8 +39,9 @@ class DefaultNotation(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """The parsed value after DEFAULT. `said` is the charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword before a date
-    or time.
+    """The parsed value after DEFAULT. What `value` has depends on `notation`; it is None for NULL and for an expression. `said` is the
+    charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword before a date or time. `digits` belongs to
+    DefaultNotation.CLOCK.
     """
 
     value: str | None

@@ -52,7 +52,8 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 @dataclasses.dataclass(frozen=True)
 class FormReading:
     """The arguments of the function that parses a form of statement. `kind` has the form's keywords, and the cursor is after these
-    keywords. `strict` tells whether the session refused invalid values. `calls` has the rules by which a call of a routine is recognized.
+    keywords. `words` are all names and keywords of the statement, in lower case. `strict` tells whether the session refused invalid values.
+    `calls` has the rules by which a call of a routine is recognized.
     """
 
     cursor: TokenCursor

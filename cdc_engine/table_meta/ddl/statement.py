@@ -292,8 +292,9 @@ class Query:
 
 @dataclasses.dataclass(frozen=True)
 class CreateStoredObject:
-    """CREATE or ALTER of a trigger or view. `name` is None if the statement could not be parsed. `table` is the trigger's table. `words`
-    and `calls` describe the body, as in StatementRowChange.
+    """CREATE or ALTER of a trigger or view. `what` is TRIGGER or VIEW. `table` is the trigger's table, or None for a view. `words` and
+    `calls` describe the body, as in StatementRowChange. If the statement could not be parsed, `name` and `table` are None, and `what` is
+    empty.
     """
 
     kind: str

@@ -18,15 +18,18 @@ from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_rec
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, rows_elsewhere
 
-DUMP_BYTES_MAX = 64 << 20  # The size of the largest dump that is read. A larger file is probably a dump with rows.
+# The largest dump in bytes that `records_in` reads. For a larger file it raises ConfigurationError, because the file probably is a dump
+# with rows.
+DUMP_BYTES_MAX = 64 << 20
 SAVED_HISTORY = ".jsonl"
 
 
 def records_in(
     path: Path, position: Position, captured: Callable[[str, str], bool], flavour: str
 ) -> list[HistoryRecord]:
-    """Returns the records of the schema history in a file. The schemas of a dump apply from `position` on. Raises ConfigurationError if the
-    file cannot be used.
+    """Returns the records of the schema history in a file. The records of a saved `schema.jsonl` keep their positions. The schemas of a
+    dump apply from `position` on, and only the tables for which `captured` returns True are read. Raises ConfigurationError if the file
+    cannot be used.
     """
     try:
         if path.suffix == SAVED_HISTORY:

@@ -95,8 +95,8 @@ class TouchedTables:
         )
 
     def left_objects(self) -> StoredObjects | None:
-        """Returns the current triggers and views. If a statement changed any trigger or view, marks the triggers and views as incomplete,
-        because dropped ones are not among the current triggers and views.
+        """Returns the triggers and views of the snapshot, or None if the snapshot has none. If a statement of the interval changed a
+        trigger or view, they are marked as incomplete, because the snapshot lacks triggers and views that were dropped in the interval.
         """
         objects = self._snapshot.stored_objects
         return (
@@ -130,8 +130,10 @@ class TouchedTables:
 
 
 def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
-    """Returns, as a text for a message, a captured table whose columns or name a statement may change, or "" if there is none. For a
-    dropped database or a statement that cannot be parsed, the text says so.
+    """Returns a text for a message about the tables whose columns or names a statement may change, or "" if it changes no captured table.
+
+    The text is the first captured table that the statement names. For a dropped database, the text is "all tables of" this database. For a
+    statement that cannot be parsed, it is "tables whose names could not be read".
     """
     session = statement.session
     literals = Literals(session.client, session.connection)
@@ -146,7 +148,7 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _leaves_columns(statement: Statement) -> bool:
-    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changes no columns of older rows.
+    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS after which the columns of all older rows are the same as before.
 
     The statement does not change an existing table, and a table that it creates has no older rows. With a query or a UNION, the statement
     may affect other tables, so it counts as a change.

@@ -94,7 +94,7 @@ class DdlContext:
 
     def may_exist(self, name: TableKey) -> bool:
         """Returns True if the schema of the table is unknown, and the table may exist at the position of the statement. Returns False if
-        the schema is known.
+        the schema is known, and for a stopped or dropped table.
         """
         return self.known.may_exist(name, self.key)
 

@@ -231,7 +231,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
         yield from _stopped_by(by_query, statement.kind, context)
     yield from _members(statement, name, context)
     if statement.if_not_exists and context.may_exist(name):
-        # The statement may have done nothing, so the table's schema stays unknown until a table map or an operator provides it.
+        # If the table existed, the statement did nothing. So the table's schema stays unknown until a table map or an operator provides it.
         return
     charset = context.known.database_charset(name[0], context.key)
     # With OR REPLACE, the flag thread_specific is always set, so it does not show whether the table is temporary.
@@ -384,10 +384,10 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
-    """Returns the effect of a rename if the lake cannot move the rows to the new name: the table stops.
+    """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: the table `name` stops.
 
-    The stop is reported even if the table `name` was already stopped, because consumers still get the rows of `name`, and other row rules
-    may apply to the rows that come from `origin`.
+    If both names are captured, the lake gets the stop even if the table `name` was already stopped, because other row rules may apply to
+    rows from `origin`. The lake gets no stop if a schema change tool keeps its original table as `name`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -398,7 +398,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that no longer exists under the name `name`. With `is_change`, the lake gets a change for the table."""
+    """Yields the effects on a table that lost the name `name`. For a schema change tool's copy (not `is_change`), the lake gets none."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))

@@ -1,9 +1,10 @@
 """Compares a table map with the schema history: finds the table version with which the table map's rows are decoded, or says why no version
 fits. Pure functions.
 
-A table map with full metadata is sufficient, and the history adds only the declared types. If a table map has no column names, which is
-MySQL's default, the names come from the history. By MariaDB's default, a table map has even less metadata. Everything in the table map must
-agree with the history. A difference means that the history lacks a statement, so values would get into the wrong columns.
+If the table map and the history agree, the history adds what the table map lacks: column names, which MySQL's table maps have only with
+binlog_row_metadata=FULL, and the declared types. By MariaDB's default, a table map has even less metadata. A difference means that the
+history lacks a statement, so values would get into the wrong columns. Then a table map with full metadata replaces the schema of the
+history, and with any other table map the table stops.
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ HIDING_BYTES = {4, 16}
 def fit(
     table_map: TableMap, schema: TableSchema | None, *, mariadb: bool = False
 ) -> tuple[TableVersion, TableSchema | None]:
-    """Returns the table version that decodes the rows after a table map. Also returns the schema to record if the table map has more than
-    the schema history, otherwise None.
+    """Returns the table version that decodes the rows after a table map. Also returns the schema to record if it comes from the table map,
+    because `schema` is None or differs; otherwise None.
 
-    Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_MISMATCH, or SCHEMA_UNKNOWN if neither history nor table map has the columns.
+    Raises TableStoppedError with one of these states:
+    - TYPE_UNSUPPORTED: the table map is ambiguous or cannot be parsed.
+    - SCHEMA_MISMATCH: the table map differs from `schema`, and its own metadata is not sufficient for a schema.
+    - SCHEMA_UNKNOWN: `schema` is None, and the table map's metadata is not sufficient for a schema.
     """
     columns = _readable_columns(table_map, mariadb=mariadb)
     problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)

@@ -96,7 +96,7 @@ class TableHistory:
             ) from error
 
     def covers(self, position: Position) -> bool:
-        """Returns whether the history has schemas at `position`. If the history has none, call `seed` before the stream begins at
+        """Returns whether the history has schemas at `position`. If not, the caller must call `seed` before the stream begins at
         `position`.
         """
         return self._known.server(position.order_key) is not None
@@ -182,7 +182,7 @@ class TableHistory:
         self, table_map: TableMap, schema: TableSchema | None, order_key: int, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
         """Finds the version that fits a table map (`fit`). If no version fits, uses the schema that an operator gave for the resulting
-        stop, or raises the error if there is none.
+        stop. Raises TableStoppedError if no operator gave a schema, or if the given schema does not fit either.
         """
         try:
             return fit(table_map, schema, mariadb=mariadb)
@@ -236,7 +236,9 @@ class TableHistory:
         return (database, table) in self._cascades().children
 
     def is_undone(self, database: str, table: str) -> bool:
-        """Returns whether a ROLLBACK undoes changes of this table's rows, by the newest schema."""
+        """Returns whether a ROLLBACK undoes changes of this table's rows, by the engine in the newest schema. True if the schema is
+        unknown.
+        """
         state = self._known.table((database, table), self._known.head)
         schema = state.schema if isinstance(state, Stopped) else state
         return not isinstance(schema, TableSchema) or has_transactions(schema.engine)
@@ -278,10 +280,10 @@ class TableHistory:
 
     def compact(self, positions: Collection[Position], records_min: int = 1) -> int:
         """Removes the records that are not needed to continue from any of `positions`, and old approvals and schemas of operators. Returns
-        how many records were removed.
+        how many records of the history were removed.
 
-        Removes no record if fewer than `records_min` could be removed, or if an executed set cannot be parsed. During the call, other
-        threads may call `state` and `versions` for `positions` and for later positions.
+        Removes no record of the history if fewer than `records_min` could be removed, or if an executed set cannot be parsed. During the
+        call, other threads may call `state` and `versions` for `positions` and for later positions.
         """
         self._review.forget(min((each.order_key for each in positions), default=0))
         records = self._repository.load()
@@ -303,7 +305,7 @@ class TableHistory:
         return self._added >= max(records_min, self._count)
 
     def _remember(self, records: Collection[HistoryRecord]) -> None:
-        """Builds the history in memory again, from `records`."""
+        """Replaces the history in memory by `records`."""
         known = KnownSchemas()
         for record in records:
             known.remember(record)
@@ -329,8 +331,8 @@ class TableHistory:
         return [self._known.table(name, position.order_key) for name in names if self._captured(*name)]
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns what the history knows about a table at `position`: its schema, its stop, or that it was dropped. Returns None if nothing
-        is known.
+        """Returns what the history knows about a table at `position`: its schema, its stop, or that it was dropped. Returns None if the
+        table has no record up to `position`, or if its record says that its schema is unknown.
         """
         return self._known.table((database, table), position.order_key)
 

@@ -41,15 +41,15 @@ class UnansweredError(Exception):
         self.question = question
 
 
-# The policy for a table that is created again. The alterations of such a table are always applied, because the lake's rows of the earlier
-# table are deleted first.
+# The policy for a table that is created again after a DROP TABLE or with OR REPLACE. Its alterations need no approval, because the lake's
+# rows of the dropped table are deleted first.
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """The answers that the functions of `effects` have got so far. `recreated` tells whether the statement creates the table again. In that
-    case, no question about the table is asked.
+    """The answers that the functions of `effects` have got so far. `recreated` tells whether the statement creates a table again that was
+    dropped. In that case, no question about the table is asked, because OF_RECREATED is its policy.
     """
 
     known: Mapping[Question, Any] = dataclasses.field(default_factory=dict)

@@ -31,8 +31,8 @@ def may_move_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool
 
 
 def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> DdlEffect:
-    """Returns the effect that moves the rows of the lake table `origin` to `name`. With `early`, the statement also alters the table, and
-    the history stores only the schema after the alteration.
+    """Returns the effect that moves the rows of the lake table `origin` to `name`. `schema` is the schema before the statement, under the
+    new name. With `early`, the statement also alters the table, and the history stores only the schema after the alteration.
     """
     return DdlEffect(
         name,

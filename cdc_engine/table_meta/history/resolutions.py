@@ -1,8 +1,9 @@
 """Stores the schemas that operators gave for tables with unknown schemas, as records in the folder `schema-resolutions`.
 
 `sluice schema resolve` stores a schema for the stop of a table. When the stream reaches the statement or row event of the stop again, the
-schema history finds the stored schema by the order key of this event, and the table continues. The newest RECORDS_KEPT schemas stay. If a
-table stops again after its schema was removed, an operator must give the schema again.
+schema history finds the stored schema by the order key of this event, and the table continues. Only the newest RECORDS_KEPT schemas are
+stored. If the stream reaches a stop whose schema was removed, for example in a backfill, the table stops, and an operator must give the
+schema again.
 """
 
 from __future__ import annotations

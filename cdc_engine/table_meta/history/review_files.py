@@ -2,8 +2,8 @@
 
 The engine stores a schema change that waits (`note`). The console reads the change and stores an operator's approval (`approve`). The
 engine reads the approval when the stream reaches the statement again (`approved`). A record is replaced as a whole, so readers never see a
-part of a record. An approval stays while the stream may reach its statement again. Older approvals, which only a backfill may need, are
-removed except for the newest RECORDS_KEPT records.
+part of a record. An approval stays while the stream may reach its statement again. If there are more than RECORDS_KEPT records, the oldest
+records of statements that only a backfill can reach again are removed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class ReviewFiles:
         self._records.put(_name(pending.database, pending.table, pending.order_key, HELD), json.dumps(record, indent=1))
 
     def pending(self, stop: StoppedTable) -> PendingRecord | None:
-        """Returns the schema change that stopped a table, or None. Raises MetaError if a record cannot be read."""
+        """Returns the schema change that stopped a table, or None if the stop has another cause. Raises MetaError if a record cannot be
+        read.
+        """
         if stop.order_key:
             name = _name(stop.database, stop.table, stop.order_key, HELD)
             text = self._records.get(name)
@@ -79,8 +81,9 @@ class ReviewFiles:
         return next((each for each in found if each.reason == reason), None)
 
     def first_after(self, table: str, order_key: int) -> PendingRecord | None:
-        """Returns the first schema change of a "database.table" that waits for approval and whose statement is after `order_key`, or None.
-        Raises MetaError if a record cannot be read.
+        """Returns the first schema change of `table` ("database.table") after `order_key` that has no approval. If all of them are
+        approved, returns the first one. Returns None if there is no schema change after `order_key`. Raises MetaError if a record cannot be
+        read.
         """
         records = sorted(
             (name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(f".{HELD}.json")
@@ -118,8 +121,8 @@ class ReviewFiles:
         return "" if text is None else str(self._record(name, text)["plan"])
 
     def forget_before(self, order_key: int, kept: int = RECORDS_KEPT) -> None:
-        """Removes the oldest records of statements before `order_key`, which the stream never reads again, until `kept` records are left.
-        Raises MetaError if the record store does not answer.
+        """Removes the oldest records until `kept` records are left, but no record of a statement at or after `order_key`. The stream never
+        reads statements before `order_key` again. Raises MetaError if the record store does not answer.
         """
         names = sorted(self._records.all(FOLDER))  # A name begins with the order key of the statement.
         first_needed = f"{FOLDER}/{order_key:020d}"

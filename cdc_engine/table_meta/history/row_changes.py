@@ -46,8 +46,10 @@ _WAY_OUT = (
 
 
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
-    """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name. The captured table
-    stops, because the statement may have changed either table. Returns None for other sessions and statements.
+    """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name as the captured
+    table. The captured table stops, because the statement changed one of the two tables, and the binlog does not say which one. Returns
+    None for any other statement, and if the event does not have the flag thread_specific, with which a server marks sessions that have
+    temporary tables.
     """
     if not context.session.thread_specific:
         return None
@@ -87,7 +89,8 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
-    # RDS writes a heartbeat in statement format to one of the server's own databases, whose tables the history need not know.
+    # If a statement names only tables of the server's own databases, the list of triggers and views need not be complete. For example, RDS
+    # writes a heartbeat in statement format to such a database.
     if objects is not None and (objects.complete or not names or any(is_of_users(database) for database, _ in names)):
         reach = objects.reached(changed, statement.words, there)
         if reach.everything:

@@ -1,8 +1,8 @@
 """Decides which records of the schema history apply at a position of the stream. Pure functions.
 
 Within an epoch, order keys decide. Order keys of two epochs cannot be compared, because the binlog belongs to another server, or its files
-were numbered again. In this case executed sets decide, if they are known. The position of a record for a statement or for rows has the
-executed set before the statement or the rows.
+were numbered again. For two epochs, executed sets decide if both are known, otherwise order keys. The position of a record for a statement
+or for rows has the executed set before the statement or the rows.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def holds_at(record: HistoryRecord, position: Position) -> bool:
 
 
 def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:
-    """Returns the records that are needed to continue the stream from any of the positions. For a position, the result has all records that
-    do not apply yet at the position, and for each subject the last record that applies.
+    """Returns the records that are needed to continue the stream from any of the positions. A position needs all records that apply only
+    after it, and for each subject the last record that applies at it.
     """
     comparable, others = _by_numbering(records, positions)
     kept: set[int] = set()

@@ -14,7 +14,7 @@ TableKey = tuple[str, str]
 
 
 def was_dropped(there: KnownTable) -> bool:
-    """Returns whether a table was dropped, even if the table was stopped before."""
+    """Returns whether a table was dropped. The state of a table that was dropped while it was stopped is still Stopped, with `gone`."""
     return isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone)
 
 
@@ -25,7 +25,7 @@ class KnownSchemas:
         self._server: Timeline[DdlServerFacts] = Timeline()
         self._databases: dict[str, Timeline[str]] = {}
         self._tables: dict[TableKey, Timeline[KnownTable]] = {}
-        # The tuples in a timeline have one trigger or view, or are empty after the trigger or view was dropped.
+        # A tuple in a timeline has the one definition of the trigger or view, or is empty after the trigger or view was dropped.
         self._objects: dict[ObjectKey, Timeline[tuple[StoredObject, ...]]] = {}
         self._objects_complete: Timeline[bool] = Timeline()
         self.head = -1
@@ -59,7 +59,7 @@ class KnownSchemas:
 
     def may_exist(self, name: TableKey, key: int) -> bool:
         """Returns True if the table's schema is unknown, and the table may exist at the order key `key`. Returns False if its schema is
-        known.
+        known, for a stopped or dropped table, and for a table without a record up to `key`.
         """
         timeline = self._tables.get(name)
         return timeline is not None and timeline.begins_by(key) and timeline.at(key) is None

@@ -2,8 +2,8 @@
 
 The schema history is divided into chunks of some hundred kilobytes, because a node of ZooKeeper has at most a megabyte. Chunks are named
 `schema-<generation>-<number>`. The record `schema-head` has the valid generation and its number of chunks. A writer first writes new
-chunks, and then replaces the head with the token of its lease. So the chunks of a crashed writer are not valid and are overwritten, and an
-earlier holder of the lease cannot add chunks.
+chunks, and then replaces the head with the token of its lease. If a writer crashes before it replaces the head, its chunks are not valid,
+and the next writer overwrites them. The record store refuses the head of an earlier holder of the lease.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ TRIES_MAX = 10
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryHead:
-    """The record `schema-head`, which says which chunks are valid. `version` is the version of this record in the record store."""
+    """The record `schema-head`, which says which chunks are valid. `version` is the version of this record in the record store, or
+    NOT_THERE if the record does not exist.
+    """
 
     generation: int = 0
     chunks: int = 0
@@ -93,7 +95,7 @@ class SharedRepository:
         return f"the schema history in {self._store}"
 
     def _add(self, head: RepositoryHead, chunks: list[str]) -> None:
-        """Writes further chunks of the head's generation, and makes them valid by replacing the head."""
+        """Writes chunks after the `head.chunks` valid chunks of the head's generation, and makes them valid by replacing the head."""
         for number, text in enumerate(chunks, start=head.chunks):
             self._write(head.name(number), text)
         self._counted = self._headed(dataclasses.replace(head, chunks=head.chunks + len(chunks)))
@@ -119,7 +121,7 @@ class SharedRepository:
         return head
 
     def _headed(self, head: RepositoryHead) -> RepositoryHead:
-        """Replaces the stored head if its version is still `head.version`."""
+        """Replaces the stored head if its version is still `head.version`, and returns the new head."""
         self._unsure = True
         version = self._store.write(HEAD, head.to_text(), version=head.version, token=self._token)
         self._unsure = False

@@ -176,8 +176,8 @@ def stable_snapshot(
     *,
     with_objects: bool = False,
 ) -> tuple[SchemaSnapshot, Position]:
-    """Returns the schemas of the source's tables, and a position at which they apply. Needs no locks, because the schemas are read before
-    and after the position is read, and must be equal.
+    """Returns the schemas of the source's tables, and a position at which they apply. Locks nothing: it reads the schemas, the position,
+    and the schemas again, until both readings of the schemas are equal.
 
     With `with_objects`, all triggers and views are read too. The account must be allowed to see them. Raises SourceConnectionError if the
     schema changed during every attempt.
