@@ -42,7 +42,9 @@ class LockClaim:
 
 
 class LockWatcher:
-    """Watches the record of a lock: remembers the version that this process saw last, and when it saw this version first. Thread-safe."""
+    """Watches the record of a lock: remembers the newest version of the record that this process has read, and when it read this version
+    for the first time. Thread-safe.
+    """
 
     def __init__(self, store: RecordStore, name: str, seconds: float) -> None:
         self._store, self._name, self._seconds = store, name, seconds
@@ -128,8 +130,8 @@ class BeatLock:
         return True
 
     def confirm(self) -> bool:
-        """Writes a new version of the record, and returns whether this object still holds the lock. Returns False if another process has
-        replaced the record. Raises MetaError if the record store does not answer.
+        """Writes a new version of the record, and returns whether this object still holds the lock. Returns False if this object does not
+        hold the lock, or if another process has replaced the record. Raises MetaError if the record store does not answer.
         """
         claim = self._claim
         return claim is not None and self._beat_once(claim) and self.held
@@ -175,7 +177,9 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether the stored version of the record is from this object's own write, whose answer was lost."""
+        """Returns whether the stored record is from this object's own write. This is possible after a StaleWriteError, if the store carried
+        out the write and its answer was lost.
+        """
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
             if (

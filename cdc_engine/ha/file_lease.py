@@ -2,7 +2,7 @@
 write its ledger.
 
 The process that holds the lock on lease.lock holds the lease. lease.json records this process for messages, and the number of the
-acquisition (`token`). `instance` acquires the lease before it starts the engine. The ledger calls `check` before each write.
+acquisition (`token`). The package `instance` acquires the lease before it starts the engine. The ledger calls `check` before each write.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class FileLease:
         if not self._lock.try_acquire():
             return False
         previous = _read_record(self._directory / RECORD_NAME)
-        # The token must be higher than all earlier ones. If the record cannot be read, because somebody edited it or the disk was full, the
-        # token is the time in seconds, which is higher than any number of acquisitions.
+        # The token must be higher than all earlier ones. If the record exists but cannot be read, because somebody edited it or the disk
+        # was full, the earlier tokens are unknown. The token is then counted from the seconds since 1970, which are more than any number of
+        # acquisitions.
         floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
         holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
         try:

@@ -112,7 +112,8 @@ class ZooKeeperLock:
             ):
                 return self._confirm_once(client) and self.held
         except MetaError:
-            if not self.held:  # The session has ended, so the lock is lost.
+            # No confirmation arrived for TRUSTED_PART of a session, so another process may soon hold the lock.
+            if not self.held:
                 return False
             raise
 
@@ -208,7 +209,9 @@ class ZooKeeperLock:
 
 
 def read_lock(nodes: Nodes, seconds: float) -> Holder | None:
-    """Returns the current or last holder of a lock, or None if there never was a holder. Raises MetaError if no server answers."""
+    """Returns the current or last holder of a lock. Returns None if there never was a holder, or if the content of the lock's node
+    `counter` cannot be parsed. Raises MetaError if no server answers.
+    """
     with as_not_shared_error(f"the lock {nodes.held} in ZooKeeper {nodes.servers} cannot be read"):
         client = shared_client(nodes.servers, seconds)
         try:
