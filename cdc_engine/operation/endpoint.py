@@ -1,7 +1,8 @@
 """Serves metrics to Prometheus over HTTP. A process has one endpoint for all its engines. `launcher` starts the endpoint if conf/ names a
 port.
 
-The endpoint returns the last status of each engine, without waiting for an engine. If another process uses the port, Sluice tries again.
+The endpoint returns the last status of each engine, without waiting for an engine. If another process uses the port, Sluice tries again
+every AGAIN_SECONDS until the port is free.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _kept = _OpenEndpoint()
 
 
 def keep_served(host: str, port: int, statuses: Statuses) -> None:
-    """Starts the endpoint of this process, if it is not started yet. Does nothing if `port` is 0."""
+    """Starts the endpoint of this process in a thread, unless an earlier call has done so. Does nothing if `port` is 0."""
     with _kept.lock:
         if _kept.begun or not port:
             return
