@@ -42,8 +42,8 @@ STOPPED_SECONDS_MIN = 30.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatchUpEnd:
-    """The position that the lake must reach: the end of the source's binlog, the position of a time, or a GTID set (`end.file` is empty).
-    `server_uuid` is the server that reported the position, or empty if the server has no uuid.
+    """The position that the lake must reach: the end of the source's binlog, the position that belongs to a requested time, or a GTID set
+    (`end.file` is then empty). `server_uuid` is the uuid of the server that reported the position, or empty if the server has no uuid.
     """
 
     end: SourceEnd
@@ -54,7 +54,7 @@ class CatchUpEnd:
 
     def is_reached(self, cursor: Position) -> bool:
         """Returns whether a cursor has reached this position. Compares the GTID sets if the cursor and this position have one, otherwise
-        files and offsets. Returns False if files of two different servers would be compared.
+        files and offsets. Returns False without a comparison if the files belong to two different servers.
         """
         if self.end.executed and cursor.gtid_set:
             return has_executed(cursor.gtid_set, self.end.executed)
@@ -69,7 +69,8 @@ class Progress:
     - `state`, `reason`: from the engine's status, or empty if the engine has not written a status recently. An engine on another host
       writes no status on this host. Such an engine counts as RUNNING as long as it holds the lease.
     - `cursor`: the position up to which everything is acked.
-    - `ticked`: whether the engine had a tick since the wait began. A tick may re-snapshot stopped tables.
+    - `ticked`: whether the engine had a tick since the wait began. The wait does not end before this tick, because the tick may re-snapshot
+      stopped tables. Always True for an engine on another host.
     - `snapshots`: the open snapshots. `stopped`: the names of stopped tables.
     """
 
@@ -153,8 +154,8 @@ def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
 
 
 def read_progress(directory: Path, since: float) -> Progress:
-    """Reads the progress of a destination from its files and records. Ignores a status that was written before `since` (seconds since
-    1970), because an earlier engine wrote it. Raises MetaError if a record cannot be read.
+    """Reads the progress of a destination from its files and records. Ignores a status that was written before `since` (seconds since 1970)
+    or more than STATUS_SECONDS_MAX ago, because it may be from an engine that has ended. Raises MetaError if a record cannot be read.
     """
     # Reads the status before the ledger, so that the ledger is as new as the status or newer.
     status = engine_status(directory)

@@ -30,7 +30,7 @@ class SetPosition:
     - `confirm(question)`: asks the operator. If it returns False, nothing is changed.
     - `query_source`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog.
     - `reachable`: adds the binlog files that only an archive has to the source's facts.
-    - `forget_history`: removes the schema history, because it belongs to the earlier part of the stream. Its argument is the token of the
+    - `forget_history`: removes the schema history, because its schemas are those at the old position. Its argument is the token of the
       lease.
     - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if the lake has no tables of the destination.
       `take_over`: makes the ledger with the given id the owner of these tables.

@@ -98,8 +98,9 @@ def pause(directory: Path, name: str) -> SnapshotRecord:
 
 
 def go_on(directory: Path, name: str) -> SnapshotRecord:
-    """Continues a paused snapshot after its complete chunks, or starts a failed snapshot again. If the table has stopped, also requests
-    that the table resumes. Raises ActRefusedError if the table has no open snapshot, and MetaError if a record cannot be written.
+    """Continues a paused snapshot with the first chunk that is not complete, or starts a failed snapshot again. If the table has stopped,
+    also requests that the table resumes. Raises ActRefusedError if the table has no open snapshot, and MetaError if a record cannot be
+    written.
     """
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
     if _stop_of(read_ledger(directory), name) is not None:
