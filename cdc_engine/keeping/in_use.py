@@ -74,9 +74,9 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Builds the configuration file by file: uses each file's current text if it is valid, otherwise its earlier text. `last` are the
-    earlier texts of the destinations. Unchanged files come first. So if a changed file conflicts with an unchanged file, the changed file
-    is refused. Groups come last, because their members must exist.
+    """Builds the configuration from one file after the other. Uses each file's current text if it is valid, otherwise its earlier text if
+    there is one. `last` are the earlier texts of the destinations. Unchanged files come first. So if a changed file conflicts with an
+    unchanged file, the changed file is refused. Groups come last, because their members must exist.
     """
     taken, chosen = config_of(ConfFiles(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
@@ -211,7 +211,9 @@ def kept_file(data_dir: Path, role: str) -> Path:
 
 
 def read_kept(path: Path) -> tuple[ConfFiles, dict[str, str]] | None:
-    """Returns the configuration that was recorded last, and the files that were refused then. Returns None if there is no record."""
+    """Returns the texts of conf/ that were recorded last, and the files of conf/ that were refused at that time, each with the reason.
+    Returns None if there is no record.
+    """
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
         files = ConfFiles(Path(record["directory"]), str(record["main"]), dict(record["destinations"]))

@@ -117,8 +117,8 @@ class Keeper:
         )
 
     def _begin(self, name: str, act: KeeperAct, why: str, digest: str) -> None:
-        # Records the settings with which the engine is started. A stop clears this record, because `rules` starts an engine at once if its
-        # settings were not tried. So the engine starts as soon as no request forbids it.
+        # Records the settings with which the engine is started. `rules` starts an engine at once if its settings were not tried. A stop
+        # therefore clears the record, so that the engine starts at once when the operator's request to stay stopped is removed.
         self._tried[name] = "" if act is KeeperAct.STOP else digest
         if name not in self._failed:
             log.info("instance_act", destination=name, act=str(act), why=why)

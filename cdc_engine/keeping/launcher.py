@@ -63,8 +63,8 @@ Reporter = TypeVar("Reporter")
 
 
 class EngineSlot(Generic[Kept]):
-    """Holds the engine of one destination: no engine, an engine that is being started, or a running engine. `make` returns a new engine,
-    which is not started yet.
+    """Holds the engine of one destination or group. The slot has no engine, an engine that is being started, or a running engine. `make`
+    returns a new engine, which is not started yet.
     """
 
     def __init__(self, name: str, make: Callable[[], Kept]) -> None:

@@ -119,7 +119,9 @@ def _interval(directory: Path) -> float:
 
 
 def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *, again: bool) -> RemoteRecord:
-    """Fetches the newest revision and checks it. Returns the new record. If a new revision is not used, the record says why."""
+    """Fetches the newest revision and checks it. Returns the new record. If the newest revision is not used, the record says why. `before`
+    is the present record, or None if nothing was pulled yet. `again` is as in `pull`.
+    """
     last = before or RemoteRecord(identity=remote.identity, shown=remote.shown)
     same = last.identity == remote.identity
     known = [each for each in (last.revision, "" if again else last.newer) if each and same]
