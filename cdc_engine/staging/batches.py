@@ -45,8 +45,8 @@ class StagedBatches:
             stored.put(folder, last=MANIFEST_FILE)
 
     def is_whole(self, batch: OutstandingBatch) -> bool:
-        """Returns whether a run can merge the batch: the manifest and all files in it exist with the right sizes. Looks in the object store
-        if there is one, otherwise in the folder.
+        """Returns whether a run can merge the batch: the manifest exists, and all files in it exist with the sizes that the manifest names.
+        Looks in the object store if there is one, otherwise in the folder.
         """
         if self._location is None:
             return is_whole(self._directory / batch.path)

@@ -63,7 +63,9 @@ class RowPositions:
         order. `operations` has the operation of each image.
         """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
-        done = np.cumsum(after) - after  # How many whole rows come before each image.
+        # How many rows come before each image. An update counts as a row from its after image on, so that its two images get the same
+        # number.
+        done = np.cumsum(after) - after
         first = np.searchsorted(events, events, side="left")
         row = done - done[first]
         if len(events) and events[0] == self._last_event:
@@ -75,8 +77,8 @@ class RowPositions:
 
 
 class PositionFile:
-    """Writes the sequence numbers of one table's staged rows to a file. The first `rows_before` rows, which were staged earlier, get the
-    number 0.
+    """Writes the sequence numbers of one table's staged rows to a file. `rows_before` is the number of the table's rows that the batch had
+    before this file was created. These rows get the number 0.
     """
 
     def __init__(self, path: Path, *, rows_before: int) -> None:
@@ -195,8 +197,8 @@ class CascadeRecorder:
         yield from (events for events in self._events if events.rows)
 
     def set_off(self) -> Iterator[tuple[tuple[Cascade, ...], tuple[str, ...], bool, bool]]:
-        """Yields, for each table version with recorded rows: its cascades, the referenced columns, whether rows were deleted, and whether
-        keys changed.
+        """Yields an entry for each table version and each set of referenced columns with recorded rows. An entry has the version's
+        cascades, the referenced columns, whether rows were deleted, and whether these columns changed.
         """
         for writer in self._writers.values():
             if writer.rows:
@@ -329,7 +331,8 @@ def reached(
 
 def _effect(each: Cascade, *, goes: bool, changes: bool) -> tuple[bool, frozenset[str]]:
     """Returns whether a cascade deletes rows of the child, and which columns of the child it changes, if rows of the parent are deleted
-    (`goes`), or if their referenced columns change (`changes`). For a cascade in doubt, assumes that it does both.
+    (`goes`), or if their referenced columns change (`changes`). If `each.doubt` is set, assumes that the cascade deletes rows and changes
+    all columns of the foreign key.
     """
     columns = frozenset(each.columns)
     if each.doubt:

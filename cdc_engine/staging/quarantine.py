@@ -34,7 +34,7 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("file", pa.string(), False),
     pa.field("offset", pa.int64(), False),
     pa.field("order_key", pa.int64(), False),
-    # A number that rises from row image to row image, to distinguish the images of a transaction.
+    # A number that rises from row image to row image. It distinguishes row images with the same `order_key`.
     pa.field("image", pa.int64(), False),
     pa.field("operation", pa.string(), False),
     pa.field("commit_time", pa.timestamp("us", "UTC"), False),

@@ -24,7 +24,9 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def is_whole(directory: Path) -> bool:
-    """Returns whether a run can merge the staged batch: the manifest exists, and all files in it exist with the right sizes."""
+    """Returns whether a run can merge the staged batch: the manifest exists, and all files in it exist with the sizes that the manifest
+    names.
+    """
     try:
         manifest = read_manifest(directory)
     except StagingError:

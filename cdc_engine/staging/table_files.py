@@ -23,8 +23,9 @@ from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 
 @dataclasses.dataclass
 class TableFiles:
-    """The files of one table of a batch: its finished segments, and the open segment if there is one. `log` writes the open segment's file
-    for the change log.
+    """The files of one table of a batch: its finished segments, and the open segment if there is one. `writer` writes the open segment's
+    first file, and `log` its second file, for the change log. Both are None if no segment is open. `refused` has the values that could not
+    be decoded. `positions` writes sequence numbers, if foreign keys change the table's rows.
     """
 
     database: str
