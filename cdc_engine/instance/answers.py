@@ -1,8 +1,8 @@
-"""Finds the schema of a table that the schema history does not know: the schema that an operator gave, or the table's current schema on the
-server. Used by `wiring`.
+"""Finds the schema of a table that the schema history does not know: the schema that an operator gave, or the schema that the table has on
+the server now. Used by `wiring`.
 
-The server's schema is used only if the stream has reached the end of the binlog. It is then stored like a schema from an operator, so that
-the same changes get the same schema when they are read again.
+The server's schema is used only if the stream is in the newest binlog file, and no later statement in this file may have changed the table.
+It is then stored like a schema from an operator, so that the same changes get the same schema when they are read again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class SchemaAnswers:
 
     def resolved(self, database: str, table: str, order_key: int, reason: str, location: str) -> TableSchema | None:
         """Returns the schema that an operator gave for the table's stop at the event with this order key. If no operator gave one, returns
-        the server's schema if `location` is the end of the binlog, and otherwise None. Raises SourceConnectionError if the server does not
-        answer: the engine then reads the binlog at `location` again.
+        the server's schema, provided that `schema_at` finds it for the position `location`. Otherwise, and if `location` is empty, returns
+        None. `reason` is the reason of the stop. Raises SourceConnectionError if the server does not answer: the engine then reads the
+        binlog at `location` again.
         """
         kept = self._resolutions.schema(database, table, order_key, reason)
         if kept is not None or not location:
@@ -47,8 +48,9 @@ class SchemaAnswers:
 
 
 def schema_at(source: Source, database: str, table: str, location: str) -> TableSchema | None:
-    """Returns the schema that the server has now, or None if `location` is not the end of the binlog. Raises SourceConnectionError if the
-    server does not answer.
+    """Returns the schema that the table has on the server now. Returns None if the table does not exist, if the position `location` (as
+    text) is not in the newest binlog file, or if a later statement may have changed the table. Raises SourceConnectionError if the server
+    does not answer.
     """
     found = _queried(source, lambda session: schema_now(session, database, table, location))
     return found if isinstance(found, TableSchema) else None

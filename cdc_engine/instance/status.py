@@ -21,7 +21,9 @@ CLOCKS_DIFFER_SECONDS_MAX = 1.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamFigures:
-    """Figures of an engine's stream, such as the bytes, transactions and row events since the start of the engine.
+    """Figures of an engine's stream. `bytes`, `transactions`, `row_events` and `connections` are counted since the start of the engine.
+    `put_wait_seconds` is for how long the store had no space. `put_sequence` counts the row events that were put into the store, and
+    `ack_sequence` those that were acked or discarded.
 
     `received_at` is when the source last sent something (seconds since 1970, 0: never). `events_max` is the limit of the ring.
     `behind_seconds` is for how long the source has had changes that the stream has not read. `shared` says whether several destinations

@@ -41,7 +41,8 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
-# If fewer bytes of row events than this arrive within GET_SECONDS, the stream counts as near the end of the binlog.
+# If fewer bytes of row events than this arrive within GET_SECONDS, the stream counts as near the end of the binlog, and the batch ends
+# (`_Rest`).
 MORE_BYTES_MIN = 1 << 20
 # Changes may be appended only to batches of up to this size. Appending stages the whole batch again, which takes up to a tenth of a second
 # for this many bytes.
@@ -58,8 +59,9 @@ ENDS = "the engine of {} was stopped at this moment"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """The limits of a batch. A batch with at most `appendable_bytes_max` bytes of row events is appendable until its run takes it. It stays
-    in memory until then, because appending stages the whole batch again.
+    """The limits of a batch. A batch has about `bytes_max` bytes and `events_max` row events at most. A batch with at most
+    `appendable_bytes_max` bytes of row events is appendable until its run takes it. It stays in memory until then, because appending stages
+    the whole batch again.
     """
 
     bytes_max: int

@@ -45,8 +45,8 @@ class StreamBatches:
         the result's batch_id is -1.
 
         A batch without slices has no captured changes, but its ack moves the cursor. If the store is not at the ledger's position, which
-        happens after a failed rewind, hands out nothing and restarts the reading at the ledger's position. Raises NotContinuousError if the
-        next get finds the store at another position again.
+        happens after a failed rewind, restarts the reading at the ledger's position, and returns an empty batch with batch_id -1. Raises
+        NotContinuousError if the next call finds the store at another position again.
         """
         self._require_started()
         with self._taking:
@@ -70,8 +70,8 @@ class StreamBatches:
         *,
         kept: bool = False,
     ) -> Batch:
-        """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If there are
-        no further changes, the result's batch_id is -1.
+        """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If no change
+        arrives within `timeout_seconds`, or if the next changes must be in another batch, the result's batch_id is -1.
 
         The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, the store removes
         these changes, so that a batch can be larger than the ring. If such a batch is rolled back, the source is read again.
@@ -144,16 +144,16 @@ class StreamBatches:
             self._start_again()
 
     def _start_again(self) -> None:
-        """Restarts the reading of the stream at the end of the ledger's last batch in flight. If the restart fails, `_owed` stays set, so
-        that the next get repeats it first.
+        """Restarts the reading of the stream at the end of the ledger's last batch in flight, or at the cursor if no batch is in flight. If
+        the restart fails, `_owed` stays set, so that the next get repeats it first.
         """
         self._owed = True
         self._rewind(self._meta.ledger.resume_position)
         self._owed = False
 
     def _went_elsewhere(self, error: NotContinuousError) -> None:
-        """Restarts the reading of the stream at the end of the ledger's last batch in flight, because the store is at another position.
-        Then raises `error` if the previous get failed in the same way.
+        """Restarts the reading of the stream at the ledger's position (`_start_again`), because the store is at another position. Then
+        raises `error` if the previous `get` also found the store at another position.
         """
         self._start_again()
         if self._was_elsewhere:

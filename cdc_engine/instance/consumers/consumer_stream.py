@@ -30,7 +30,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import CapturedTables
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
-# One wait for changes takes at most this long. Then the reader decides again whether to read the window or its own stream.
+# A consumer waits at most this long for changes of one stream. Then it decides again whether to read the window or its own stream.
 LOOK_SECONDS = 0.5
 
 
@@ -97,8 +97,9 @@ class LiveStream(Stream, Protocol):
 
 
 class Selection:
-    """Selects what a consumer gets: statements, and the row events of tables that all of the consumer's filters keep. `shown` says whether
-    a table's rows can be shown. `entries` are the kinds of entries that the consumer gets.
+    """Selects what a consumer gets: statements, and the row events of tables that all of the consumer's filters keep. `tables` combines the
+    filters. `wants` returns whether the consumer gets a statement. `shown` says whether a table's rows can be shown. `entries` are the
+    kinds of entries that the consumer gets.
     """
 
     def __init__(
@@ -282,8 +283,8 @@ class DestinationStream:
         entries_max: int = BATCH_EVENTS_MAX,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position, from the live stream's window or from the consumer's own stream. Returns None if the caller
-        must call again.
+        """Returns the changes after a position, from the live stream's window or from the consumer's own stream. Returns None if the
+        consumer's own stream cannot read from the position; the next call opens another one there.
         """
         alone, held_up = self._own is not None, self._held_up()
         wait = 0.0 if alone or held_up else wait_seconds

@@ -51,7 +51,7 @@ class ConsumerStreams:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveSource:
     """The facts about a member's live stream that a group needs: the source, the position up to which the stream has read, and why the
-    stream does not run.
+    stream does not run (an empty text if it runs).
     """
 
     source: Source | None = None

@@ -52,8 +52,8 @@ class OwnStart:
         self._known, self._learnt = known, False
 
     def learn(self, source: Source, archive: Archive | None, captured: Captured, given_up: Callable[[], bool]) -> None:
-        """At the first call, reads the DDL statements from `known` to `begin` from the source. Raises the errors of `scan_ddl`; the next
-        call then starts again.
+        """Reads the DDL statements from `known` to `begin` from the source, unless an earlier call has done so. Raises the errors of
+        `scan_ddl`; after an error, the next call reads them again from `known`.
         """
         if self._learnt:
             return
@@ -84,7 +84,7 @@ def own_start(
     recorded_before: Callable[[str, Position], Content | None],
 ) -> OwnStart | None:
     """Returns the start of a consumer's own stream, or None if the schema history does not reach back to `begin`. Raises PositionLostError
-    if a GTID set cannot be parsed. `recorded_before` is `PreparedFiles.recorded_before`.
+    if a GTID set cannot be parsed. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position.
     """
     try:
         known = known_position(begin, live)

@@ -79,7 +79,7 @@ class StoredStreams:
 
 class StoredStream:
     """Reads the store's files for one consumer (`consumer_stream.OwnStream`). `reader` reads the changes after `begin`. If the files end
-    before the stream has returned anything, it calls `spent`, so that the consumer reads the source next.
+    before the stream has returned any change, it calls `spent`, so that the next stream of the consumer reads the source.
     """
 
     def __init__(

@@ -57,7 +57,9 @@ ENGINE_STATE_OF_PARSER = {STREAMING: EngineState.RUNNING, CONNECTING: EngineStat
 
 
 class Engine(Lifecycle[EngineParts, Consumers]):
-    """The engine of one destination. All methods may be called from any thread. `on_status` receives the status once per second."""
+    """The engine of one destination. All methods may be called from any thread. `on_status` receives the status once per second.
+    `watch_seconds` is the interval at which the source watch checks the stream.
+    """
 
     def __init__(
         self,

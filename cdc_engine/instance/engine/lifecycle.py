@@ -64,7 +64,9 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
 
     @abc.abstractmethod
     def _stop_reading(self, *, lost: bool = False) -> None:
-        """Stops reading sources. With `lost`, another process may hold the lease by now."""
+        """Stops reading sources. With `lost`, another process may hold the lease by now, so the engine does not wait for work that writes
+        to the ledger.
+        """
 
     def start(self) -> None:
         """Starts the engine. Raises LeaseLostError if another process runs it, or another SluiceError. After an error, nothing is open."""

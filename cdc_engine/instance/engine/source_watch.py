@@ -99,7 +99,9 @@ class SourceWatch:
         self._answered_at, self._unanswered = clock(), ""
 
     def run(self, stopping: threading.Event) -> None:
-        """Checks the stream at intervals until `stopping` is set. After a check that found a mismatch, the next check comes sooner."""
+        """Checks the stream at intervals until `stopping` is set. After a check that found a mismatch, the next check comes after
+        WATCH_AGAIN_SECONDS at the latest.
+        """
         while not stopping.wait(
             self._seconds if not self._watch.misfit else min(self._seconds, limits.WATCH_AGAIN_SECONDS)
         ):
@@ -132,14 +134,14 @@ class SourceWatch:
             self._parser.reconnect(reason)
 
     def _end_of_saved(self) -> tuple[str, ...]:
-        """Returns the name of the binlog file that follows the file of the saved position, or nothing if it is unknown. `look` queries the
-        creation time of the following file, which is the time when the saved position's file ended.
+        """Returns the name of the binlog file that follows the file of the saved position, or an empty tuple if this name is unknown.
+        `look` queries the creation time of the following file, which is the time when the saved position's file ended.
         """
         after = next_file(self._saved_file(), self._facts) if self._facts else ""
         return (after,) if after else ()
 
     def _unknown_oldest(self) -> tuple[str, ...]:
-        """Returns the name of the source's oldest binlog file if its creation time is not known yet, otherwise nothing. Reading the
+        """Returns the name of the source's oldest binlog file if its creation time is not known yet, otherwise an empty tuple. Reading the
         creation time needs one more connection, but only once after each purge, because only a purge changes the oldest file.
         """
         return self._oldest.unknown(self._facts) if self._facts else ()

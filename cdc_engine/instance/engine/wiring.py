@@ -59,7 +59,8 @@ def make_parts(
     """Makes the parts of an engine. Reads the ledger, decides where the stream starts, and loads the schemas at that position. If the
     ledger has no cursor, queries the source for the start position.
 
-    `groups` are the folders of the groups that have this destination as a member. For a new destination, `claim` is called with the
+    `on_state` is called with each new state of the parser and its reason, and `on_start` with the start of the stream, before its first
+    block. `groups` are the folders of the groups that have this destination as a member. For a new destination, `claim` is called with the
     captured tables before the start; an error of `claim` prevents the start. Raises SourceConnectionError, SourceCheckError,
     PositionLostError, MetaError or ConfigurationError, after it has closed the ledger.
     """

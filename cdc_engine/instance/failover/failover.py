@@ -64,8 +64,8 @@ def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
     """The callbacks of the engine that the failover calls. `position` returns the position after everything that was handed out, at which
-    another source must continue. `lacks` returns why the current source cannot continue there, or an empty text. `gives_way` is called
-    once, when another source must be read.
+    another source must continue, or None if nothing was read yet. `epochs` returns the epochs of the ledger. `lacks` returns why the
+    current source cannot continue there, or an empty text. `gives_way` is called once, when another source must be read.
     """
 
     directory: Path
@@ -87,7 +87,7 @@ class Failover:
         self._stopping = threading.Event()
 
     def run(self, stopping: threading.Event) -> None:
-        """Sends heartbeats until `stopping` is set, or another source must be read."""
+        """Sends heartbeats until `stopping` is set. If another source must be read, calls `gives_way` and returns."""
         self._stopping = stopping
         try:
             while not stopping.wait(self._config.seconds):

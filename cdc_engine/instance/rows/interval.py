@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogInterval:
-    """An interval of the binlog: the changes after the position `begin` up to and including `end`. The binlog ends at `read_to`. `cursor`
-    is the destination's cursor, and `files` are the binlog files. `transactions` are the transactions that an operator requested by GTID,
-    or None for the whole interval.
+    """An interval of the binlog: the changes after the position `begin` up to and including `end`. `read_to` is the end of the binlog or of
+    the archive that is read; it is not before `end`. `cursor` is the destination's cursor, and `files` are the binlog files. `transactions`
+    are the transactions that an operator requested by GTID, or None for the whole interval.
     """
 
     begin: Position

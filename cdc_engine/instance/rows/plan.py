@@ -57,11 +57,13 @@ class BackfillTablePlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of a backfill. Times are in ISO form. The backfill applies the changes between the positions `begin` and `end`, and reads
-    the binlog up to `read_to`.
+    """The plan of a backfill. Times are in ISO form. `to_time` is empty if no end was requested. `earliest_time` is the earliest time whose
+    binlog can be read, and `earliest_file` the file that begins at this time; both are empty if no file can be read. The backfill applies
+    the changes between the positions `begin` and `end`, and reads the binlog up to `read_to`.
 
     If `gtids` is set, the backfill applies only these transactions, and `changes` is an upper limit. If `counted` is True, the whole
-    interval was read for the plan, so `changes` is exact. `bytes` is how much of the binlog the backfill must read.
+    interval was read for the plan, so `changes` is exact. `bytes` is how much of the binlog the backfill must read, and `sample_bytes` how
+    much was read for the plan. `seconds` is the estimated duration of the backfill.
     """
 
     destination: str

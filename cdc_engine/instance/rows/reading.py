@@ -64,7 +64,9 @@ class IntervalReader:
         bytes_max: int = 1 << 62,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Prepares the reader, and reads nothing yet. `files` opens the binlog files."""
+        """Prepares the reader, and reads nothing yet. `tables` are the tables to read ("database.table"). `files` opens the binlog files.
+        `progress` is called with the number of bytes that were read so far.
+        """
         self._config, self._schemas, self._tables, self._files = config, schemas, tables, files
         self._until, self._bytes_max, self._progress = until, bytes_max, progress
         self._undone = UndoneRows()

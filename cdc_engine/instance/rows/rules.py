@@ -49,9 +49,9 @@ class RequestedInterval:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """The facts about a table that decide whether a backfill or repair refuses it. `stop` is the state in which the table stopped, and
-    `snapshot` the state of its open snapshot; both may be empty. `follows` is True if foreign keys change the table's rows without row
-    events.
+    """The facts about a table that decide whether a backfill or repair refuses it. `known` is False if the table's columns at the lake's
+    position are unknown. `stop` is the state in which the table stopped, and `snapshot` the state of its open snapshot; both may be empty.
+    `follows` is True if foreign keys change the table's rows without row events.
 
     `statements` are the statements in the interval that concern the table, with their positions. `unread` says why the table's rows cannot
     be decoded. With `partial`, its row images lack columns. With `quarantined`, some of its values cannot be decoded. `unlike` is the

@@ -123,7 +123,8 @@ class IntervalSchemas:
             return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
-        return ()  # Returns none, because `rules` refuses a table that follows cascades.
+        # Returns none, because `rules` refuses a table whose rows foreign keys change without row events.
+        return ()
 
     def is_undone(self, database: str, table: str) -> bool:
         return self._history.is_undone(database, table)
@@ -193,7 +194,7 @@ def _touched(
 
 
 def _calls(statement: Statement) -> bool:
-    """Returns whether a statement calls a routine, which may write any table."""
+    """Returns whether a statement may call a routine. A routine may write any table."""
     match statement:
         case StatementRowChange() | Query():
             return statement.calls

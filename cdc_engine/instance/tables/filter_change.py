@@ -165,8 +165,8 @@ def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
     """Returns the names of the settings of the table `name` that differ between `old` and `new`, if the rows in the lake do not fit the new
-    values. If the saved record `old` has no `shapes`, because an older version of Sluice wrote it, the settings of `row_shape` count as
-    unchanged.
+    values. `version` is the table, or None if its columns are unknown. If the saved record `old` has no `shapes`, because an older version
+    of Sluice wrote it, the settings of `row_shape` count as unchanged.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:

@@ -51,9 +51,11 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotCallbacks:
-    """The callbacks of a snapshot run. `run_lock` returns the lock that merge runs hold. `publish` publishes a snapshot with Spark. `say`
-    reports a sentence, and `progress` the record of a snapshot after it has changed. `flush` and `together` are as in
-    `SnapshotDependencies`. `conf_changed` returns a sentence if conf/ has changed since the run started, or an empty text.
+    """The callbacks of a snapshot run. `run_lock` returns the lock that merge runs hold. `publish` publishes a snapshot with Spark, and
+    returns the order key that the rows got. `say` reports a sentence, and `progress` the record of a snapshot after it has changed. `flush`
+    is called after some tables were advanced, so that reports may be collected until then. In the block of `together`, `progress` is called
+    for several tables without other work between the calls. `conf_changed` returns a sentence if conf/ has changed since the run started,
+    or an empty text.
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]
@@ -176,8 +178,8 @@ class SourceTables:
         return self._captured(name, self._versions())
 
     def _captured(self, name: str, versions: Mapping[str, TableVersion]) -> TableVersion | None:
-        """Returns the version of a table with the settings of conf/ applied. Repeated calls return the same object until the list of tables
-        changes.
+        """Returns the version of a table with the settings of conf/ applied, or None if the table is not in `versions`, the list of
+        captured tables. Repeated calls return the same object until the list changes.
         """
         found = versions.get(name)
         if found is None:

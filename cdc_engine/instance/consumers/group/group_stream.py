@@ -49,11 +49,12 @@ AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError
 
 @dataclasses.dataclass(frozen=True)
 class GroupStreamPosition:
-    """The position of one consumer of a group. `members` has a position for each member's name. `barrier_us` and `late` are as in
-    `GroupPosition`.
+    """The position of one consumer of a group. `members` has a position for each member's name. `barrier_us` is the commit time in µs since
+    1970 up to which transactions were handed out. `late` counts the transactions that arrived after `barrier_us` had passed their commit
+    time.
 
-    `newest_us` has, per member, the commit time of the newest transaction that was handed out. `left` has the positions of members that
-    left the group.
+    `newest_us` has, per member, the commit time of the newest transaction that was handed out, in µs since 1970. `left` has the positions
+    of members that left the group.
     """
 
     members: Mapping[str, StreamPosition]
