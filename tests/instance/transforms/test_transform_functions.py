@@ -99,7 +99,9 @@ def test_a_late_call_for_one_table_does_not_fail_the_others_with_the_same_functi
     try:
         with pytest.raises(TransformFailedError, match="did not return within"):
             hung.call(ROWS)
-        with pytest.raises(TransformFailedError, match="an earlier call of the function has not returned yet"):
+        with pytest.raises(
+            TransformFailedError, match="an earlier call of the function for this table has not returned yet"
+        ):
             made("orders", seconds_max=0.1).call(nothing)
         assert made("orders", table="shop.lines").call(nothing) == nothing
         assert made("orders", destination="west").call(nothing) == nothing

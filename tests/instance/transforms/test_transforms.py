@@ -144,7 +144,7 @@ def test_a_function_that_hangs_stops_its_table_and_is_not_called_again_meanwhile
         assert "the function did not return within 0.2 s (`seconds_max`)" in stop.reason
         assert rows_of(first, "parents") == [(1, 7, "p")]
         (stop,) = staged(tmp_path / "2", config, POISONED, delivery=2).stopped
-        assert "an earlier call of the function has not returned yet" in stop.reason
+        assert "an earlier call of the function for this table has not returned yet" in stop.reason
     finally:
         module.done.set()
     (function,) = transform_functions._FUNCTIONS.values()
