@@ -1,5 +1,5 @@
 """Implements `sluice catch-up`: waits until the lake has all changes up to the current end of the source's binlog.
-`cdc_engine.acts.catch_up` decides when this is so.
+`cdc_engine.acts.catch_up` decides whether the lake has them.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ def catch_up(
     say: Callable[[str], None],
     until: str = "",
 ) -> list[CaughtUp]:
-    """Waits until the lake has all changes that each source had at the time of the call. If no process of Sluice runs, starts the processes
-    that are needed, and stops them at the end.
+    """Waits until the lake of each destination has all changes up to a position. If no process of Sluice runs, starts the processes that
+    are needed, and stops them at the end.
 
-    `names` are the destinations. An empty list means all destinations. `seconds_max` limits the total time, and 0 means no limit. `until`
-    is a GTID set or a time that the lake must reach, or empty for the current end of each source's binlog.
+    `names` are the destinations. An empty list means all destinations. `until` is a GTID set or a time that the lake must reach. If it is
+    empty, the position is the end of each source's binlog at the time of the call. `seconds_max` limits the total time of the wait, and 0
+    means no limit.
 
-    Raises SetupError if an operator stopped a destination, and SluiceError if the lake does not reach a position.
+    Raises SetupError if an operator stopped a destination, and SluiceError if a lake does not reach its position, for example within
+    `seconds_max`.
     """
     chosen = [require_destination(config, name).name for name in dict.fromkeys(names)] or sorted(config.destinations)
     ends = {name: wanted_end(config.destinations[name], until, time.time_ns() // 1000) for name in chosen}
@@ -118,7 +120,8 @@ def catch_up(
 
 def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> CatchUpEnd:
     """Returns the position that the lake must reach. `until` is a GTID set or a time, or empty for the current end of the source's binlog.
-    For a time, the position is that of the first change at or after this time.
+    For a time, the position is that of the first change at or after this time. `now_us` is the current time in µs since 1970, from which a
+    relative time such as -10m is counted.
 
     Raises SetupError if the time is in the future, PositionLostError if the source no longer has the binlog of that time, and
     ConfigurationError, SourceConnectionError or ActRefusedError if `until` or the source cannot be read.

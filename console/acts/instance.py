@@ -31,9 +31,11 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedInstance:
-    """One destination in the output of `sluice instance list`. `wanted` is the requested state: "run" or "stopped". `by` says who stopped
-    the destination, and when. `kept_by` is the process that runs the destination's engine. `conf` says why Sluice does not use the
-    destination's file in conf/, and is empty if Sluice uses the file.
+    """One destination or group in the output of `sluice instance list`.
+    - `state`: the state of its engine, or REMOVED. Empty if the engine never started because the file in conf/ is invalid.
+    - `wanted`: the requested state, "run" or "stopped". Empty if the state is REMOVED. `by`: who stopped the engine, and when.
+    - `kept_by`: the process that runs the engine, or empty if none does. `lag_seconds`: None if the lag is unknown.
+    - `conf`: why Sluice does not use the destination's file in conf/. Empty if Sluice uses the file.
     """
 
     name: str
@@ -93,15 +95,18 @@ def render(found: list[ListedInstance]) -> Table:
 
 
 def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
-    """Returns a destination's newest log lines, from all engine processes of this host. Raises SetupError if there is no log."""
+    """Returns the newest `lines` log lines of a destination, from the logs of all processes of this host that may run engines. The lines of
+    the log that was written last come last. Of each log, only the last TAIL_BYTES_MAX bytes are searched. Raises SetupError if there is no
+    log.
+    """
     files = _logs(config)
     found = [line for file in files for line in _tail(file).splitlines() if concerns(line, name)]
     return found[-lines:] if lines else []
 
 
 def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
-    """Yields new log lines of a destination until `stopping` is set. If a log file was emptied or replaced, continues at the beginning of
-    the file.
+    """Yields the log lines of a destination that are written after this call, until `stopping` is set. If a log file was emptied or
+    replaced, continues at the beginning of the file.
     """
     offsets = {file: file.stat().st_size for file in _logs(config)}
     while not stopping.wait(FOLLOW_SECONDS):
@@ -139,7 +144,7 @@ def _tail(file: Path) -> str:
 
 def _since(file: Path, offset: int) -> tuple[str, int]:
     """Returns the complete lines of a file after an offset, and the offset at the end of these lines. If the file is shorter than `offset`,
-    because it was emptied or replaced, reads it from the beginning.
+    because it was emptied or replaced, reads it from the beginning. Returns "" and the given offset if the file cannot be read.
     """
     try:
         with file.open("rb") as opened:
@@ -152,8 +157,9 @@ def _since(file: Path, offset: int) -> tuple[str, int]:
 
 
 def changed(directory: Path, name: str, text: str) -> bool:
-    """Writes `text` to a destination's file. Returns False, and writes nothing, if the file has this text already. Raises
-    ConfigurationError if conf/ would be invalid with this text, or if conf/ is pulled from a repository or archive.
+    """Writes `text` to a destination's file in conf/ and returns True. If the file has this text already, writes nothing and returns False.
+    Raises ConfigurationError if conf/ would be invalid with this text, or if conf/ is pulled from a repository or archive. Raises
+    SetupError if the file cannot be written.
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(

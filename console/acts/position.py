@@ -31,8 +31,9 @@ _POSITION = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
 def request(position: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
-    """Parses the options of `sluice position set` that name a position. Raises ConfigurationError if they name no position or several
-    positions, or if a position is malformed.
+    """Returns the position that the arguments of `sluice position set` name. `position` is FILE or FILE:OFFSET, `gtid` is a GTID set, and
+    `moment` is a time. Each of these texts is empty if it was not given. With `moment`, a FILE limits the search for the time to this file.
+    Raises ConfigurationError if the arguments name no position or several positions, or if a position is malformed.
     """
     if [bool(position or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
@@ -55,8 +56,9 @@ def request(position: str, gtid: str, *, latest: bool, moment: str = "", earlies
 
 
 def saved_positions(config: SluiceConfig, destination: str = "") -> dict[str, Any]:
-    """Returns the cursor, the epoch and the batches in flight of one destination or of all destinations, by destination. The cursor is None
-    before the first start.
+    """Returns, for each destination, what its ledger has: the cursor, the epoch, the server's UUID and the batches in flight. If
+    `destination` is empty, returns this for all destinations. The cursor is None while the destination has no position, for example before
+    its first start.
     """
     names = [require_destination(config, destination).name] if destination else sorted(config.destinations)
     return {name: _saved(read_ledger(config.destination_dir(name))) for name in names}
@@ -80,7 +82,9 @@ def move(
     confirm: Callable[[str], bool],
     say: Callable[[str], None],
 ) -> Position:
-    """Sets the position of a destination, and returns it. Raises SetupError if the operator declines."""
+    """Sets the position at which a destination continues at its next start, and returns this position. `confirm` gets a question for the
+    operator, and returns the answer. Raises SetupError if the operator declines.
+    """
     destination = require_destination(config, name)
     directory = config.destination_dir(name)
     lake, source, archive = DestinationLake(config, name), source_of(destination), archive_of(destination)

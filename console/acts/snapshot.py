@@ -59,7 +59,10 @@ class ShownSnapshot:
 
     @property
     def says(self) -> str:
-        """One line that says what the snapshot waits for, or why it was restarted."""
+        """One line that says what the snapshot waits for or, if it does not wait, why it failed, why it cannot continue now, or why its
+        chunks were read again. The line also has the numbers of restarts and of buffered changes of parent tables. Empty if there is
+        nothing to say.
+        """
         sentences = [self.waits or self.record.reason]
         if self.record.restarts and self.record.is_open:
             sentences.append(f"restarted {self.record.restarts} times")
@@ -114,7 +117,9 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 
 
 def _waits(config: SluiceConfig, destination: str) -> dict[str, str]:
-    """Returns why each open snapshot of a destination waits, or "" if it does not wait, by table."""
+    """Returns, for each snapshot of a destination for which work is left, why it waits, by table. The text is "" if the snapshot does not
+    wait.
+    """
     from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels, which takes a second
 
     return {
@@ -124,7 +129,9 @@ def _waits(config: SluiceConfig, destination: str) -> dict[str, str]:
 
 
 def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
-    """Returns the snapshots to list, those that failed or are open first, and a message about the others, as `shortened` does."""
+    """Returns at most LISTED_MAX of the snapshots, those that failed or are open first, and a message about the snapshots that are left out
+    (see `shortened`).
+    """
     return shortened(shown, lambda each: str(each.record.state), RANK, "sluice snapshot status --verbose")
 
 
@@ -151,13 +158,13 @@ def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
 
 
 def described(record: SnapshotRecord, waits: str = "") -> str:
-    """Returns the text next to a snapshot's progress bar. `waits` says what the snapshot waits for."""
+    """Returns the text next to a snapshot's progress bar. `waits` says what the snapshot waits for, and is empty if it does not wait."""
     return f"{record.name} {record.state}{': ' + waits if waits else ''}"
 
 
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
-    """Shows a progress bar per table until every snapshot is published, canceled or failed. Returns 1 if a snapshot failed, and otherwise
-    0. Ctrl-C ends the display, and the snapshots continue.
+    """Shows a progress bar per table of `destination`, or of all destinations if it is empty, until every snapshot is published, canceled
+    or failed. Returns 1 if a snapshot failed, and otherwise 0. Ctrl-C ends the display, and the snapshots continue.
     """
     with ProgressBars(screen, ROWS) as bars:
         while True:
