@@ -147,9 +147,10 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
-    """Writes Canal's clients with their filters to a file, from which the engine creates them as consumers at its first start. All of them
-    begin at the destination's start position. If this position may be after a client's cursor, adds a line to the report. Returns the file,
-    or an empty list if there are no clients to store or the destination has a ledger already.
+    """Writes those of Canal's clients that have a cursor, with their filters, to a file, from which the engine creates them as consumers at
+    its first start. Each consumer begins at the destination's start position. If this position may be after a client's cursor, the report
+    gets a line, because the consumer would miss changes. Returns a list with the file. The list is empty if no client has a cursor, or if
+    the destination has a ledger already.
     """
     if _has_ledger(config, name):
         findings.left.append(

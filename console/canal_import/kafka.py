@@ -113,8 +113,9 @@ def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
 
 
 def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
-    """Returns the options of librdkafka for the user and the password in a JAAS line (`value`). Replaces the password by a reference to an
-    environment variable.
+    """Returns the options of librdkafka for the user and the password in a JAAS line (`value`). The option of the password is a reference
+    to an environment variable, whose name contains the destination's name `name`. If the line lacks a user or a password, returns {}, and
+    the report says what to set.
     """
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:

@@ -88,8 +88,8 @@ class ImportReport:
 
 @dataclasses.dataclass
 class Settings:
-    """Looks up Canal's settings, of one instance or of the server. `environment` takes precedence over `files`, and an earlier file takes
-    precedence over a later file. Ignores blank values.
+    """Looks up Canal's settings, of one instance or of the server. `environment` takes precedence over `files`, and an earlier file in
+    `files` takes precedence over a later file. A blank value counts as missing.
     """
 
     files: tuple[Mapping[str, str], ...]
@@ -133,8 +133,8 @@ class Settings:
 
 
 def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str]) -> dict[str, bool]:
-    """Returns setting → False for each setting of Sluice that must be False because Canal leaves out this kind of entries. Adds Canal's
-    keys to the report. `kinds` has the form of SHOWN_KINDS.
+    """Returns name → False for each setting of Sluice that switches off a kind of entries which Canal leaves out. `kinds` maps a key of
+    Canal to Sluice's setting for the same kind, as SHOWN_KINDS does. Adds Canal's keys to the report.
     """
     found = {own: False for key, own in kinds.items() if settings.flag(key)}
     if keys := settings.given(*kinds):
@@ -153,8 +153,8 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def instances(folder: Path, server: Settings) -> list[str]:
-    """Returns the names of the instances: those in canal.destinations.expr or else in canal.destinations, and, unless canal.auto.scan is
-    false, those of the folders in `folder` that contain an instance.properties.
+    """Returns the names of the instances: those in canal.destinations.expr or, if it is empty, those in canal.destinations. Unless
+    canal.auto.scan is false, also returns the names of the folders in `folder`, except `spring`, that contain an instance.properties.
     """
     listed = server.get("canal.destinations")
     expression = server.get("canal.destinations.expr")

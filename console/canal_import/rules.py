@@ -164,8 +164,8 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
 
 
 def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
-    """Returns the setting `start` of the destination. As in Canal, the cursor of a client takes precedence over the position in the
-    properties.
+    """Returns the setting `start` of the destination. As in Canal, the oldest cursor of the clients takes precedence over the position in
+    the properties. Returns {} if Canal has neither: the destination then begins at the latest position.
     """
     by_gtid = settings.flag(GTID_ON)
     _say_gtids(by_gtid, settings, findings)
@@ -192,7 +192,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
     """Sets `start` of the standby source in `record`. The engine uses this `start` if the engine has no cursor and reads the standby source
-    first.
+    first. Sets nothing if there is no standby source, if the properties have no position for it, or if a client of Canal has a cursor.
     """
     keys = settings.given(*STANDBY_POSITION_KEYS)
     if "sources" not in record or not keys:
@@ -210,8 +210,8 @@ def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors,
 
 
 def configured_start(settings: Settings, keys: tuple[str, str, str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the setting `start` for the position that the properties configure, and the keys that determine this position. `keys` are the
-    keys of the file, offset, time and GTID set.
+    """Returns the setting `start` for the position that the properties configure, and the keys that determine this position. Returns {} and
+    no keys if the properties configure no position. `keys` are the keys of the file, offset, time and GTID set, in this order.
     """
     file, gtid = settings.get(keys[0]), settings.get(keys[3])
     offset, time_ms = settings.number(keys[1]), settings.number(keys[2])
@@ -258,8 +258,8 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
 
 
 def _moment(milliseconds: int) -> str:
-    """Returns the time in ISO form, rounded down to the second, so that no change after the time is skipped. Changes before the time, but
-    in the same second, are read again.
+    """Converts a time in ms since 1970 to ISO form. Rounds it down to the second, so that no change after the time is skipped. Changes
+    before the time, but in the same second, are read again.
     """
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 
@@ -295,8 +295,9 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportReport) -> None:
-    """Sets `rows_query` in `server` if Canal sends the SQL texts of statements to clients, as it does by default. Does not set it if Canal
-    filters columns, because the texts contain the values of all columns. Adds Canal's keys to the report.
+    """Sets `rows_query` in `server`, so that clients get the SQL texts of statements, if Canal sends these texts, as it does by default.
+    Does not set it if Canal hides columns from clients (filter.field), because the texts contain the values of all columns. Adds Canal's
+    keys to the report.
     """
     if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
         findings.left.append(
