@@ -41,8 +41,8 @@ from sluice.console.toolchain.java import Java, inspect_java
 from sluice.console.toolchain.process import why_no_run_can_start
 from sluice.console.transforms_check import transform_problems, transform_warnings, transforms_sentence
 
-# If a disk has less free space than this, in bytes, `sluice check` reports a problem. Staged batches, spilled transactions and old Delta
-# files need space.
+# If the disk of data_dir or of a local lake has less free space than this, in bytes, `sluice check` reports a problem. Staged batches,
+# spilled transactions and old Delta files need space.
 FREE_BYTES_MIN = 2 << 30
 CONNECT_SECONDS_MAX = 5.0
 UNANSWERED = (
@@ -236,7 +236,9 @@ def check_include(schema: SourceSchema) -> Finding:
 
 
 def check_keyless(schema: SourceSchema) -> Finding:
-    """Reports how tables without a key are stored in the lake, and whether a snapshot may lock them."""
+    """Lists the captured tables without a key, and says how the lake stores them. A database in which a snapshot cannot read them is a
+    problem. A database in which snapshots may not lock them is only a warning.
+    """
     destination = schema.destination
     try:
         found = find_keyless(schema)
@@ -264,8 +266,8 @@ def group_sentence(group: GroupConfig) -> str:
 
 
 def policy_sentence(destination: DestinationConfig) -> str:
-    """Returns a sentence that says which schema changes Sluice makes in the lake, and which schema changes wait for an operator. The
-    sentence also lists the tables whose policies differ from those of the destination.
+    """Returns a sentence that says which kinds of schema changes Sluice makes in the lake, and which it leaves to an operator (policy
+    `hold` or `stop`). The sentence also lists the tables whose policies differ from those of the destination.
     """
 
     def spoken(policy: dict[str, str]) -> str:
@@ -280,8 +282,9 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark that runs will use: whether it answers, unless `sluice up` starts it, and whether several hosts that write one lake
-    in S3 share one Spark.
+    """Checks the Spark that runs will use. If `sluice up` does not start this Spark, it must answer. If `sluice up` starts it, no other
+    program may listen on its port. Also checks that several hosts which write one lake in S3 share one Spark. Unless the Spark is a server
+    that `sluice up` does not start, also checks Java.
     """
     if why := several_sparks(config, conf):
         yield Finding("one Spark commits to the lake", (why,))
@@ -314,7 +317,9 @@ def check_dagsters_settings(config: SluiceConfig, conf: Path) -> Finding:
 
 
 def check_java() -> Finding:
-    """Checks the Java in JAVA_HOME, or the Java on PATH. A missing Java is not a problem, because `sluice setup` installs it."""
+    """Checks the Java in JAVA_HOME or, if JAVA_HOME is not set, the Java on PATH. If there is neither, reports no problem, because `sluice
+    setup` installs a Java.
+    """
     home = os.environ.get("JAVA_HOME")
     program = Path(home) / "bin" / "java" if home else shutil.which("java")
     if not program:
@@ -324,8 +329,8 @@ def check_java() -> Finding:
 
 
 def check_small_merges(config: SluiceConfig) -> Finding:
-    """Warns if the executors of a cluster lack the packages that small merges need. The Spark that `sluice up` starts always has these
-    packages, so it is not checked.
+    """Warns if the executors of a Spark that `sluice up` does not start lack the packages that small merges need. The Spark that `sluice
+    up` starts always has these packages, so it is not checked.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
@@ -340,8 +345,8 @@ def check_small_merges(config: SluiceConfig) -> Finding:
 
 
 def check_store(config: SluiceConfig, conf: Path, stores: list[str]) -> Finding:
-    """Checks the object stores of the lake and of staged batches with requests such as those of the engine and of runs. `stores` are the
-    texts by which the output names these stores.
+    """Checks with requests to the object stores whether this host can use the lake and the staged batches in them. The requests are such as
+    those of the engine and of runs. `stores` are the names of these stores in the output.
     """
     from sluice.console.lake.store import store_findings  # noqa: PLC0415
 

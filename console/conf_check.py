@@ -54,8 +54,8 @@ def conf_problems(conf: Path) -> list[str]:
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:
-    """Returns the names of the environment variables that are not set although a destination takes a source's password from them. `record`
-    is the content of the destination's file.
+    """Returns the names of the environment variables to which the passwords of a destination's sources refer, and which are not set.
+    `record` is the content of the destination's file.
     """
     several = record.get("sources")
     sources = several if isinstance(several, list | tuple) and several else [record.get("source")]

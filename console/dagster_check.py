@@ -42,7 +42,9 @@ class DagsterFinding:
 
 
 def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
-    """Reads the dagster.yaml that `sluice up` will copy, and reports all problems in it."""
+    """Checks the dagster.yaml that `sluice up` copies to Dagster's home: the user's own in conf/, or the one in the package. Returns all
+    problems and warnings. If the file cannot be read, this is the only problem.
+    """
     file = conf_file(conf, "dagster.yaml")
     unread: list[str] = []
     try:
@@ -196,7 +198,9 @@ def _limits_a_destination(settings: Settings) -> bool:
 
 
 def _limits(settings: Settings) -> list[dict[str, Any]]:
-    """Returns the limits of runs by tag, from `concurrency.runs`, and from `run_coordinator`, where older settings have these limits."""
+    """Returns the limits of runs by tag, from `concurrency.runs`, and from `run_coordinator.config`, where a dagster.yaml for older
+    versions of Dagster has these limits.
+    """
     runs = _part(_part(settings, "concurrency"), "runs")
     older = _part(_part(settings, "run_coordinator"), "config")
     limits = [*(runs.get("tag_concurrency_limits") or []), *(older.get("tag_concurrency_limits") or [])]

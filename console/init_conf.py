@@ -93,6 +93,8 @@ class NamedSource:
 class SourceLogin:
     """The location of the source's password, and the SSH bastion. Either `variable` is an environment variable with the password, or `file`
     is a file with the password, which is read at each connect. `bastion` is user@host or user@host:port, or empty if there is no bastion.
+    `key_file` and `known_hosts_file` are the private key and the file with the bastion's host key. If one of them is empty, ssh uses its
+    own default.
     """
 
     variable: str = ""
@@ -163,8 +165,8 @@ def parse_url(url: str, name: str = "") -> NamedSource:
 def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable[[str], None]) -> bool:
     """Writes conf/ if the source answers. Returns whether the source meets all requirements of Sluice.
 
-    `say` is called with each line of the command's output. Raises ConfigurationError if the destination's file exists already or the
-    password cannot be read, and SourceConnectionError if the source does not answer.
+    `say` is called with each line of the command's output. Raises ConfigurationError, and writes nothing, if the destination's file exists
+    already, the password cannot be read, or the database does not exist. Raises SourceConnectionError if the source does not answer.
     """
     file = conf / "destinations" / f"{wanted.name}.yaml"
     if file.exists():

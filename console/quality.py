@@ -73,8 +73,9 @@ COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.cover
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckChoice:
-    """The options of `./sluice test`. `arguments` are passed to pytest and may contain paths. `not_quick` selects only the checks that
-    `quick` leaves out.
+    """The options of `./sluice test`. `arguments` are passed to pytest and may contain paths. `quick` leaves out the type check and the
+    tests that need a server, Spark, a browser or the wheel, and `not_quick` runs only what `quick` leaves out. `everything` runs the static
+    checks even if there are paths. `coverage` measures which lines the tests execute.
     """
 
     arguments: Sequence[str] = ()
@@ -102,8 +103,8 @@ class CheckChoice:
 
 
 def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
-    """Returns the command of each check, in order. A quick run leaves out the type check, because it takes as long as all other checks
-    together.
+    """Returns name → command of each check, in the order in which the checks run. If there are paths, only the tests run, except with
+    `everything`. A quick run leaves out the type check, because it takes as long as all other checks together.
     """
     static = STATIC_CHECKS if choice.is_whole or (choice.quick and not choice.paths) else {}
     if choice.quick or choice.not_quick:
@@ -219,7 +220,7 @@ def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], 
 
 
 class _Aside:
-    """Runs the type check in the background, and keeps its output until `passes` prints it. An empty command always passes."""
+    """Runs the type check in the background, and keeps its output until `passes` prints it. With an empty command, nothing is checked."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command, self._environment = command, environment
@@ -240,7 +241,7 @@ class _Aside:
         self._said.close()
 
     def passes(self, screen: Console) -> bool:
-        """Waits until the check ends, prints its output and returns whether it passed."""
+        """Waits until the type check ends, prints its output, and returns whether it passed. Returns True at once for an empty command."""
         if not self._command:
             return True
         screen.rule(f"{TYPES}: {' '.join(self._command)}", align="left")
