@@ -85,8 +85,8 @@ def open_home(folder: Path | None) -> DemoHome:
 
 
 def demo_ports(base: int) -> tuple[dict[str, int], int]:
-    """Returns the ports of Sluice's processes, by their names in conf/, and the port of MySQL. The four ports are `base` and the next
-    three, or the default ports if `base` is 0.
+    """Returns the ports of Sluice's processes, by their names in conf/, and the port of MySQL. The ports of the webserver, the code server,
+    Spark and MySQL are `base` and the next three numbers, in this order. If `base` is 0, they are the default ports.
     """
     webserver, code_server, spark, mysql = range(base, base + 4) if base else USUAL_PORTS
     return {"webserver": webserver, "code_server": code_server, "spark_connect": spark}, mysql

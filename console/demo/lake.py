@@ -60,12 +60,16 @@ class DemoTable:
         return self._table.version()
 
     def row_count(self) -> int:
-        """Returns the number of rows in the lake. For a change log, returns the number of rows that remain after all changes."""
+        """Returns the number of rows in the lake, or 0 while the table does not exist. A change log has a row for each change, so for a
+        change log, returns how many rows the source table has after all these changes.
+        """
         operations = self._count()
         return sum(SIGNS[name] * count for name, count in operations.items()) if self.keyless else operations.total()
 
     def changes(self, after_version: int = -1) -> Changes:
-        """Returns the changes of all commits after a version. For a change log, returns all changes, and ignores `after_version`."""
+        """Returns the changes of all commits whose version is greater than `after_version`. By default, this means all commits. For a
+        change log, always returns all changes, and ignores `after_version`. Returns no changes while the table does not exist.
+        """
         if self.keyless:
             operations = self._count()
             return Changes(**{field: operations[name] for name, field in LOGGED.items()})
@@ -131,8 +135,8 @@ def freshness_seconds(path: Path, after_version: int) -> list[float]:
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """Returns a percentile of the values, which are sorted: the smallest value such that at least the given share (0 to 1) of the values
-    are not greater. Returns None if there are no values.
+    """Returns a percentile of values that are sorted in ascending order: the smallest value such that at least the share `share` (0 to 1)
+    of all values is not greater. Returns None if there are no values.
     """
     if not ascending:
         return None
@@ -140,7 +144,9 @@ def percentile(ascending: list[float], share: float) -> float | None:
 
 
 def _markers(path: Path, version: int) -> dict[int, float]:
-    """Returns the marker rows in one Delta version: id of the marker → when MySQL wrote it, in seconds since 1970."""
+    """Returns the marker rows in one Delta version: id of the marker → when MySQL wrote it, in seconds since 1970. Returns {} if this
+    version does not have the column `sent_at` yet.
+    """
     table = DeltaTable(str(path), version=version)
     if "sent_at" not in {field.name for field in table.schema().fields}:
         return {}

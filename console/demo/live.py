@@ -25,7 +25,8 @@ from sluice.console.status.report import DestinationStatus
 @dataclasses.dataclass(frozen=True)
 class Picture:
     """The state of the demo at one moment. `rows` has for each table the number of rows in MySQL, the number of rows in the lake, and the
-    Delta version.
+    Delta version, which is -1 while the Delta table does not exist. `transactions` is the number of transactions that the traffic has
+    committed.
     """
 
     rows: Mapping[str, tuple[int, int, int]]

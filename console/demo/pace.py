@@ -22,7 +22,9 @@ Connection = pymysql.Connection
 
 
 def load_shop(connection: Connection[Any]) -> Shop:
-    """Returns the keys of the rows that the shop has in MySQL. After a restart of the demo, the traffic changes these rows too."""
+    """Returns the keys of the rows that the shop has in MySQL, so that the traffic also changes rows that an earlier start of the demo has
+    written.
+    """
     shop = Shop()
     with connection.cursor() as cursor:
         for table in vars(shop):
@@ -39,8 +41,9 @@ def load_shop(connection: Connection[Any]) -> Shop:
 
 
 class TrafficThread:
-    """Runs the traffic in a thread, with `rate` transactions per second. `failure` is the error that ended the traffic, or None.
-    `transactions` is the number of committed transactions.
+    """Runs the traffic in a thread, with `rate` transactions per second. `alter_after_seconds` and `truncate_after_seconds` say when,
+    counted from the start of the traffic, it executes the ALTER TABLE and the TRUNCATE. `failure` is the error that ended the traffic, or
+    None. `transactions` is the number of committed transactions.
     """
 
     def __init__(
@@ -63,7 +66,9 @@ class TrafficThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the traffic after the current transaction. Raises SetupError if an error ended the traffic earlier."""
+        """Ends the traffic after the current transaction, and waits at most 60 s for the end. Raises SetupError if an error has ended the
+        traffic.
+        """
         self._stop.set()
         self._thread.join(60)
         self.raise_failure()

@@ -31,7 +31,7 @@ SAY_SECONDS = 5.0  # The interval between two lines of progress when the output 
 
 class RowsBefore:
     """Shows the progress of the snapshot of the table `name` ("database.table"). At the end, prints a line with `where`, which says where
-    the user can look at the table. If an earlier demo has published the snapshot already, shows nothing.
+    the user can look at the table. Shows nothing if an earlier start of the demo has already published the snapshot.
     """
 
     def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:
@@ -55,8 +55,8 @@ class RowsBefore:
         return record is not None and not record.is_open
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Waits until the snapshot is published or has failed, for at most WAIT_SECONDS_MAX, and then ends the display. Calls `meanwhile`
-        about once per second during the wait.
+        """Waits until the snapshot is published or canceled or has failed, for at most WAIT_SECONDS_MAX, and then ends the display. Calls
+        `meanwhile` about once per second during the wait.
         """
         end = time.monotonic() + WAIT_SECONDS_MAX
         while self._thread.is_alive() and time.monotonic() < end:
@@ -76,8 +76,8 @@ class RowsBefore:
             self._say(_end(record, self._where))
 
     def _follow(self, show: Callable[[SnapshotRecord], None]) -> SnapshotRecord | None:
-        """Shows the progress until the snapshot is published, canceled or failed, and returns its record. Returns None if the display was
-        ended before.
+        """Shows the progress until the snapshot is published, canceled or failed, and returns its record. Returns None if another thread
+        ends the display before that.
         """
         while not self._ended.wait(LOOK_SECONDS):
             record = self._get()

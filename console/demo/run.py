@@ -140,7 +140,9 @@ class Demo:
                 time.sleep(seconds)
 
     def once(self, pace: TrafficThread, before: dict[str, Before]) -> DemoSummary:
-        """Runs the traffic for the configured time, waits until all of its changes are merged, and compares MySQL with the lake."""
+        """Runs the traffic for the configured time, waits until all of its changes are merged, and compares MySQL with the lake. Raises
+        SetupError if the traffic fails, or if the changes are not merged in time (see ACK_SECONDS_MAX and STALL_SECONDS_MAX).
+        """
         self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
@@ -191,7 +193,9 @@ class Demo:
             time.sleep(0.5)
 
     def _wait_until_published(self) -> None:
-        """Waits until the initial snapshot is published. On an idle machine, this happens long before the traffic ends."""
+        """Waits until the initial snapshot is published. On an idle machine, this happens long before the traffic ends. Raises SetupError
+        if the snapshot fails, or is not published within ACK_SECONDS_MAX.
+        """
         records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
@@ -231,8 +235,8 @@ class Demo:
 
 
 def run_demo(options: DemoOptions, screen: Console) -> int:
-    """Runs the demo and returns the exit code: 0 if all tables are equal, and otherwise 1. After Ctrl-C, the exit code is 1 with --once,
-    and otherwise 0.
+    """Runs the demo, and returns the exit code. With --once, the exit code is 0 if all tables of the lake equal those in MySQL, and 1 if a
+    table differs or after Ctrl-C. Without --once, the demo runs until Ctrl-C, and the exit code is 0.
     """
     home = open_home(options.folder)
     with home.alone(), signals.heard():

@@ -20,8 +20,8 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """A summary of the demo's runs. `runs` is the number of all runs, including those that have not ended. `batches` is the number of
-    merged batches. `last` describes the newest run.
+    """A summary of the runs since this start of the demo. `runs` is the number of all these runs, including those that have not ended.
+    `batches` is the number of batches that they merged. `last` describes the newest run, or says that there is none yet.
     """
 
     runs: int

@@ -20,8 +20,9 @@ from sluice.equality.values import TableResult
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """A table's Delta version and numbers of changes when this run of the demo began. The summary leaves out the changes up to this
-    version, which an earlier run of the demo made.
+    """What a table had when this run of the demo began. The summary leaves out the changes up to then, which earlier runs of the demo made.
+    `version` is the Delta version. In a change log, changes are not counted by version, so `changes` has the numbers of all its changes up
+    to then. For other tables, `changes` is empty.
     """
 
     version: int
@@ -77,7 +78,7 @@ def summarise(
     wall_seconds: float,
 ) -> DemoSummary:
     """Returns the summary of a demo. `compared` are the comparisons of MySQL and the lake, made after all changes of the traffic were
-    acked. `before` has the state of each table when the demo began.
+    acked. `before` has the state of each table when this run of the demo began, and `wall_seconds` is the time since then.
     """
     tables = {}
     for name, table in lake.items():
