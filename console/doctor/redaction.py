@@ -74,8 +74,8 @@ class Redactor:
 
 
 def shown_setting(value: Any, name: str = "") -> Any:
-    """Returns a setting of conf/ without secrets. For a secret, the result shows the secret's location, but not the secret itself, and not
-    the arguments of a command that prints the secret.
+    """Returns a setting of conf/ without secrets. `name` is the setting's key, by which secrets are recognized. For a secret, the result
+    shows the secret's location, but not the secret itself, and not the arguments of a command that prints the secret.
     """
     if isinstance(value, Mapping):
         if NAMES_SECRET.search(name) and not set(value) <= LOCATIONS:
@@ -94,7 +94,8 @@ def shown_setting(value: Any, name: str = "") -> Any:
 
 def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]) -> set[str]:
     """Returns the secrets in a setting of conf/: secrets that the setting contains, and the values of the variables and files that it
-    names.
+    names. `name` is the setting's key, by which secrets are recognized. Relative paths of files start in `root`, and `environment` has the
+    values of variables.
     """
     found: set[str] = set()
     if isinstance(value, Mapping):
@@ -121,7 +122,7 @@ def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
-    """Returns the values of environment variables whose names indicate a secret."""
+    """Returns the values of environment variables whose names indicate a secret, except values with fewer than SHORT characters."""
     return {value for name, value in environment.items() if NAMES_SECRET.search(name) and len(value) >= SHORT}
 
 
