@@ -1,8 +1,10 @@
 """Implements `sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it.
 
-Runs refuse a Delta table that is missing, restored, replaced, owned by another ledger, or ahead of the ledger. A refused table may lack
-rows that the stream does not repeat. Therefore the command requests the snapshot before it takes the table over. If the command crashes
-between these steps, the table stays stopped or is re-snapshotted, but it never continues with rows missing.
+Runs refuse a Delta table that is missing, restored, replaced, owned by another ledger, or ahead of the ledger. A table is ahead of the
+ledger if it has changes of an epoch or delivery that the ledger does not know.
+
+A refused table may lack rows that the stream does not repeat. Therefore the command requests the snapshot before it takes the table over.
+If the command crashes between these steps, the table stays stopped or is re-snapshotted, but it never continues with rows missing.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ class Acceptance:
 def accept(
     config: SluiceConfig, acceptance: Acceptance, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> None:
-    """Reports what a table lacks, takes the table over in its current state, and requests its snapshot unless `as_it_is` is set.
+    """Reports what a table lacks, takes the table over in its current state, and requests its snapshot unless `as_it_is` is set. If the
+    table is ahead of the ledger, first raises the ledger's epoch and delivery number.
 
     Raises SetupError if the operator declines or the table cannot be re-snapshotted, and ActRefusedError if the snapshot is refused. Raises
-    LeaseLostError if a run merges, or if the engine runs while the ledger must be changed.
+    LeaseLostError if a run merges, or if the table is ahead of the ledger while the engine runs.
     """
     lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
     table, ledger = lake.table(acceptance.name), read_ledger(directory)

@@ -27,7 +27,8 @@ MARKS = {
 
 def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: float) -> Extent:
     """Returns which part of the rows the comparison covers. The arguments are the options of the command: `sample` is a percentage, or 0 if
-    the option was not given. Raises ConfigurationError if more than one of --sample, --full and --since-last was given.
+    the option was not given. `settle_seconds` limits the wait until the lake reaches the position of the comparison. Raises
+    ConfigurationError if more than one of --sample, --full and --since-last was given.
     """
     if sum((sample > 0, full, since_last)) > 1:
         raise ConfigurationError("--sample, --full and --since-last exclude each other: give only one of them")

@@ -64,8 +64,8 @@ class HistoryTable:
 
 
 def captured_table(config: SluiceConfig, name: str, destination: str = "") -> HistoryTable:
-    """Returns the captured table `name` ("database.table"). Raises ConfigurationError if no destination captures it, or if several
-    destinations capture it and `destination` names none of them.
+    """Returns the captured table `name` ("database.table"). If `destination` is not empty, looks only at the tables of this destination.
+    Raises ConfigurationError if the destination does not exist, no destination captures the table, or several destinations do.
     """
     if destination:
         require_destination(config, destination)
@@ -95,8 +95,8 @@ def history_of(table: HistoryTable) -> list[CommittedInterval]:
 
 
 def at(history: Sequence[CommittedInterval], text: str) -> list[CommittedInterval]:
-    """Returns the entries of a history that `text` selects. The history is sorted newest first. `text` is a version of the Delta table,
-    FILE:OFFSET, a GTID, or a time in ISO form, which is in UTC if it has no zone.
+    """Returns the entries of a history that `text` selects, or an empty list if there are none. The history is sorted newest first. `text`
+    is a version of the Delta table, FILE:OFFSET, a GTID, or a time in ISO form, which is in UTC if it has no zone.
 
     A version, an offset or a GTID selects the entry that contains it. A time selects the newest batch that has a change which the source
     committed at or before this time. Raises ConfigurationError for any other text.
@@ -117,7 +117,9 @@ def at(history: Sequence[CommittedInterval], text: str) -> list[CommittedInterva
 
 
 def _contains(interval: CommittedInterval, position: re.Match[str]) -> bool:
-    """Returns whether a position is after the start of an interval and not after the interval's end."""
+    """Returns whether a position is after the start of an interval and not after the interval's end. Returns False if the position names
+    another epoch than that of the interval.
+    """
     wanted = file_number(position["file"]), int(position["offset"])
     if position["epoch"] is not None and int(position["epoch"]) != interval.epoch:
         return False

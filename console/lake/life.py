@@ -47,9 +47,10 @@ class RowVersions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LifeStep:
-    """One change of the row. `happened` is insert, update or delete, or says that this is the oldest known state. `values` are the row's
-    values after the change, or, for a delete, the values before it. `commit` is None if the Delta log no longer contains the commit.
-    `committed_at` is the time at which the source committed the change, or None if this time is unknown.
+    """One change of the row. `happened` is "insert", "update", "delete" or "delete (marked)", or says that a snapshot read the row, or that
+    this is the oldest known state. `values` are the row's values after the change, or, for a delete, the values before it. `commit` is None
+    if the Delta log no longer contains the commit. `committed_at` is the time at which the source committed the change, or None if this
+    time is unknown.
     """
 
     happened: str
@@ -69,7 +70,9 @@ class LifeStep:
 
 
 def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterator[LifeStep]:
-    """Yields the changes of a row, newest first. `commits` are all commits in the Delta log, newest first."""
+    """Yields the changes of a row, newest first. `commits` are all commits in the Delta log, newest first. Ends without an error after
+    LOOKS_MAX reads of a version, even if older changes exist.
+    """
     at, looks = (commits[0].version if commits else -1), 0
     while at >= 0 and looks < LOOKS_MAX:
         looks += 1
@@ -167,7 +170,7 @@ def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
 
 
 def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
-    """Parses a key that a user typed. Returns the value of each key column. Raises ConfigurationError if the key does not fit the table."""
+    """Parses a key that a user typed. Returns key column → value. Raises ConfigurationError if the key does not fit the table."""
     if not table.current_state:
         instead = f"query {table.path} with `sluice sql`: it has one row for each version or change of a row"
         raise ConfigurationError(
@@ -247,7 +250,9 @@ def _read_time(commit: CommittedInterval | None) -> str:
 
 
 def _changed(step: LifeStep, before: Row) -> str:
-    """Returns the values to show: all values of an inserted or deleted row, and only the changed values of an updated row."""
+    """Returns the values of a step to show: all values of an inserted or deleted row, and only the changed values of an updated row.
+    `before` has the row's values before the step, and is empty if they are unknown.
+    """
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)
     return ", ".join(f"{name}={value}" for name, value in pairs)

@@ -60,8 +60,9 @@ SHARED = (
 
 @dataclasses.dataclass
 class Replayed:
-    """The result of a replay for one column: how many values were written into the lake (`put_back`), belong to rows that have changed
-    (`superseded`), or cannot be decoded or written (`refused`). `reason` is the reason of one refused value.
+    """The result of a replay for one column of a table. `put_back` is the number of values that were written into the lake. `superseded` is
+    the number of values whose rows have changed, so that the values are not needed. `refused` is the number of values that cannot be
+    decoded or written. `reason` is the reason of one refused value, or empty.
     """
 
     table: str
@@ -105,8 +106,9 @@ def render(records: Iterable[Record]) -> Table:
 
 
 def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
-    """Decodes every quarantined value of a destination again, and writes the values that can be decoded now into the lake. Raises
-    RunLockTimeoutError if runs hold the run lock for RUN_LOCK_SECONDS, and SetupError if Spark does not answer.
+    """Decodes the quarantined values of a destination again, and writes the values that can be decoded now into the lake. `table` is a
+    "database.table", or empty for all tables. Returns one result for each column. Raises RunLockTimeoutError if runs hold the run lock for
+    RUN_LOCK_SECONDS, and SetupError if Spark does not answer.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
@@ -198,8 +200,11 @@ def _table(config: SluiceConfig, destination: str, session: Any, name: str) -> A
 
 
 def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
-    """Returns the decoded values in the form that `put_back` needs, and the names of the columns that identify their rows. If a row of a
-    table with a key had several of these values in one transaction, returns only the last value.
+    """Returns the decoded values in the form that `put_back` needs, and the names of the columns that identify their rows. `decoded` maps
+    an index of `records` to the decoded value.
+
+    With `keyed`, the table has a key. If a row then had several of these values in one transaction, only the last value is returned.
+    Without `keyed`, all columns except the column of the values identify a row.
     """
     rows = {number: json.loads(records[number]["key"]) for number in decoded}
     last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}

@@ -43,8 +43,8 @@ Row = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class SqlTable:
-    """A Delta table, and the database and name under which a query finds it. `spelled` is the table's real name, if it differs from the
-    name in queries.
+    """A Delta table, and the database and name under which a query finds it. `spelled` is the name "database.table" without an appended
+    number (see `_distinguished`), or empty if no number was appended.
     """
 
     database: str
@@ -72,10 +72,11 @@ class SqlAnswer:
 
 
 def lake_tables(config: SluiceConfig) -> list[SqlTable]:
-    """Returns the Delta tables of all destinations, with their change logs and histories.
+    """Returns the Delta tables of all destinations, with their change logs and histories. Leaves out a local table that does not exist yet.
 
-    If two destinations capture tables of the same name, the table of the second destination is named `destination_database.table`. Names
-    that differ only in letter case get a number, because DuckDB does not distinguish them.
+    If several destinations capture tables of the same name, the table of the first destination in alphabetical order keeps this name. The
+    other tables are named `destination_database.table`. Names that differ only in letter case get a number, because DuckDB does not
+    distinguish them.
     """
     found: dict[tuple[str, str], SqlTable] = {}
     for destination in sorted(config.destinations):

@@ -22,8 +22,8 @@ TITLES = {"s3": "S3", "azure": "Azure", "google": "Google Cloud Storage"}
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
-    """Returns the problems and the warnings about the object stores. `starts_spark` says whether `sluice up` starts Spark. If it does,
-    the function also warns of jars that Spark lacks for the stores, and of a store in S3 without credentials in conf/.
+    """Returns the problems and the warnings about the object stores. `starts_spark` says whether `sluice up` starts Spark. If it does, the
+    function also warns of jars that Spark lacks for the stores, and of a store in S3 without credentials in conf/ or in the environment.
     """
     problems: list[str] = []
     stores = spark_stores(config) if starts_spark else ()

@@ -40,8 +40,8 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake, as its Delta log describes it. `epoch` and `delivery` are the highest epoch and delivery number that runs with
-    the owner's ledger have recorded in the log, or 0 if they have recorded none.
+    """A table of the lake, as its Delta log describes it. `owner` is None if the log names no owner. `epoch` and `delivery` are the highest
+    epoch and delivery number that runs with the owner's ledger have recorded in the log, or 0 if they have recorded none.
     """
 
     name: str
@@ -54,7 +54,7 @@ class LakeTable:
 
 
 class DestinationLake:
-    """The Delta tables of one destination. All methods raise SetupError if a table's log cannot be read or written."""
+    """The Delta tables of one destination. All methods except `rows` raise SetupError if a table's log cannot be read or written."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._config, self._destination = config, destination
@@ -178,8 +178,9 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def rows(self, path: str, version: int | None = None) -> int | None:
-        """Returns the number of rows of a Delta table in a version, or in the newest version if `version` is None. Returns None if the
-        Delta log does not contain the number.
+        """Returns the number of rows of a Delta table in a version, or in the newest version if `version` is None. Rows that are marked as
+        deleted do not count. Returns None if the number is unknown, because the table does not exist or cannot be read, or because its log
+        does not contain the number.
         """
         try:
             log = self._open(path)
@@ -264,7 +265,7 @@ def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
 
 
 def _highest_key(log: Any) -> int:
-    """Returns the greatest order key in the statistics of a Delta table's files, or -1 if there are no statistics."""
+    """Returns the greatest order key in the statistics of a Delta table's files, or -1 if no file has statistics of the order key."""
     files: Any = pa.table(log.get_add_actions(flatten=True))
     column = f"max.{physical_names(log).get(ORDER_KEY, ORDER_KEY)}"
     found = pc.max(files[column]).as_py() if column in files.column_names else None
