@@ -25,7 +25,8 @@ from sluice.console.source.query import require_destination
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedSource:
     """One source of a destination. `number` is the source's number in conf/, starting at 1. `reading`: the engine reads this source now.
-    `refused` says why the stream cannot continue from this source, and is empty if the stream can continue.
+    `server_uuid` is empty if the source did not answer. `refused` says why the stream cannot continue from this source, and is empty if the
+    stream can continue.
     """
 
     number: int
@@ -38,8 +39,10 @@ class ListedSource:
 def listed(
     config: SluiceConfig, name: str, query: Callable[[Source, str], TakeoverAnswer] = takeover_answer
 ) -> list[ListedSource]:
-    """Returns the sources of a destination. Queries each source to find out whether the stream can continue from it, at the position up to
-    which the ledger has changes. `query` returns a source's answer.
+    """Returns the sources of a destination. Queries each source to find out whether the stream can continue from it. The stream would
+    continue after the end of the last batch in flight or, if there is none, after the cursor.
+
+    `query` gets a source and the binlog file of that position, or "" without a position, and returns the source's answer.
     """
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))
