@@ -38,8 +38,9 @@ def with_storage(settings: str, home: Path) -> str:
 
 
 def lost_storage(home: Path, running_seconds: float) -> str:
-    """Returns a sentence if files of Dagster's storage are missing although processes have used them for `running_seconds`. Returns "" if
-    no file is missing, or if the storage is not in files.
+    """Returns a sentence if files of Dagster's storage are missing although Dagster's processes run. `running_seconds` is the time since
+    the start of these processes. Returns "" if no file is missing, if the storage is not in files, or if the processes have run for less
+    than MAKING_SECONDS_MAX.
     """
     if running_seconds < MAKING_SECONDS_MAX or _elsewhere(home):
         return ""
@@ -71,8 +72,8 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def daemon_sentence(home: Path, now: float) -> str:
-    """Returns a sentence that says whether Dagster's daemon runs, judged by the heartbeat of its sensors. The sentence explains why engines
-    get no ticks.
+    """Returns a sentence that says whether Dagster's daemon runs, judged by the last heartbeat of its sensors. The sentence explains why
+    engines get no ticks. `now` is in seconds since 1970.
 
     Call this function only if `lost_storage` returns "", because this function creates a missing storage.
     """

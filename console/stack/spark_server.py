@@ -23,7 +23,7 @@ SHARED_KINDS = ("sql", "zookeeper")
 
 @dataclasses.dataclass(frozen=True)
 class Listening:
-    """The address on which the Spark Connect server accepts clients, and its memory. If `host` is empty,
+    """The address on which the Spark Connect server accepts clients, and the memory of its Java process, such as "4g". If `host` is empty,
     `spark.connect.grpc.binding.address` in spark-defaults.conf applies.
     """
 
@@ -84,7 +84,7 @@ def several_sparks(config: SluiceConfig, conf: Path) -> str:
 
 def pass_store_settings(server: SparkConnectServer, config: SluiceConfig, command: str) -> None:
     """Passes the settings and credentials of the lake's store to a server that is not started yet. Raises ConfigurationError if a secret
-    cannot be read. The message names `command`.
+    cannot be read. The error's message names `command`, the command that starts the server.
     """
     try:
         server.add_settings(store_settings(config), store_environment(config))

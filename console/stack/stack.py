@@ -76,6 +76,7 @@ Say = Callable[[str], None]
 class StackOptions:
     """Options that are not in conf/.
 
+    - `spark_memory`: the memory of Spark's Java process.
     - `die_with_parent`: the processes end with the process that started them.
     - `environment`: additional variables for the processes.
     - `port_advice`: what to do if another program has a port. If it is empty, the advice is to set another port in conf/.
@@ -141,7 +142,8 @@ class Stack:
 
     def up(self) -> list[str]:
         """Starts the parts that do not run, and waits until all parts answer. Returns the names of the parts that it started. After an
-        error or an interrupt, ends the parts that it started.
+        error or an interrupt, ends the parts that it started. If `sluice up --foreground` runs, starts nothing, because that process
+        restarts its parts.
         """
         running = self.file.running()
         if SUPERVISOR in running:
@@ -165,8 +167,8 @@ class Stack:
                 self.down_one(record.name)
 
     def revive(self) -> list[str]:
-        """Restarts the parts that have died since `up`, and returns their names. The demo and `catch-up` call this method regularly.
-        `sluice up` without --foreground ends after the start, so that no process restarts its parts.
+        """Restarts the parts that have died since `up`, and returns their names. The demo and `catch-up` call this method regularly. After
+        `sluice up` without --foreground, no process calls it, so a part that dies stays dead until the next `sluice up`.
         """
         dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
         for name in dead:
@@ -174,8 +176,8 @@ class Stack:
         return self._start_missing() if dead else []
 
     def supervisor(self, patience: Patience) -> Supervisor:
-        """Returns the supervisor that starts all parts and keeps them running. First checks ports and semaphores, writes Dagster's home,
-        and provides Spark's jars.
+        """Returns the supervisor that starts all parts and keeps them running. `patience` limits its restarts. First checks ports and
+        semaphores, writes Dagster's home, and provides Spark's jars.
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(
@@ -289,7 +291,7 @@ class Stack:
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
-        # If a code server died earlier, its run workers have no record. The sweep ends them too.
+        # A code server that died may have left run workers, which have no record. The sweep ends them too.
         left += sweep(self.mark)
         for child in self._children.values():
             child.kill()  # The child has ended. This call ends the process that guards the child.

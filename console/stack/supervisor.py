@@ -2,8 +2,8 @@
 wait.
 
 `next_step` decides, and the loop carries out the decision. `sluice up` runs the loop until all parts answer, and `sluice up --foreground`
-until it is told to end. A failed part is restarted after increasing waits. `Patience` limits the number of restarts. If the part fails
-again after the last restart, an error names the part.
+until a signal ends the process. A failed part is restarted after increasing waits. `Patience` limits the number of restarts. If the part
+fails again after the last restart, an error names the part.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ class PartRecord:
 def next_step(
     kept: PartRecord, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]
 ) -> SupervisorStep:
-    """Returns the next step for a part. `ready` are the names of the parts that answer. `ended` says how the part ended, and is empty while
-    the part runs. `answers` checks whether the part answers, and is called only if the decision depends on the result.
+    """Returns the next step for a part. `now` is a value of `time.monotonic`. `ready` are the names of the parts that answer. `ended` says
+    how the part ended, and is empty while the part runs. `answers` checks whether the part answers, and is called only if the decision
+    depends on the result.
     """
     part = kept.part
     if kept.state is State.WAITING:
@@ -156,7 +157,7 @@ class Supervisor:
                 kept.enter(State.READY, now)  # Another process started the other parts, and has already done this task.
 
     def is_ready(self, *, tasks: bool = True) -> bool:
-        """Returns whether every process answers. With `tasks`, also requires that every task is done."""
+        """Returns whether every process answers. With `tasks`, returns True only if every task is done too."""
         parts = (kept for kept in self._kept.values() if tasks or not kept.part.once)
         return all(kept.state is State.READY for kept in parts)
 
@@ -216,8 +217,9 @@ class Supervisor:
         return ""
 
     def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
-        """Schedules a restart of a failed part, or raises ServerError if the part has failed too often. Also restarts the parts that
-        need the failed part and are still starting.
+        """Ends a failed part and schedules its restart, or raises ServerError if the part has failed too often. With `final`, raises
+        ServerError without a restart. Also restarts those parts that wait for the failed part (`after`) and that are still starting, or are
+        tasks.
         """
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds
