@@ -11,8 +11,8 @@ from sluice.console.status.report import StatusReport
 
 
 def with_conf(report: StatusReport, refused: Mapping[str, str], remote: RemoteRecord | None = None) -> StatusReport:
-    """Returns the report with a problem for each file of conf/ that is invalid and therefore not in use. `remote` is the record of the
-    pulled conf/, or None if conf/ is not pulled.
+    """Returns the report with a problem for each file of conf/ that is invalid and therefore not in use. `refused` maps the name of such a
+    file to the reason. `remote` is the record of the pulled conf/, or None if conf/ is not pulled.
     """
     problems = [
         f"conf/{file} is not used, and the last valid content of this file stays in use: {why}"

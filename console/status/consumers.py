@@ -35,8 +35,8 @@ def shown_lag(lag_seconds: float | None) -> str:
 
 
 def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a record for each consumer, with the consumer's state, filter, position and lag. The values come from the engine's status, or
-    from the ledger if the engine has written no status.
+    """Returns a record for each consumer, with the consumer's state, filter, position and lag. The values come from the engine's status
+    (`engine`). If the status names no consumers, they come from the ledger (`meta`), where every consumer counts as IDLE.
     """
     kept = [
         {**each, "position": each.get("cursor"), "members": (each.get("cursor") or {}).get("members")}
@@ -90,7 +90,8 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
     """Returns the table of groups, or None if there is no group. For each group, the table has the problems of members, the members for
-    which consumers wait, and the greatest difference between the clocks of the sources.
+    which consumers wait, and the greatest difference between the clocks of the sources. `barrier` is the commit time up to which
+    transactions were handed out. `late` is the number of older transactions that arrived after that.
     """
     if not any(one.group for one in destinations):
         return None

@@ -55,12 +55,12 @@ WELL = ("RUNNING", "STARTING", "CONNECTING", "STANDBY")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
     """The status of one destination.
-    - `state`: the state that the engine reports, or STOPPED, STALE or STANDBY if the files and the lease show one of these states.
+    - `state`: the state that the engine reports. STOPPED, STALE or STANDBY if an operator, a missing or old status, or the lease shows it.
     - `cursor`, `position`: the acked position, and the position up to which the engine has read, as `file:offset@epoch`.
     - `waiting`: why the next attempt to merge the batch in flight has not begun. `troubles`: other problems that the engine reports.
     - `lag_seconds`, `tick_age_seconds`, `ack_age_seconds`: None if the engine has reported no lag, tick or ack since its start.
-    - `shared`: the destination shares one stream of its server with other destinations.
-    - `holder`: the process that holds the lease. `outstanding`: the batches in flight.
+    - `shared`: the destination shares one stream of its server with other destinations. `age_seconds`: the age of the engine's status.
+    - `holder`: the process that holds the lease, or empty if none does. `outstanding`: the batches in flight.
     - `group`: for a group, its members and the members for which it waits. Otherwise None.
     """
 
@@ -301,9 +301,7 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
 
 
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
-    """Returns the content of the ledger, the holder of the lease, and no problem. If the record store does not answer, returns no content,
-    no holder, and a message about this problem.
-    """
+    """Returns (content of the ledger, holder of the lease, []), or ({}, None, [message]) if the record store does not answer."""
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
@@ -311,8 +309,9 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
 
 
 def _without_status(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
-    """Returns the state and reason of an engine that no longer writes its status. If the engine could not start, keeps the reason of the
-    failed start.
+    """Returns the state and reason of an engine whose status is older than STALE_SECONDS or has a time in the future. `state` and `reason`
+    are those in this status. Returns STALE if a process holds the lease (`held`), `state` if the engine has ended in this state by itself,
+    and otherwise STOPPED.
     """
     heard = f"the engine wrote its last status {age_seconds:.0f} s ago, as {state}"
     if age_seconds < 0:
@@ -327,7 +326,7 @@ def _without_status(state: str, reason: str, age_seconds: float, *, held: bool) 
 
 
 def _retention_left(hours: float | None, unsaid_seconds: float) -> float | None:
-    """Returns the retention left now, in hours. `hours` is the value that the engine wrote `unsaid_seconds` ago."""
+    """Returns the retention left now, in hours. `hours` is the value, or None, that the engine wrote `unsaid_seconds` ago."""
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 
 

@@ -54,7 +54,7 @@ def _verdict(report: StatusReport) -> Text:
 
 def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: str) -> list[Text]:
     """Returns the lines of as many sentences as fit into `lines_max` lines of `columns` characters. If some are left out, the last line
-    says how many.
+    says how many. The end of a sentence that needs too many lines is replaced by "…".
     """
     shown: list[str] = []
     most = max(SENTENCE_LINES_MIN, (lines_max - 1) // max(1, len(sentences)))
@@ -70,7 +70,9 @@ def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: st
 
 
 def _destinations(destinations: Sequence[DestinationStatus], rows: int) -> list[Text]:
-    """Returns a line for each destination, with problems first. If not all destinations fit, the last line says how many are left out."""
+    """Returns a line of headings, and a line for each destination, with problems first. If not all destinations fit, the last line says how
+    many are left out.
+    """
     ordered = sorted(destinations, key=lambda one: (one.state in WELL and not _needs_help(one), one.name))
     most = max(1, rows // DESTINATIONS_SHARE)
     shown = ordered[:most]
