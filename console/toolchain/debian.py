@@ -40,11 +40,11 @@ def first_available(candidates: Sequence[str]) -> str | None:
 
 
 def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> Path | None:
-    """Installs or unpacks the first available package of the `candidates`. Returns the directory into which the package was unpacked, or
-    None if it was installed.
+    """Installs (as root) or unpacks (as another user) the first available package of the `candidates`. Returns the directory into which the
+    package was unpacked, or None if it was installed. If a candidate is unpacked already, only returns its directory.
 
     With `whole`, the dependencies that the system lacks are unpacked too. An installation always includes the dependencies. Raises
-    CommandFailedError if no candidate is available or apt fails.
+    CommandFailedError if no candidate is available, or if apt is missing or fails.
     """
     for candidate in candidates:
         if (cache.debian / candidate).exists():
@@ -67,7 +67,7 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
     """Unpacks packages into the directory `name` of the cache, and returns that directory. Unpacks nothing if the directory exists. The
     packages are not installed, so that none of their services starts.
 
-    The system must already have the dependencies of the packages. Raises CommandFailedError if apt fails.
+    The system must already have the dependencies of the packages. Raises CommandFailedError if apt is missing or fails.
     """
     target = cache.debian / name
     if not target.exists():

@@ -160,7 +160,9 @@ def proxy_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artifact], screen: Console) -> bool:
-    """Shows a progress bar for each download until Ivy ends. Returns False as soon as no byte has arrived for STALL_SECONDS_MAX."""
+    """Shows a progress bar for each download until Ivy ends, and then returns True, whatever Ivy's exit code is. Returns False as soon as
+    no byte has arrived for STALL_SECONDS_MAX.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=screen) as progress:
         tasks = {a: progress.add_task(f"{a.module} {a.revision}", total=a.size_bytes) for a in missing}

@@ -40,8 +40,9 @@ SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Compiles the kernels whose compiled code is missing or out of date. Returns False if there are no such kernels. This case is fast,
-    because the function then reads only the sources and the note. Raises SetupError if the compilation fails.
+    """Provides the compiled code of all kernels: copies the code that other checkouts have compiled, and compiles the rest. Returns False
+    if no code was missing or out of date, and otherwise True. The first case is fast, because the function then reads only the sources and
+    the note. Raises SetupError if the compilation fails.
 
     The caller must hold the lock of the cache.
     """

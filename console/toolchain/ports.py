@@ -14,8 +14,9 @@ ATTEMPTS = 50
 def free_port(ports: int = 1) -> int:
     """Returns the first of `ports` consecutive ports on which no program listens.
 
-    If possible, the ports are below those that Linux uses for outgoing connections. An outgoing connection could take a higher port before
-    the caller's server starts.
+    The ports are below those that Linux uses for outgoing connections, because an outgoing connection could take a higher port before the
+    caller's server starts. If ATTEMPTS random choices find no such ports, returns a free port of the kernel's choice. The ports that follow
+    it are then not checked.
     """
     for _ in range(ATTEMPTS):
         first = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN - ports)

@@ -81,7 +81,7 @@ class ChildProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kills the program and its process group."""
+        """Kills the program and its process group, and waits until the program has ended."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         if self._watcher:
@@ -134,7 +134,9 @@ def why_no_run_can_start() -> str:
 
 
 def last_lines(log: Path, count: int = 5) -> str:
-    """Returns the last `count` lines of a log, joined to one line, for an error message."""
+    """Returns the last `count` lines of a log, joined to one line, for an error message. A usage text at the end of the log is left out. If
+    there is no log, the result says so.
+    """
     if not log.exists():
         return "no log was written"
     lines = _without_usage(log.read_text(encoding="utf-8", errors="replace").splitlines())

@@ -24,8 +24,9 @@ INDEX, CODE = ".nbi", ".nbc"
 
 
 class SharedKernels:
-    """The shared code. Callers must hold the lock of the cache (`cache.locked`). Errors of the file system are ignored, because code can be
-    compiled again.
+    """The compiled code that the checkouts on this machine share. In its methods, `digest` identifies a source file together with
+    everything on which the file's compiled code depends (see `kernels`). Callers must hold the lock of the cache (`cache.locked`). Errors
+    of the file system are ignored, because code can be compiled again.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -45,8 +46,8 @@ class SharedKernels:
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Stores the compiled code of a source file, if it consists of more files than the stored code. Code that another process is still
-        writing is not stored.
+        """Stores the compiled code of a source file, if it consists of more files than the stored code: numba writes one file for each set
+        of argument types. Stores nothing while another process is still writing code of the file.
         """
         files, kept = code_of(source), self._folder / digest
         if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):

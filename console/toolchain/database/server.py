@@ -151,7 +151,9 @@ class DatabaseServer:
         self.start()
 
     def connect(self, **arguments: Any) -> "pymysql.Connection[Any]":
-        """Connects to the server as root over TCP, with autocommit. `arguments` are passed to PyMySQL, and override these settings."""
+        """Connects to the server as root over TCP, with autocommit and utf8mb4. `arguments` are passed to PyMySQL, and override these
+        defaults.
+        """
         settings: dict[str, Any] = {"host": LOOPBACK, "port": self.port, "user": "root", "autocommit": True}
         return pymysql.connect(**{**settings, "charset": "utf8mb4", **arguments})
 

@@ -89,8 +89,9 @@ class SparkConnectServer:
         die_with_parent: bool = True,
         recording: ClassRecording | None = None,
     ) -> None:
-        """Describes a server; `start` starts the server. If `jars` is None, the server gets the cached jars of Delta and of the
-        `extras`.
+        """Describes a server; `start` starts the server. If `jars` is None, the server gets the cached jars of Delta and of the `extras`.
+        If `port` is None, the first use of `port` chooses a free one. `memory` is the size of Java's heap. With `die_with_parent`, the
+        server is killed when this process dies. With `recording`, the server writes its loaded classes to a file when it ends.
         """
         self.folder = data_dir.absolute()
         self.memory = memory
@@ -266,8 +267,8 @@ class SparkConnectServer:
         }
 
     def _given_settings(self) -> dict[str, str]:
-        """Returns the settings that the caller of this class has added. If the settings file has an account of Google or Azure, the
-        caller's settings for that account are left out.
+        """Returns the settings that the caller of this class has added. If the settings file configures an account of Google or Azure, the
+        caller's settings of an account in the same store are left out (see ACCOUNTS).
         """
         text = self._settings_file.read_text()
         replaced = [setting for line, setting in ACCOUNTS if re.search(rf"^\s*{line}", text, re.MULTILINE)]
