@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists the lazy names too, because `dg` finds components by `dir()`."""
+    """Also lists the names that are imported at their first use, because `dg` finds components by `dir()`."""
     return sorted({*globals(), *__all__})

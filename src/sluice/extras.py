@@ -10,7 +10,9 @@ from enum import Enum
 
 
 class Extra(Enum):
-    """An extra of the distribution: its name in pyproject.toml, what needs it, and a module of each library that it installs."""
+    """An extra of the distribution. The three values are the name of the extra in pyproject.toml, what needs the extra (for messages), and
+    one module of each library that the extra installs.
+    """
 
     KAFKA = ("kafka", "Kafka", ("confluent_kafka",))
     RABBITMQ = ("rabbitmq", "RabbitMQ", ("pika",))

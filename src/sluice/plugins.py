@@ -13,7 +13,9 @@ from sluice.package_files import checkout
 
 @dataclasses.dataclass(frozen=True)
 class PluginGroup:
-    """A group of entry points. `what` is what an entry point of the group is, for messages."""
+    """A group of entry points: `name` is the name by which packages register entry points in the group. `what` says what an entry point of
+    the group is, for example "handler", and is used in messages.
+    """
 
     name: str
     what: str
@@ -49,13 +51,18 @@ class PluginGroup:
 
 
 def described(entry: EntryPoint) -> str:
-    """Returns an entry point's object and package, for messages."""
+    """Returns the object that an entry point names, and the package that registers it, for messages. An entry point of a checkout has no
+    package, so the text names sluice.
+    """
     return f"{entry.value} of {entry.dist.name if entry.dist is not None else 'sluice'}"
 
 
 @functools.cache
 def _of_checkout(root: Path | None, group: str) -> tuple[EntryPoint, ...]:
-    """Returns the entry points that pyproject.toml of a checkout defines, because a checkout is not installed and registers none."""
+    """Returns the entry points of a group that pyproject.toml of the checkout `root` defines. The file must be read, because a checkout is
+    not installed and therefore registers no entry points. Returns () if `root` is None, because an installed package has registered its
+    entry points.
+    """
     if root is None:
         return ()
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
