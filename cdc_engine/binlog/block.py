@@ -64,8 +64,8 @@ def without_events(block: Block) -> Block:
 
 
 def without_first(block: Block, transactions: int) -> Block | None:
-    """Returns the block without its first `transactions` transactions, or None if nothing remains. The removed transactions' bytes stay in
-    the buffer.
+    """Returns the block without its first `transactions` (at least one) transactions, or None if neither transactions nor row events
+    remain. The bytes of the removed row events stay in the buffer.
     """
     first = int(block.transaction_events[transactions - 1])
     if transactions == block.transaction_count and first == block.event_count:
@@ -109,8 +109,8 @@ def compact(block: Block) -> Block:
 
 
 def can_follow(block: Block, before: Block) -> bool:
-    """Returns whether `block` can be joined to `before`: the two blocks belong to one binlog file, have neither schema changes nor
-    statements, and no transaction is missing between them.
+    """Returns whether `block` can be joined to the end of `before`. True if the blocks belong to one binlog file, share the lists of tables
+    and of GTID sources, have neither schema changes nor statements, and no transaction is missing between them.
 
     If a transaction were missing, the executed sets that are computed from the joined block would not contain it.
     """
@@ -152,7 +152,9 @@ def _gather(source: Bytes, source_offset: Int64s, target_offset: Int64s, length:
 
 
 def transaction_bytes(block: Block) -> Int64s:
-    """Returns, for each transaction, the bytes of the block's row events up to the transaction's end (int64, ascending)."""
+    """Returns, for each transaction, how many bytes the block's row events have in total from the block's first event to the transaction's
+    last event (int64, ascending).
+    """
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     ends: Int64s = before[block.transaction_events]
     return ends

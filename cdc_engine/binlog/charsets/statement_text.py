@@ -32,7 +32,9 @@ _RAW = "\udfff"  # The first character of the text of a hexadecimal or bit liter
 
 
 def raw_literal(raw: bytes) -> str:
-    """Returns the bytes of a hexadecimal or bit literal as marked text, which `Literals.stored` decodes in the column's charset."""
+    """Returns a text from which `Literals.stored` can restore the bytes `raw` of a hexadecimal or bit literal, to decode them in the
+    column's charset. The text begins with `_RAW`, which no other text does.
+    """
     return _RAW + raw.decode("ascii", "surrogateescape")
 
 
@@ -77,7 +79,9 @@ class Literals:
 
     @property
     def are_bytes(self) -> bool:
-        """Whether the client's or the connection's charset is `binary`. A column then stores the bytes of a literal unchanged."""
+        """Whether the client's or the connection's charset is `binary`. If so, a column stores the bytes that a literal has in the
+        statement.
+        """
         return "binary" in (self.client, self.connection)
 
     def stored(self, text: str, charset: str) -> str:
@@ -108,7 +112,9 @@ def _padded(raw: bytes, charset: str) -> str:
 
 
 def in_charset(text: str, charset: str) -> str:
-    """Returns the text with each character that the charset lacks replaced by a question mark."""
+    """Returns the text with each character that the charset lacks replaced by a question mark. Returns the text unchanged if `charset` is
+    empty, `binary` or unknown.
+    """
     known = charset_of_name(charset)
     if text.isascii() or known is None or not known.codec:
         return text
@@ -118,7 +124,9 @@ def in_charset(text: str, charset: str) -> str:
 
 
 def raw_in(raw: bytes, charset: str) -> str:
-    """Decodes bytes that a column of `charset` stores unchanged. Raises LiteralUnknownError for bytes that are not valid in `charset`."""
+    """Returns the text of bytes that a column of `charset` stores as they are. Raises LiteralUnknownError for bytes that are not valid in
+    `charset`.
+    """
     try:
         text = raw.decode(_codec(charset))
     except UnicodeDecodeError as error:

@@ -21,7 +21,9 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 UTF8_BYTES_A_BYTE = 3
 # Codec → (bytes per unit, whether it is little-endian)
 UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
-NOT_DEFINED = -1  # The tables have this value for bytes that are not a character.
+# The value in the tables for bytes that are not a character, and for a character that the kernel does not decode: one beyond U+FFFF, or one
+# that becomes several code points.
+NOT_DEFINED = -1
 THIRD = 0x8F  # First byte of the three-byte characters of ujis and eucjpms.
 FIRST_TRAIL = 0x30
 SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x110000
@@ -38,7 +40,9 @@ class CodePoints(NamedTuple):
 
 @functools.cache
 def singles(codec: str) -> Int32s:
-    """Returns the code points of the 256 single bytes; NOT_DEFINED for a byte that is not a character."""
+    """Returns the code point of each of the 256 bytes. The value is NOT_DEFINED for a byte that is not a character by itself, for example
+    because it begins a longer character.
+    """
     return np.array([_code_point(bytes([byte]), codec) for byte in range(256)], np.int32)
 
 
@@ -106,7 +110,7 @@ def transcode_wide(
 def character_of_units(
     buffer: Bytes, at: Integer, end: Integer, unit: Integer, lowest_first: bool
 ) -> tuple[Integer, Integer]:
-    """Returns (code point, bytes) of the UTF-16 or UTF-32 character at `at`; (0, 0) if the bytes are not a character."""
+    """Returns (code point, number of bytes) of the UTF-16 or UTF-32 character at `at`. Returns (0, 0) if the bytes are not a character."""
     if at + unit > end:
         return np.int64(0), np.int64(0)
     point = number_of(buffer, at, unit, lowest_first)
@@ -130,7 +134,9 @@ def number_of(buffer: Bytes, at: Integer, unit: Integer, lowest_first: bool) -> 
 
 @kernel
 def character_of_tables(buffer: Bytes, at: Integer, end: Integer, tables: CodePoints) -> tuple[Integer, Integer]:
-    """Returns (code point, bytes) of the character at `at`; (0, 0) if the tables do not have the character."""
+    """Returns (code point, number of bytes) of the character at `at`. Returns (0, 0) if the tables do not have the character; the caller
+    then decodes the column with the charset's codec.
+    """
     alone, pairs, triples = tables
     first = np.int64(buffer[at])
     if alone[first] >= 0:

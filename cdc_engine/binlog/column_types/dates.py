@@ -102,8 +102,8 @@ def old_fraction_digits(column: Column) -> int:
 
 @compiled
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Returns the days from 1970-01-01 to a Gregorian date, or NO_DATE for an invalid date. The computation counts years from March, so
-    that the leap day is the last day of a year.
+    """Returns the days from 1970-01-01 to a Gregorian date. Returns NO_DATE for an invalid date, and for a year outside 1 to 9999. The
+    computation counts years from March, so that the leap day is the last day of a year.
     """
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     if year < 1 or year > 9999 or month < 1 or month > 12 or day < 1:
@@ -126,7 +126,7 @@ def micros_of(year: int, month: int, day: int, hour: int, minute: int, second: i
 
 @compiled
 def days_of_packed(packed: Int64s, out: Int64s) -> None:
-    """Converts dates (year << 9 | month << 5 | day) to days since 1970-01-01."""
+    """Converts dates (year << 9 | month << 5 | day) to days since 1970-01-01. An invalid date becomes NO_DATE."""
     for row in range(packed.shape[0]):
         value = packed[row]
         out[row] = days_from_civil(value >> 9, value >> 5 & 15, value & 31)
@@ -135,7 +135,7 @@ def days_of_packed(packed: Int64s, out: Int64s) -> None:
 @compiled
 def micros_of_packed(packed: Int64s, out: Int64s) -> None:
     """Converts packed dates and times, (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, to microseconds since
-    1970.
+    1970. An invalid date or time becomes NO_DATE.
     """
     for row in range(packed.shape[0]):
         value = packed[row]
@@ -180,7 +180,9 @@ def _packed_datetimes2(values: Values, fraction: int) -> tuple[Int64s, Int64s]:
 
 
 def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
-    """Converts the decimal number YYYYMMDDhhmmss to the packed layout of DATETIME2."""
+    """Converts DATETIMEs of the format before MySQL 5.6, a decimal number YYYYMMDDhhmmss, to the packed layout of DATETIME2. The second
+    result, the microseconds, is always 0.
+    """
     digits = _little_endian(values, 8)
     day, time = digits // 1_000_000, digits % 1_000_000
     months = day // 10000 * 13 + day // 100 % 100
@@ -238,8 +240,8 @@ def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
-    """Returns the instants `micros` + `fraction_micros` as an Arrow array, with NULL for each NO_DATE. A NULL of the source stays NULL,
-    because the gather kernels read it as zero, which the callers convert to NO_DATE.
+    """Returns the instants `micros` + `fraction_micros` as an Arrow array, with NULL where `micros` is NO_DATE. This includes the NULLs of
+    the source: the gather kernels read a NULL as the number zero, and the callers convert zero to NO_DATE.
     """
     valid = micros != NO_DATE
     data = np.where(valid, micros + fraction_micros, 0)

@@ -73,8 +73,9 @@ def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) 
 def decode_words(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Any
 ) -> Integer:
-    """Decodes decimals to 128-bit two's complement integers. `out`: (low, high) words, uint64, rows by 2. The computation divides a number
-    into four limbs of 32 bits. `groups`: number of digits in each group. `byte_counts`, `powers`: BYTES_OF_DIGITS and POWERS.
+    """Decodes decimals to 128-bit two's complement integers, without the decimal point. `out`: the (low, high) words of each row, uint64,
+    rows by 2; 0 for NULL. `groups`: number of digits in each group of bytes. `byte_counts`, `powers`: BYTES_OF_DIGITS and POWERS. The
+    computation divides a number into four limbs of 32 bits.
 
     Returns the first row with an invalid group, or -1.
     """

@@ -24,8 +24,8 @@ from sluice.cdc_engine.binlog.documents.print_documents import DONE, print_docum
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s
 
-# How many bytes a text buffer has in addition to the expected text. The kernels require more free bytes for a number than the number's text
-# uses.
+# How many bytes a text buffer has in addition to the estimated text. Before a kernel prints a number, it requires that the buffer has free
+# bytes for the longest possible number, so the buffer must be longer than its text.
 SPARE_BYTES = 1 << 10
 PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]
 

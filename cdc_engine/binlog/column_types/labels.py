@@ -1,7 +1,8 @@
 """Decodes ENUM and SET: a little-endian number in the row image becomes the label, or the labels joined by commas.
 
-For a character beyond U+FFFF in a label, the server shows `?` (information_schema, SHOW CREATE TABLE). So Sluice cannot know such a label,
-and refuses values that have the label. A label that really contains `?` can be decoded.
+In information_schema and SHOW CREATE TABLE, the server shows a character beyond U+FFFF of a label as `?`. If the column's charset has such
+characters, Sluice cannot know what a `?` in a label that it read there means, and refuses values with this label. The labels in table maps
+(binlog_row_metadata=FULL) are complete, so values of such labels can be decoded even if a label contains `?`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
 COMMA = ord(",")
-# In a label, U+FFFE marks a character that the server shows as `?`. No real text contains U+FFFE.
+# In a label from information_schema, U+FFFE replaces a `?` that may stand for another character. No real text contains U+FFFE.
 HIDDEN_CHARACTER = "\ufffe"
 
 

@@ -25,7 +25,9 @@ def text_value(text: str, each: ColumnType) -> str | None:
 
 
 def scalar_value(text: str, each: ColumnType) -> pa.Scalar[pa.DataType]:
-    """Returns the default value `text` as an Arrow scalar of the column's type. Raises ValueError if the text does not fit the type."""
+    """Returns the default value `text` as an Arrow scalar of the column's type, or NULL for an invalid date that becomes NULL
+    (`text_value`). Raises ValueError if the text does not fit the type.
+    """
     shown = text_value(text, each)
     if shown is None:
         return pa.scalar(None, each.arrow)

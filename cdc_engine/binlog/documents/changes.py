@@ -169,8 +169,9 @@ def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
     """Inserts `node` into `parent`: into an object in key order, or into an array before the cell with the index `first`. `kind`, `first`,
-    `second`: the last leg of the difference's path (see `paths.leg`). An index before the first cell means the first cell. Returns False if
-    the parent is not an object for a MEMBER or not an array for a CELL, or if the object already has the key.
+    `second`: the last leg of the difference's path (see `paths.leg`). An index before the first cell means the first cell, and an index
+    after the last cell means the end of the array. Returns False if `kind` is MEMBER and the parent is not an object, if `kind` is CELL and
+    the parent is not an array, or if the object already has the key.
     """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False
@@ -204,7 +205,7 @@ def remove(buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: 
 
 @kernel
 def follow(nodes: Int64s, parent: Integer, before: Integer, node: Integer) -> None:
-    """Makes `node` the next child after the child `before`, or the first child if `before` is NONE."""
+    """Links `node` into `parent` as the child that follows the child `before`, or as the first child if `before` is NONE."""
     if before == NONE:
         nodes[parent, CHILD] = node
     else:

@@ -21,8 +21,8 @@ TRUNCATED, LARGER, BACKWARDS = statuses.TRUNCATED, statuses.LARGER, statuses.BAC
 # and the offset and size of its key. The fields NODE and LAST are for the callers.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, OFFSET, KEY_OFFSET, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
-# Indexed by the kind of a value. If a container's offsets have at least this many bytes, its entries contain values of this kind
-# themselves, not their offsets. 8 means never, because offsets have at most four bytes.
+# Indexed by the kind of a value. An entry of a container has the offset of its value. But if the container's offsets have at least this
+# number of bytes, the entry has a value of this kind itself. 8 means never, because offsets have at most four bytes.
 INLINED_WIDTH = np.full(256, 8, np.int64)
 INLINED_WIDTH[[INT32, UINT32]] = 4
 INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2
@@ -30,7 +30,9 @@ INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2
 
 @kernel
 def enter(buffer: Bytes, kind: Integer, at: Integer, end: Integer, stack: Int64s, depth: Integer) -> Integer:
-    """Opens the container of kind `kind` at `at`: checks its header and fills the stack's entry at `depth`."""
+    """Opens the object or array (`kind`) at `at`: checks its header and fills the stack's entry at `depth`. Returns 0, or a negative status
+    if the container is not within the document, which ends at `end`.
+    """
     width = np.int64(4) if kind & 1 else np.int64(2)
     if at + 2 * width > end:
         return TRUNCATED
@@ -46,7 +48,9 @@ def enter(buffer: Bytes, kind: Integer, at: Integer, end: Integer, stack: Int64s
 
 @kernel
 def step(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer) -> Integer:
-    """Moves to the next value of the container at `depth`. The caller checks that a value remains."""
+    """Moves to the next value of the open container at `depth`, and writes the value's fields to the stack. The caller checks that a value
+    remains. Returns 0, or a negative status if an offset in the container is not valid.
+    """
     at, content, width = stack[depth, AT], stack[depth, CONTENT], stack[depth, WIDTH]
     index, key_bytes = stack[depth, GIVEN], stack[depth, KEY_BYTES]
     stack[depth, GIVEN] = index + 1

@@ -77,8 +77,8 @@ def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Inte
 
 @kernel
 def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer) -> Integer:
-    """Returns the node that a leg (`kind`, `first`, `second`, as `leg` returns them) addresses below `node`, or NONE. Cells 0 and -1 of a
-    value that is not an array are the value itself.
+    """Returns the node that a leg (`kind`, `first`, `second`, as `leg` returns them) addresses below `node`, or NONE if there is none. As
+    on the server, the cells 0 and -1 of a value that is not an array are the value itself.
     """
     if kind == CELL and (scalar(nodes, node) or keyed(nodes, node)):
         return node if -1 <= first <= 0 else np.int64(NONE)

@@ -33,7 +33,7 @@ ESCAPED_BYTES_MAX = len(r"\u0000")  # The maximum number of bytes of the escape 
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
 # A length has 7 bits per byte, in at most five bytes. The bits of the fifth byte are shifted left by this number.
 LENGTH_SHIFT_MAX = 28
-# The bytes of a number, indexed by kind; 0: not a number.
+# Indexed by the kind of a value: the number of bytes of a value, or 0 if the kind is not a number.
 NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)
 # Indexed by kind: a shift left and then right by this number of bits extends the sign of INT16 and INT32.
 SIGN_SHIFT = np.array([0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64)
@@ -55,7 +55,7 @@ HEX, BASE64 = _characters("0123456789abcdef"), _characters(jsonb.BASE64)
 LITERALS = _characters("null true false")
 LITERAL_STARTS, LITERAL_ENDS = np.array([0, 5, 10], np.int64), np.array([4, 9, 15], np.int64)
 PREFIX = _characters('"base64:type')
-# For each byte: the character after the backslash; 0 if the byte is not escaped.
+# Indexed by byte: the character that follows the backslash in the byte's escape, or 0 if the byte is not escaped.
 ESCAPES = np.array([ord(jsonb.ESCAPES.get(chr(byte), "\0\0")[1]) for byte in range(256)], np.uint8)
 
 

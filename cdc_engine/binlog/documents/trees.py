@@ -90,8 +90,8 @@ def tree(
 
 @kernel
 def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: Integer) -> bool:
-    """Makes the node the last child of the open container. Returns False if the node's key is not greater than the key of the previous
-    child.
+    """Makes the node the last child of the open container at `depth`. Returns False if the container is an object and the node's key is not
+    greater than the key of the child before it. A server always writes keys in ascending order.
     """
     last = stack[depth, LAST]
     if stack[depth, KEY_BYTES]:

@@ -37,7 +37,9 @@ ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)
 
 @nb.njit(inline="always")
 def is_updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image: Integer, paired: bool) -> bool:
-    """Returns whether a value of an after image differs from the before image's value. `paired`: whether there is a before image."""
+    """Returns whether a value of an after image differs from the value in the before image, which is the image before it. `paired`: whether
+    there is a before image. Returns True without a before image, and if the before image omits the value.
+    """
     if not paired:
         return True
     size, other = sizes[column, image], sizes[column, image - 1]

@@ -3,8 +3,8 @@
 An element is one of four things: the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text
 (rows query) of a statement whose first row event is kept. The settings of a consumer can leave out SQL texts, and most beginnings and ends.
 
-As in Canal, transactions without kept events are omitted, except one every few seconds of the source's clock, so that a client sees that
-the stream moves. If the beginning of a transaction is listed, its end is listed too.
+As in Canal, transactions without kept events are omitted. But one is listed every five seconds of the source's clock, and after 8192
+omitted ones, so that a client sees that the stream moves. If the beginning of a transaction is listed, its end is listed too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import NO_QUERIES, Block, Int8s, Int64s
 
 BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
-OPEN_HERE = -1  # The index of a transaction that ends in a later block.
+# The index of a transaction that ends in a later block.
+OPEN_HERE = -1
+# A transaction is listed although it could be omitted if its time differs by more than this from that of the last listed one, or after this
+# number of omitted ones.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
 # Fields of the state that one range passes to the next range. BEGUN: WITH_BEGIN if the beginning of the open transaction and some of its
@@ -68,8 +71,8 @@ def elements(
     index of the transaction, row event or rows query in the block.
 
     `events`, `transactions`: the row events and the transaction ends of the range, each [first, last). `kept`: bool, one per row event of
-    the block. `queries`: whether to list rows queries. `frames`: whether to list the beginning and end of every transaction. If False,
-    lists them only for one transaction every few seconds of the source's clock.
+    the block. `queries`: whether to list rows queries. `frames`: whether to list the beginning and end of every transaction with kept
+    events. If False, lists them only for one transaction every five seconds of the source's clock, and after 8192 omitted ones.
     """
     shown = block.query_event if queries else NO_QUERIES
     room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1 + len(shown)
@@ -83,8 +86,9 @@ def elements(
 
 @compiled
 def _shows_frame(state: Int64s, time_us: Integer, frames: bool) -> bool:
-    """Returns whether to list the beginning and the end of a transaction, and counts the omitted beginnings in `state`. `frames`: whether
-    to list the beginning and end of every transaction.
+    """Returns whether to list the beginning and the end of a transaction. `frames`: whether to list those of every transaction. If False,
+    counts the transaction in `state`, and returns True only for the first one after EMPTY_TIME_US_MAX, or after EMPTY_COUNT_MAX omitted
+    ones.
     """
     if frames:
         return True

@@ -105,7 +105,8 @@ def flat_statement(  # noqa: PLR0917  one caller
     statement: LoggedStatement, kind: EventType, schema: str, table: str, batch_id: int, now_ms: int, gtid_set: str = ""
 ) -> bytes:
     """Returns the flat message of a statement as UTF-8 JSON. `kind`, `schema`, `table`: what the statement does, and to which table.
-    `batch_id`, `now_ms`: the message's fields `id` and `ts`.
+    `batch_id`, `now_ms`: the message's fields `id` and `ts`. `gtid_set`: the executed set after the statement, or empty if the consumer
+    gets no GTIDs.
     """
     record = {
         "data": None,

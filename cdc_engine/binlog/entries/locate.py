@@ -25,8 +25,9 @@ BEFORE, AFTER = 0, 1  # The side of a row image.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EventFacts:
-    """Facts of row events that the headers of their entries contain, one value per event. `ms`: time in milliseconds. `transactions`:
-    index of the event's transaction in the block.
+    """Facts of row events that are needed for their entries, one value per event. `kinds`: insert, update or delete. `offsets`, `lengths`:
+    where the event is in the binlog file, in bytes. `ms`: time in milliseconds since 1970. `transactions`: index of the event's transaction
+    in the block.
     """
 
     kinds: Int8s

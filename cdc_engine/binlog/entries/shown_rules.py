@@ -64,7 +64,9 @@ class ShownRules:
     def left(
         self, block: Block, chosen: Int64s, images: Images, facts: EventFacts
     ) -> tuple[Images, EventFacts, Int64s]:
-        """Returns (images that meet the filter, facts of the entries that they become, index of each entry's event in `chosen`)."""
+        """Applies the filter and the `null` masks to the images of the row events `chosen`. Returns (images that meet the filter, facts of
+        the entries that they become, index of each entry's event in `chosen`).
+        """
         images = self._without_nothing(images)
         if not self._bound.filters:
             return images, facts, np.arange(len(chosen))
@@ -87,7 +89,7 @@ class ShownRules:
         )
 
     def masked(self, shown: Sequence[TextValues]) -> list[TextValues]:
-        """Returns the texts of all columns with the masks applied."""
+        """Returns the texts of all columns with the masks applied. `shown` has the unmasked texts, one entry per column."""
         return [
             TextValues(self._masks[slot].shown(each.array.cast(pa.string()))) if slot in self._masks else each
             for slot, each in enumerate(shown)

@@ -61,8 +61,8 @@ class Units:
 
 
 def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -> Units:
-    """Divides all rows into units. `partition`: the partition of every row if `hashing` is None. Raises ConsumerStoppedError if the images
-    omit a hashed column, so that a row's partition is unknown.
+    """Divides all rows into units. `partition`: the partition of every row if `hashing` is None. If `hashing.splits` is True, raises
+    ConsumerStoppedError if both images of a row omit a hashed column, because the row's partition is then unknown.
     """
     kinds = shown.facts.kinds[shown.event]
     first = np.flatnonzero((kinds != KIND_UPDATE) | (shown.side == BEFORE)).astype(np.int64)
@@ -94,7 +94,9 @@ def _ordered(  # noqa: PLR0917  columns of one table
 
 
 def _whole(shown: ShownRows, images: Int64s) -> Mask:
-    """Returns a mask of the images that have all columns. An image that omits a column cannot become an insert."""
+    """Returns which of the images have all columns. An update whose after image omits a column is not divided into two units, because the
+    insert would lack the column.
+    """
     found: Mask = (shown.sizes[:, images] != ABSENT).all(axis=0)
     return found
 
@@ -129,7 +131,9 @@ def _partitions(shown: ShownRows, images: Int64s, hashing: Hashing) -> Int64s:
 def hash_values(  # noqa: PLR0917  numba has no keyword-only arguments
     images: Int64s, columns: Int64s, starts: Int64s, sizes: Int64s, texts: Bytes, hashes: Int64s
 ) -> None:
-    """XORs the hashes of each image's values in `columns` into `hashes` (one per image). NULL and omitted values do not change the hash."""
+    """Combines (XOR) the value of each image in `hashes` with the Java hash of each of the image's values in `columns`. NULL and omitted
+    values do not change the hash. On entry, `hashes` has the start value of each image.
+    """
     for index in range(images.shape[0]):
         for column in columns:
             size = sizes[column, images[index]]

@@ -37,7 +37,8 @@ from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.position import file_number, order_key
 
 CHECKSUM_CRC32 = 1
-_IN_UTF8 = re.compile(rb"SAVEPOINT |ROLLBACK TO ")  # Statements that the server writes itself, in UTF-8.
+# Matches the statements that the server composes itself. They are in UTF-8, whatever the client's charset is.
+_IN_UTF8 = re.compile(rb"SAVEPOINT |ROLLBACK TO ")
 # Status variables of a QUERY event: first the codes of the variables that this module uses, then the sizes of variables with a fixed size
 # (_SIZES), and the codes of variables with a length byte (_TEXTS).
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
@@ -106,8 +107,8 @@ class FileFormat:
 
 @dataclasses.dataclass(frozen=True)
 class QueryStatement:
-    """The statement of a QUERY event. `takes_effect`: False if the event logs the begin or the failure of an ALTER (MariaDB's
-    binlog_alter_two_phase).
+    """The statement of a QUERY event. `error_code`: the error with which the statement ended on the source, or 0. `takes_effect`: False if
+    the event logs the begin or the failure of an ALTER (MariaDB's binlog_alter_two_phase).
     """
 
     text: str

@@ -108,8 +108,8 @@ class ResultDecoder:
     def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:
         """Decodes located values (columns by rows) into a record batch. Rows that do not meet the row filter are left out.
 
-        Raises TableStoppedError for a value that cannot be decoded, unless the policy "quarantine" replaces it by NULL, and for a key
-        column that is NULL.
+        Raises TableStoppedError if a key column is NULL, or if a value cannot be decoded. With the policy "quarantine", NULL replaces a
+        value that cannot be decoded, and the table stops only after REFUSED_VALUES_MAX such values.
         """
         found: list[tuple[int, int, bytes, str]] = []
         arrays = [

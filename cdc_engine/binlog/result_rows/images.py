@@ -19,7 +19,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# The result of a kernel if all values are valid. Otherwise the result is the index of the first row whose value is invalid.
+# The result of a kernel that found no invalid value. Otherwise the result is the index of the first row whose value is invalid.
 NOT_A_VALUE = -2
 
 

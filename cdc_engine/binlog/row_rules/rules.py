@@ -227,7 +227,9 @@ class BoundRules:
 
 
 def _left(operation: Int8s, met: Chosen, compared: Sequence[AnyArray]) -> tuple[Chosen, Int8s]:
-    """Returns (which images remain, new operation of each image). `met`: which images meet the filter."""
+    """Returns (which images remain, new operation of each image). `met`: which images meet the filter. `compared`: values of columns. If
+    both images of an update meet the filter, the before image remains only if one of these columns changes, or if `compared` is empty.
+    """
     now, left = operation.copy(), met.copy()
     before = np.flatnonzero(operation == Operation.UPDATE_BEFORE)
     was, is_now = met[before], met[before + 1]

@@ -344,7 +344,9 @@ class RowDecoder:
         return kept
 
     def _refuse_null_keys(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> None:
-        """Raises TableStoppedError if a key column is NULL, because several source rows can have NULL there and would become one row."""
+        """Raises TableStoppedError if a key column is NULL in a decoded row, because several rows of the source can have NULL in this
+        column, and would become one row of the lake.
+        """
         for slot in self._key.tolist():
             nulls = arrays[slot + 3]
             if not nulls.null_count:

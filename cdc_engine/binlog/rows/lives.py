@@ -1,9 +1,12 @@
 """Kernel that finds which source row an image belongs to, if updates change keys. Called by `staging`.
 
-A *life* is a source row from its first image in a segment until the row is deleted. An insert begins a new life. An after image with all
-columns also begins a new life if `slots` has its key, because such an image needs no value from the row in the lake. Usually the key of an
-image identifies the row in the lake; such an image gets AT_HOME instead of a life. After an update that changes the key and omits columns,
-`slots` maps the old and the new key to the life of the row that has them now.
+An update that changes the key and omits columns needs values of the row that the lake has under the old key. So do later images with the
+new key. The kernel follows such rows. A *life* is a source row from the image at which the kernel begins to follow it, until the row is
+deleted.
+
+The hash table `slots` has the old and the new key of each such update, and maps a key to the life of the row that has the key now. An image
+whose key is not in `slots` gets AT_HOME instead of a life, because its key identifies its row in the lake. If `slots` has the key of an
+insert or of an after image, and the image has all columns, a new life begins, because such an image needs no value from the lake.
 """
 
 from __future__ import annotations
@@ -94,10 +97,10 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
-    """Determines to which life each of n images belongs: to which source row, from its first image in the segment until it is deleted.
-    Writes the number of the life, or AT_HOME, to `life` (n values). `first_row`: the number of the first image in the segment, counted from
-    1. `slots` must have free slots for n more keys. `counts`: numbers of keys and lives (KEYS, LIVES), which the function updates.
-    `begun_here`: gets the lives that begin in this call.
+    """Determines to which life (see the module) each of n consecutive images of a segment belongs. Writes the number of the life, or
+    AT_HOME, to `life` (n values). `first_row`: the number that the first of these images has in the segment, counted from 1. `slots` must
+    have free slots for n more keys. `counts`: numbers of keys and lives (KEYS, LIVES), which the function updates. `begun_here`: gets the
+    lives that begin in this call.
     """
     keys, operation, moved, whole = images
     births, origins = begun_here

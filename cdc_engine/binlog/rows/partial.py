@@ -103,7 +103,9 @@ def absences(starts: Int64s) -> Mask | None:
 
 
 def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnType) -> AnyArray:
-    """Returns `array` with the default value `text` in the rows `chosen`. Raises ValueError if `text` is not a value of the type `each`."""
+    """Returns `array` with the default value `text` in the rows `chosen`. If `text` is None, the default is NULL, which these rows have
+    already. Raises ValueError if `text` is not a value of the type `each`.
+    """
     if text is None:
         return array
     filled: AnyArray = pc.if_else(pa.array(chosen), scalar_value(text, each), array)
