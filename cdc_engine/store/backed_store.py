@@ -1,8 +1,8 @@
 """Stores blocks in files (an `EventLog`) and in a ring in memory. When the ring has space, it is filled from the log, block by block.
 
 `FileEventStore` and `MixedEventStore` decide which blocks go into the log. The base class `MemoryEventStore` implements get, ack and
-rollback, and its lock also protects the log. If no block waits in the log, a new block goes directly into the ring, and is not read back
-from the log.
+rollback, and its lock also protects the log. If no earlier block waits in the log and the ring has space, a new block goes directly into
+the ring. Other blocks are read back from the log later.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class StoreSizes:
 
 
 class BackedEventStore(MemoryEventStore):
-    """The base class of the stores with files. The caller has called `begin` or `open` of `log`. `reader` is at the offset of the log from
-    which blocks go into the ring.
+    """The base class of the stores with files. `log` must be ready for appends: the caller has called its `begin`, or its `open` and then
+    `go_on`. `reader` is at the first block of the log that the ring does not have.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class BackedEventStore(MemoryEventStore):
         return super().oldest_time_us
 
     def metrics(self) -> StoreMetrics:
-        """Returns the store's metrics. `spilled_bytes` includes the bytes of the blocks that wait in the log."""
+        """Returns the store's metrics. `spilled_bytes`, `put_sequence` and `waiting_transactions` include the blocks that are in the log
+        and not in the ring yet.
+        """
         with self._changed:
             put, read = self._log.mark, self._reader.log_offset.mark
         metrics = super().metrics()

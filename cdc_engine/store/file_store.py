@@ -1,9 +1,8 @@
 """The event store in files (`EventStore`). A block is in a segment file before it can be handed out, so a restarted engine continues with
 the blocks in the files.
 
-Acked blocks stay while the files have at most `files_bytes_max` bytes, for consumers that are behind and for rollbacks to an earlier
-position.
-Blocks without an ack are never removed: if the files are full, a put waits.
+Acked blocks stay while the files have at most `files_bytes_max` bytes, for consumers that are behind and for `go_back` to a position before
+the last ack. Blocks without an ack are never removed to free space: if the files are full, a put waits for an ack.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from sluice.cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):
-    """The event store in files (`ports.EventStore`). `settled` returns the ledger's cursor. Blocks before the cursor are not needed after a
-    crash.
+    """The event store in files (`ports.EventStore`). `settled` returns the ledger's cursor, or None if the ledger has no cursor yet. Only
+    blocks before this cursor are removed to free space, because a restarted engine needs all blocks after it.
     """
 
     def __init__(
@@ -80,8 +79,9 @@ class FileEventStore(BackedEventStore):
             self._changed.notify_all()
 
     def go_back(self, position: Position) -> bool:
-        """Goes back to a position, so that later changes are handed out again, as `ports.EventStore.go_back` does. The position may be
-        before the last ack if the files still have all changes after the position; otherwise returns False and changes nothing.
+        """Goes back to a position before the last ack, so that all changes after the position are handed out again, as
+        `ports.EventStore.go_back` does. Returns False and changes nothing if the files do not have all these changes. Returns True and
+        changes nothing if the position is not before the last ack.
         """
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:
@@ -124,8 +124,8 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Returns whether the ledger's cursor has reached the end of the last complete transaction in the files. A put must then not wait
-        for space, because no ack would free any space.
+        """Returns whether the ledger's cursor has reached the end of the last complete transaction in the files, or the ledger has no
+        cursor. A put must then not wait for space, because no ack would free any space.
         """
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)

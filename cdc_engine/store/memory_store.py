@@ -73,15 +73,17 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """The position before the oldest stored change, to which a rollback goes back. This position is the end of the last acked batch, or
-        the store's start position.
+        """The position before the oldest change without an ack, to which a rollback goes back. This position is the end of the last acked
+        batch or, before the first ack, the store's start position.
         """
         with self._changed:
             return self._acked
 
     @property
     def put_position(self) -> Position | None:
-        """The end of the last complete transaction that was put. A new connection can continue there."""
+        """The end of the last complete transaction that was put, from which a new connection can continue. If the store has no complete
+        transaction, it is `acked_position`.
+        """
         with self._changed:
             ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
             last = next(ending, None)
@@ -91,8 +93,8 @@ class MemoryEventStore:
     def oldest_time_us(self) -> int:
         """The commit time of the first transaction without an ack, in µs since 1970; 0 if everything is acked.
 
-        An empty transaction counts only if its time is later than the time of the last acked transaction. An empty transaction at the
-        beginning of a binlog file has the time of the last commit, which may be long ago.
+        A transaction without row events and table changes counts only if its time is later than the time of the last acked transaction.
+        Such a transaction at the beginning of a binlog file has the time of the last commit, which may be long ago.
         """
         with self._changed:
             acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0
@@ -175,7 +177,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def take_back(self) -> None:
-        """Undoes the last get, so that the next get returns the same changes. Earlier batches remain handed out."""
+        """Undoes the last get, so that the next get returns the same changes. Batches of the gets before it remain handed out."""
         with self._changed:
             self._handed_out.pop()
             self._ring = self._ring.get_at(self._handed_out[-1].mark if self._handed_out else self._ring.ack)
@@ -200,8 +202,8 @@ class MemoryEventStore:
             self._acked = position
 
     def go_back(self, position: Position) -> bool:
-        """Goes back to a position, so that later changes are handed out again, as `ports.EventStore.go_back` does. Returns False for a
-        position before the last ack, because acked blocks are not in memory.
+        """Returns whether all changes after a position can still be handed out, as `ports.EventStore.go_back` does. Returns False for a
+        position before the last ack, because acked blocks are not in memory. Changes nothing.
         """
         with self._changed:
             return self._acked is not None and self._acked.order_key <= position.order_key

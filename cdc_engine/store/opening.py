@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """The configuration of a store: its kind, the destination's folder `directory`, the maximum number of bytes in event files, and the
-    limits of the ring.
+    """The configuration of a store: its kind ("memory", "mixed" or "file"), the destination's folder `directory`, the maximum number of
+    bytes in event files, and the limits of the ring. With `ddl_isolation`, a statement that changes tables is a separate batch.
     """
 
     kind: str
@@ -79,8 +79,8 @@ class GoingOn:
 
 
 def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Position | None]) -> MemoryEventStore:
-    """Opens the store that `plan` describes, with the stored events if they can be used. `settled` returns the ledger's cursor. Raises
-    StoreUnfitError, StoreDamagedError, StoreFullError or SourceConnectionError.
+    """Opens the store that `plan` describes, with the stored events if they can be used. `settled` returns the ledger's cursor, or None if
+    the ledger has no cursor yet. Raises StoreUnfitError, StoreDamagedError, StoreFullError or SourceConnectionError.
     """
     spill, events = plan.directory / SPILL_DIRECTORY, plan.log(going_on)
     if plan.kind == "file":
@@ -152,7 +152,8 @@ def another_file(there: Position, begin: Position) -> bool:
 
 def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
     """Returns a reader of the stored events from the ledger's position on. If the stored events do not continue at that position, begins a
-    new log and returns the reader of the new log.
+    new log and returns the reader of the new log. Raises StoreUnfitError or StoreDamagedError instead if the source no longer has events
+    that are still needed. Raises StoreUnfitError or StoreDamagedError instead if the source no longer has events that are still needed.
     """
     try:
         if not events.open():

@@ -1,5 +1,5 @@
-"""Provides the prepared XA transactions of a consumer's own stream: transactions that the own stream has read, and transactions that the
-destination recorded earlier. Used by `instance.consumers.own_start`.
+"""Provides the prepared XA transactions of a consumer's own stream: those that the own stream has read, and those that were prepared before
+its start, which the destination has recorded. Used by `instance.consumers.own_start`.
 
 Writes nothing. The records belong to the destination, which removes a record only after all consumers have passed the commit of its
 transaction.

@@ -41,9 +41,10 @@ LOOKS_MAX = 10
 
 class PreparedFiles:
     """The prepared XA transactions of a destination's stream, in files (`ports.PreparedTransactions`). `acked` returns the earliest
-    position at which the stream may begin again. `copies` are the copies for other hosts, if conf/ names an object store.
+    position at which the stream may begin again, or None while it is unknown; no record is removed then. `copies` are the copies for other
+    hosts, if conf/ names an object store.
 
-    Raises StagingError if the directory has files that Sluice did not write or cannot be read, and NotSharedError if the object store does
+    Raises StagingError if the directory cannot be read or has files that Sluice did not write, and NotSharedError if the object store does
     not answer.
     """
 

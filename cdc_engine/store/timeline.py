@@ -80,7 +80,7 @@ class Entry:
 def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
     """Returns the entry of a block. `complete` is the end of the last complete transaction before the block.
 
-    Table changes within a transaction count as one row event, because the marks before and after them must differ.
+    A block of table changes in which no transaction ends counts as one row event, because the marks before and after it must differ.
     """
     within = bool(block.changes) and not block.transaction_count
     end = start.plus(block.transaction_count, block.event_count + within, block.byte_count)

@@ -48,9 +48,9 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The table versions and GTID sources to which the blocks of a segment refer by index. If a block uses other table versions or GTID
-    sources, the segment gets a record with the added ones. If the block's lists do not begin with the earlier lists, the record has the
-    whole lists.
+    """The table versions and GTID sources to which the blocks of a segment refer by index. If a block's lists differ from the lists of the
+    block before it, the segment first gets a record with the added entries. If one of the block's lists does not begin with all entries of
+    the list before, the record has this list as a whole.
     """
 
     tables: Sequence[TableVersion] = ()
@@ -71,7 +71,9 @@ class Counts:
 
     @classmethod
     def of(cls, block: Block) -> Counts:
-        """Counts a block as `timeline.entry_in_memory` does: table changes within a transaction count as one row event."""
+        """Counts a block as `timeline.entry_in_memory` does. A block that has table changes, but no end of a transaction, counts as one row
+        event.
+        """
         transactions = block.transaction_count
         within = int(bool(block.changes) and not transactions)
         ended = int(block.transaction_events[-1]) if transactions else 0
@@ -138,8 +140,8 @@ def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names)
 
 
 def _whole_frames(frames: Frames) -> Frames:
-    """Returns the frames of transactions (`contracts.FRAME`: first event, last event, logical clock) with all present fields. Sets fields
-    that an earlier version of Sluice did not write to -1.
+    """Returns the frames of transactions with all fields of `contracts.FRAME`. A field is -1 if the version of Sluice that wrote the frames
+    did not have it.
     """
     if frames.dtype == FRAME:
         return frames
@@ -179,7 +181,7 @@ def names_of(record: Mapping[str, Any], before: Names) -> Names:
 
 def _kept(now: Sequence[object], before: Sequence[object]) -> int:
     """Returns the number of entries in `before` if `now` begins with all of them, otherwise 0. Compares entries by identity, because the
-    parser keeps its objects and appends to one list.
+    blocks of one stream share these objects, and the parser only appends new objects to its lists.
     """
     same = len(now) >= len(before) and all(one is other for one, other in zip(now, before, strict=False))
     return len(before) if same else 0

@@ -14,8 +14,8 @@ EVENTS_DIRECTORY, GONE = "events", "events.gone"
 
 
 def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
-    """Removes all stored events of a destination, so that the engine reads them from the source again. After a crash, either all events
-    still exist or none. Raises StoreFullError if the files cannot be removed.
+    """Removes the folder `name` with the stored events of a destination, so that the engine reads the events from the source again. After a
+    crash, either all events still exist or none. Raises StoreFullError if the files cannot be removed.
     """
     directory, gone = destination_dir / name, destination_dir / GONE
     try:
@@ -29,7 +29,7 @@ def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
 
 
 def store_full(directory: Path, error: OSError) -> StoreFullError:
-    """Returns a StoreFullError that tells the operator what to do."""
+    """Returns the StoreFullError for an I/O error of the event files in `directory`. Its message says what the operator must correct."""
     return StoreFullError(
         f"events could not be stored in {directory} ({error.strerror or error}): free space in that folder or "
         "correct its permissions; no change is lost, and the stream then continues from the last stored "

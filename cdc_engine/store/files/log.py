@@ -235,7 +235,7 @@ class EventLog:
 
     def reader_at(self, position: Position) -> tuple[LogReader, Position] | None:
         """Returns a reader of the blocks after a position, and the end of the last transaction in the log that is not after the position.
-        Returns None if the position is not in the log. Raises StoreDamagedError.
+        Returns None if the position is before the oldest segment or after the log's last complete transaction. Raises StoreDamagedError.
         """
         key = key_of(position)
         segments = [each for each in self._segments if each.key <= key]

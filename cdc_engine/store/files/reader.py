@@ -111,8 +111,9 @@ class LogReader:
         self.log_offset = log_offset
 
     def next(self) -> Block | DroppedTransaction | None:
-        """Returns the next block, or DROPPED, or None at the end of the log. Raises StoreDamagedError if the record is damaged, and
-        FileNotFoundError if the segment was removed.
+        """Returns the next block, or None at the end of the log. Returns DROPPED where an open transaction was dropped, and before the
+        first block of each further segment, because a transaction never continues in another segment. Raises StoreDamagedError if the
+        record is damaged, and FileNotFoundError if the segment was removed.
         """
         if self.log_offset.pending is not None:
             block, self.log_offset = self.log_offset.pending, dataclasses.replace(self.log_offset, pending=None)
@@ -206,7 +207,8 @@ class LogReader:
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
         """Moves the reader to the last end of a transaction that is not after `key`, and returns the position of this end. The end is in
-        the reader's next block or, if all transactions of this block end after `key`, in the block at the offset `last`.
+        the reader's next block or, if all transactions of this block end after `key`, in the block at the offset `last`. If `last` is None
+        too, the end is the segment's beginning. If `last` is None too, the end is the segment's beginning.
         """
         before = copy.copy(self.log_offset)
         block = self._record()

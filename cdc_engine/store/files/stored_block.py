@@ -59,7 +59,9 @@ def read_block(at: Where, head: RecordHeader, names: Names) -> Block:
 
 
 def damaged(path: Path, offset: int, error: Exception) -> StoreDamagedError:
-    """Returns a StoreDamagedError that tells the operator what to do."""
+    """Returns the StoreDamagedError for a record of the event file `path` that cannot be read at the byte `offset`. Its message says how
+    the operator gets the changes back.
+    """
     return StoreDamagedError(
         f"{path} cannot be read at byte {offset} ({error}): stop the engine, remove the folder {path.parent}, "
         "and start the engine, which then reads all unmerged changes from the source again. If the source has "

@@ -176,7 +176,7 @@ def transaction_after(each: WindowBlock, ended: WindowCount) -> Key | None:
 
 def unseen(block: Block, tail: Key) -> Block | None:
     """Returns the part of a block after `tail`, which is the end of a transaction, or None if the block has nothing after `tail`. A block
-    of an open transaction is returned as a whole or not at all.
+    in which no transaction ends is returned as a whole or not at all.
     """
     file = (block.epoch, file_number(block.file))
     if file != tail[:2]:

@@ -55,7 +55,8 @@ def _never() -> bool:
 
 class Window:
     """A window of a stream that begins at `start`. `bytes_max` limits the bytes of row events, but a single block may be larger. With
-    `isolated`, a statement that changes tables is read alone.
+    `waits`, a put waits for the window's only reader instead of removing blocks that were not read. With `isolated`, a statement that
+    changes tables is read alone.
     """
 
     def __init__(self, start: Position, *, bytes_max: int, waits: bool = False, isolated: bool = False) -> None:
@@ -145,9 +146,9 @@ class Window:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position as soon as there are any. If no changes arrive in time, returns a reading without pieces.
-        Returns None if the position is not in the window. Raises ConsumerStoppedError if the position counts row events that the window
-        does not have.
+        """Returns the changes after a position as soon as there are any. If no changes arrive within `timeout_seconds`, returns a reading
+        without pieces. Returns None if the position is not in the window. Raises ConsumerStoppedError if the position counts row events
+        that the window does not have.
 
         Whenever the reader wakes up, it calls `given_up`, and stops waiting if `given_up` returns True. `entries_max` limits the number of
         entries. With `full`, waits until `bytes_max`, `entries_max` or half of the window's size is reached. A longer wait could let the
