@@ -24,7 +24,9 @@ from sluice.object_stores.stored_files import StoredFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptChunk:
-    """A chunk that was read completely. `file` is the name of the Parquet file with its rows."""
+    """A chunk that was read completely. `file` is the name of the Parquet file with its rows. It is empty until `ChunkFiles.prepare`
+    returns the chunk. It is empty until `ChunkFiles.prepare` returns the chunk.
+    """
 
     chunk: Chunk
     facts: ChunkFacts

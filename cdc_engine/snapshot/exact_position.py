@@ -33,7 +33,7 @@ CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 LOCK_SECONDS_MAX = 10
 TRANSACTIONAL = {"INNODB", "ROCKSDB"}
 LOCKS_WITH_PARENTS = 8  # The first version of MySQL whose table lock also blocks changes by foreign keys.
-UNLOCKED_TRIES = 100  # After this many attempts without a lock, the reading fails.
+UNLOCKED_TRIES = 100  # After this many attempts to read a table without a lock, the reading fails.
 POLL_SECONDS = 0.1
 pause = time.sleep  # The function that waits between two attempts. Tests replace it.
 
@@ -140,7 +140,7 @@ def binlog_end(reader: RowReader) -> tuple[str, int]:
     for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS"):
         try:
             rows = reader.texts(statement)
-        except SluiceError as error:  # Tries the other statement, because the server's version does not know this one.
+        except SluiceError as error:  # Tries the next statement, because the server's version does not know this one.
             refused = refused or error
             continue
         if rows:
@@ -183,7 +183,7 @@ def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, 
 
 
 def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns, as (database, name), all tables whose changes foreign keys pass on to this table."""
+    """Returns, as (database, name), all tables from which foreign keys pass changes on to this table, directly or through other tables."""
     found = [table]
     for database, name in found:
         rows = reader.texts(

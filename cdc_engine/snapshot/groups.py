@@ -63,10 +63,11 @@ class Advanced:
 
 
 def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
-    """Advances all snapshots of the destination, smallest tables first, until no snapshot can be advanced or `seconds` have passed.
+    """Advances all snapshots of the destination, smallest tables first, until no snapshot can be advanced, conf/ has changed, or `seconds`
+    have passed. Returns the last decision about each table, by name.
 
-    If a table cannot continue, its record gets the reason, and the snapshots of the other tables are advanced. At the end, raises the first
-    error.
+    If a table cannot continue, its record gets the reason, and the snapshots of the other tables are still advanced once. Then raises the
+    first error.
     """
     try:
         return _repeat(dependencies, time.monotonic() + seconds)
@@ -98,7 +99,7 @@ def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, St
 
 def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
     """Advances the snapshot of one table as far as possible now. Returns the last decision: NOTHING, WAIT, or PUBLISH if the table was
-    published.
+    published. Raises the error that stopped the snapshot. Raises the error that stopped the snapshot.
     """
     advanced = _Group([name], dependencies, alone=True).advance()
     for error in advanced.errors.values():

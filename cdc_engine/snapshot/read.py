@@ -51,7 +51,8 @@ class Marks:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunkFacts:
     """Figures of a chunk that was read. `bytes` is the size of the file, and `received` the number of bytes that the source sent. `refused`
-    has the values that could not be decoded; if the table's policy is quarantine, these values are NULL in the file.
+    has the values that could not be decoded and that are therefore NULL in the file, which occurs only with the policy quarantine. With
+    another policy, such a value ends the reading.
     """
 
     rows: int
@@ -64,7 +65,7 @@ class ChunkFacts:
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ReadRules:
     """The rules for reading the rows of a table. `where` is an SQL condition that selects rows. `pace` limits the speed. `kept` and
-    `policy` are as in `rows.decoder.RowDecoder`.
+    `policy` are as in `ResultDecoder`.
     """
 
     where: str = ""

@@ -56,7 +56,7 @@ class RowReader:
         return "mariadb" in str(self._session.get_server_info()).lower()  # type: ignore[no-untyped-call]
 
     def server(self) -> str:
-        """Returns the identity of the server that answers, as positions name it."""
+        """Returns the identity of the server that answers, in the form of `Position.server_uuid`."""
         ((found,),) = self.texts(IDENTITY[self.mariadb])
         return f"mariadb-{found}" if self.mariadb else str(found)
 
@@ -66,7 +66,7 @@ class RowReader:
         return int(self._session.thread_id())  # type: ignore[no-untyped-call]
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Returns the rows of a query whose values are ASCII or UTF-8, as the server prints them."""
+        """Returns the rows of a query whose values are ASCII or UTF-8, as the server prints them. NULL is None. NULL is None."""
         with self._translated(), self._session.cursor(Cursor) as cursor:
             cursor.execute(sql)
             return [tuple(_text(value) for value in row) for row in cursor.fetchall()]

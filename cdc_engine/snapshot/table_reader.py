@@ -24,9 +24,9 @@ from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas
 from sluice.cdc_engine.snapshot.work import SizeEstimate
 from sluice.cdc_engine.source import reader as replica
 
-# A snapshot waits this long before it reads from a MySQL server without GTIDs, because such a server does not report which transactions its
-# reads show. A transaction in the binlog is usually committed within milliseconds. It takes longer only if the commit waits for a semi-sync
-# replica, which Sluice checks separately.
+# A snapshot waits this long, counted from the creation of its `SourceTable`, before it reads from a MySQL server without GTIDs. Such a
+# server does not report which transactions its reads show. A transaction in the binlog is usually committed within milliseconds. It takes
+# longer only if the commit waits for a semi-sync replica, which Sluice checks separately.
 UNTOLD_SECONDS = 2.0
 
 
@@ -119,8 +119,8 @@ class SourceTable:
         """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
         AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
 
-        From this call on, every connection must lead to the server of the position. A connection to another server raises
-        SourceConnectionError.
+        From this call on, opening a connection raises SourceConnectionError if the connection leads to another server than the one of the
+        position. A connection to a replica is refused if the replica does not reach the position in time.
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()

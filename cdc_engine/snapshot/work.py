@@ -335,8 +335,8 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 
 def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that makes the snapshot read its rows again. After RESTARTS_MAX restarts, the transition makes the snapshot
-    fail, because some causes never end, for example incomplete row images with binlog_row_image MINIMAL.
+    """Returns a transition that makes the snapshot read its rows again, because the columns of rows and buffered changes differ. After
+    RESTARTS_MAX restarts for this cause, the transition makes the snapshot fail, because the difference may never end.
     """
     cause = RestartCause.COLUMNS
     return lambda now: now.failed(why) if now.restarts_for(cause) >= RESTARTS_MAX else now.again(why, cause=cause)
