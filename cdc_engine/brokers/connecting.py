@@ -22,7 +22,9 @@ def tls_context(config: TlsFilesConfig, setting: str = "brokers.tls") -> ssl.SSL
     except (OSError, ssl.SSLError) as error:
         files = [str(file) for file in (config.ca_file, config.certificate_file, config.key_file) if file]
         why = getattr(error, "strerror", None) or error
-        raise ConfigurationError(f"{setting}: {', '.join(files)} cannot be used: {why}") from None
+        raise ConfigurationError(
+            f"{setting}: {', '.join(files)} cannot be used: {why}; correct these paths or files"
+        ) from None
     return context
 
 

@@ -310,7 +310,9 @@ def group_of(name: str) -> str:
 
 
 def _result(answer: concurrent.futures.Future[Any], given_up: Callable[[], bool]) -> Any:
-    """Waits for an answer of Kafka, and returns it. Raises KafkaException if Kafka returns an error."""
+    """Waits for an answer of Kafka, and returns it. Raises KafkaException if Kafka returns an error, and PublishError if `given_up` returns
+    True during the wait.
+    """
     while not answer.done():
         concurrent.futures.wait([answer], LOOK_SECONDS)
         if given_up():

@@ -63,8 +63,8 @@ class CommittingPublisher(Publisher, Protocol):
     """
 
     def committed(self, given_up: Callable[[], bool]) -> str:
-        """Returns the position that was committed last, or "" if no position was committed. After this call, an earlier publisher with the
-        same name cannot commit any more. Raises PublishError if the broker does not answer.
+        """Returns the position that was committed last, or "" if no position was committed. After this call, a publisher that was opened
+        earlier under the same name (Kafka's transactional_id) cannot commit any more. Raises PublishError if the broker does not answer.
         """
 
     def commit(self, messages: Sequence[Message], position: str, given_up: Callable[[], bool]) -> None:

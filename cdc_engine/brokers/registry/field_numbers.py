@@ -5,8 +5,9 @@ A field number never changes its meaning:
 - The field of a dropped column stays in the schema and is marked as `deprecated`, because Apicurio refuses a schema without the field, even
   if the field's number is reserved. If the column is added again with the same type, it gets its old number.
 - A column whose type has changed gets a new number, and the old number is reserved.
-After a restart, a batch from before a schema change may be sent again, although the new schema is registered already. This batch gets the
-numbers of an earlier version of the subject (see `subjects`).
+
+After a restart, a batch from before a schema change may be sent again when the new schema is registered already. Its messages get the field
+numbers of the version of the subject that has the batch's columns (see `Subjects`).
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ class Subjects:
         return known
 
     def _earlier(self, subject: str, schema: str) -> Followed | None:
-        """Returns an earlier version of a subject that has the same columns with the same types as `schema`, but possibly other field
-        numbers. Returns None if there is no such version. After a restart, a batch from before a schema change is sent again with the
-        earlier version.
+        """Returns the newest version of a subject before the latest one that has the same columns with the same types as `schema`, but
+        possibly other field numbers. Returns None if no version has them. After a restart, a batch from before a schema change is sent
+        again with this version.
         """
         versions = self._registry.earlier(subject)
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)
