@@ -63,7 +63,7 @@ class AlarmConfig(Strict):
 
     def _can_be_mailed(self) -> None:
         if not self.server:
-            raise ValueError("an email needs a server: host:port, such as mail.example.com:587")
+            raise ValueError("an email needs a server: host or host:port, such as mail.example.com:587")
         _ = self.mail_server
         wrong = [each for each in (self.sender, *self.to) if not _MAIL_ADDRESS.fullmatch(each)]
         if wrong or not self.to:

@@ -25,7 +25,8 @@ _QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Matches the part of a file that an e
 @dataclasses.dataclass(frozen=True)
 class ConfFiles:
     """The texts of the files of conf/. `directory` is conf/ itself: relative paths in the files start in the parent of `directory`. `main`
-    is the text of sluice.yaml. `destinations` has the text of each destination's file, by destination.
+    is the text of sluice.yaml, or empty if this file does not exist. `destinations` has the text of each destination's file, by
+    destination.
     """
 
     directory: Path
@@ -90,7 +91,7 @@ def read_remote(directory: Path) -> RemoteConfig | None:
 
 def remote_record(directory: Path) -> RemoteRecord | None:
     """Returns the record of the last pull. Returns None if conf/remote.yaml does not exist or nothing was pulled. Raises ConfigurationError
-    if that file is invalid.
+    if conf/remote.yaml is invalid.
     """
     remote = read_remote(directory)
     return read_record(remote.record_file) if remote is not None else None

@@ -400,7 +400,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self._installation
 
     def of_installation(self, installation: str) -> DestinationConfig:
-        """Returns a copy of these settings in which `installation` is the given id."""
+        """Returns a copy of these settings in which the property `installation` is this id."""
         made = self.model_copy()
         made._installation = installation  # noqa: SLF001  a copy of its own class
         return made

@@ -149,7 +149,7 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        ({"server": ""}, "an email needs a server: host:port"),
+        ({"server": ""}, "an email needs a server: host or host:port"),
         ({"server": "mail:none"}, "'mail:none' is not an address"),
         ({"to": []}, "to is empty"),
         ({"to": ["one@example.com, two@example.com"]}, "'one@example.com, two@example.com'"),
