@@ -33,7 +33,7 @@ class ChangesSegment:
     so the order keys of adjacent segments differ.
 
     - `version` is a digest of the schema, or is empty if a run made the segment.
-    - `rows` is the number of images. `key_changes` is the number of before images among them, if the table has a key.
+    - `rows` is the number of images. `key_changes` is the number of before images among them if the table has a key, otherwise 0.
     - `key_min` and `key_max` are the lowest and the highest value of each key column: an integer, or a string, ordered by its UTF-8 bytes.
     A bound is None if the type has no bounds or all values are NULL.
     - `unique_keys` says whether each image has a different key. For a key other than one integer column, it is always False.
@@ -244,7 +244,8 @@ class Manifest:
     """The contents of a batch.
 
     - `ledger_id` is the id of the destination's ledger from which the batch was handed out.
-    - `bytes` is the size of the batch's row events in the binlog.
+    - `bytes` is the size of the batch's row events in the binlog. `rows` counts row images, and `changes` counts changes: an update is one
+      change.
     - `start` and `end` are values of Position.to_json. Runs copy them to Delta's commit history.
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
     - `quarantine` is None if all values could be decoded.

@@ -35,8 +35,8 @@ RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?]
 
 
 def local_path(word: str, root: Path | None) -> Path:
-    """Returns the absolute path of a local folder, with links resolved. A relative path starts in `root`, and is refused if `root` is None.
-    Raises ValueError, whose message says what to write instead of `word`, if the path is refused.
+    """Returns the absolute path of a local folder, with links resolved. A relative path starts in `root`. Raises ValueError for an empty
+    text, a URL, a path that begins with `~`, and a relative path if `root` is None. The message says what to write instead of `word`.
     """
     return local_file(word, root).resolve()
 

@@ -71,10 +71,10 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
-    """A table with the schema of the row events that refer to it. `version` is a short digest; equal schemas have equal digests.
-    `cascades` are the foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: whether
-    foreign keys change the table's rows when rows of other tables change. `watched`: the table is not captured, and is read only because of
-    its `cascades`. `stopped`: consumers get the rows, the lake does not. `unreadable`: why even consumers cannot get the rows.
+    """A table with the schema of the row events that refer to it. `version` is a short digest; equal schemas have equal digests. `cascades`
+    are the foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: whether foreign keys
+    change the table's rows when rows of other tables change. `watched`: the table is not captured, and is read only because of its
+    `cascades`. `stopped`: consumers get the rows, the lake does not. `unreadable`: why even consumers cannot get the rows.
     """
 
     database: str
@@ -324,8 +324,8 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """The ledger's record of a consumer: its filter, and the position up to which it has acked. After a restart, it gets later batches
-    again. `identity` distinguishes the consumer from earlier ones with the same number, and is empty until it is needed.
+    """The ledger's record of a consumer: its filter, and the position up to which it has acked. After a restart of the engine, it gets the
+    changes after this position again. `identity` differs from the identity of a forgotten consumer that had the same number.
     """
 
     client_id: int
@@ -360,7 +360,7 @@ class OutstandingBatch:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
     """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied. If a
-    statement or table map stopped the table, `order_key` is its order key. Otherwise, and in stops of earlier versions, it is 0.
+    statement or table map stopped the table, `order_key` is its order key. Otherwise, and in old ledgers, it is 0.
     """
 
     database: str
@@ -391,7 +391,7 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """The metrics of an event store at one moment. Sequences and `forgotten_events` (dropped before an ack) count row events."""
+    """The metrics of an event store at one moment. Sequences and `forgotten_events` (dropped without an ack) count row events."""
 
     fill_bytes: int
     fill_events: int
@@ -408,8 +408,8 @@ class StoreMetrics:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The process that holds a lease, or held it last. `since` is in seconds since 1970. `token` grows with each acquisition. `held` is
-    False if a dead process left this record.
+    """The process that holds a lease, or held it last. `since` is the time of the acquisition, in seconds since 1970. `token` grows with
+    each acquisition. `held` is False if a dead process left this record.
     """
 
     pid: int

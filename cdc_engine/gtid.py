@@ -319,8 +319,8 @@ def same_executed(text: str, other: str) -> bool:
 
 
 def has_executed(executed: str, wanted_set: str) -> bool:
-    """Returns whether the set `executed` contains `wanted_set`. Returns False if one of the two sets is empty. Raises ValueError if one of
-    them cannot be parsed.
+    """Returns whether the set `executed` contains `wanted_set`. Returns False if one of the two sets is empty, or if one is MySQL's and the
+    other is MariaDB's. Raises ValueError if one of them cannot be parsed.
     """
     if not executed or not wanted_set or is_mariadb(executed) != is_mariadb(wanted_set):
         return False

@@ -15,8 +15,8 @@ PAYLOAD_BYTES_MAX = 1 << 33
 # The most bytes in one packet of MySQL's protocol. A packet of this size continues in the next packet.
 PACKET_BYTES_MAX = 0xFFFFFF
 RING_BYTES_MAX = 64 * MEBIBYTE  # The default size of the ring: sixteen read buffers.
-# The most row events in the ring, including those of small rows, for which the arrays that index the events need most memory. With larger
-# rows, the ring reaches RING_BYTES_MAX first.
+# The default limit of row events in the ring. The arrays that index the events need memory that RING_BYTES_MAX does not count. With events
+# of more than some 64 bytes, the ring reaches RING_BYTES_MAX first.
 RING_EVENTS_MAX = 1_000_000
 # The default size of the event files, if the store is in files: an hour of changes at 2 MiB/s.
 STORE_BYTES_MAX = 8 << 30

@@ -55,8 +55,9 @@ class EventStore(Protocol):
         """
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the whole transactions that follow the last batch of `get`: at least one transaction, if one is complete. The `batch_id`
-        of the result is -1 if there is no complete transaction, and otherwise 0, because the ledger assigns the ids.
+        """Returns the complete transactions that follow the last batch of `get`, up to both limits, but at least one. Waits up to
+        `timeout_seconds` for a complete transaction. The `batch_id` of the result is -1 if none arrived, and otherwise 0, because the
+        ledger assigns the ids.
         """
 
     def ack(self, end: Position) -> None:

@@ -36,12 +36,17 @@ SCHEMA = pa.schema(FIELDS)
 
 
 class ConsistentSnapshotError(Exception):
-    """Raised if there is no such consistent snapshot, or if its tables cannot be opened at their versions. The message says what to do."""
+    """Raised if no consistent snapshot has the requested time, if consistent snapshots cannot be read, or if their tables cannot be opened
+    at their versions. The message says what to do.
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableAtVersion:
-    """One table of a consistent snapshot. If `stopped`, the table has stopped, so it is at an earlier position than the other tables."""
+    """One table of a consistent snapshot. `version` is the table's Delta version, and `table_id` is the id in Delta's metadata, by which
+    readers notice that the table was created again. If `stopped`, the table has stopped, so it is at an earlier position than the other
+    tables.
+    """
 
     name: str
     path: str
@@ -99,7 +104,7 @@ def read_consistent_snapshot(
     if row is None:
         raise ConsistentSnapshotError(
             f"no consistent snapshot of {destination} is as old as {at}; the oldest consistent snapshot is from "
-            f"{oldest}"
+            f"{oldest}: choose a time that is not before it"
         )
     return _snapshot_of(row)
 

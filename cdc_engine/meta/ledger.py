@@ -184,8 +184,9 @@ class Ledger:
         )
 
     def extended(self, batch_id: int, end: Position) -> Ledger:
-        """Moves the end of the last batch to `end` while the batch is being staged. Raises CanalServiceError if the batch is not the last
-        one or is already staged, and MetaError if `end` is not after the old end.
+        """Moves the end of the last batch to `end` while the batch is being staged. Raises BatchNotFoundError if the batch is not in
+        flight, BatchNotFirstError if another batch follows it or it is already staged, and MetaError if `end` is not after the old end or
+        in another epoch.
         """
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:

@@ -86,8 +86,8 @@ def _not_fenced() -> None:
 
 class StoredLedger:
     """A `MetaManager` that stores the ledger in a record store. Reads the record once, and later only writes it. `token` is the token of
-    the lease. `fence` is called before each write, and raises an error if this process has lost the lease (`ports.Lease.check`). `also`
-    returns values for other programs, which are stored in the same step as the ledger.
+    the lease, or 0 for a caller without a lease. `fence` is called before each write, and raises an error if this process has lost the
+    lease (`ports.Lease.check`). `also` returns values for other programs, which are stored in the same step as the ledger.
     """
 
     def __init__(

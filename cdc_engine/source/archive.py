@@ -126,8 +126,8 @@ class Archive:
 
     @contextlib.contextmanager
     def open(self, file: str) -> Iterator[IO[bytes]]:
-        """Yields a stream of the uncompressed bytes of a binlog file. Raises SourceConnectionError if the file cannot be read, and
-        PositionLostError if the file's tar does not contain it.
+        """Yields a stream of the uncompressed bytes of a binlog file for which `has` returns True. Raises SourceConnectionError if the file
+        cannot be read, and PositionLostError if the file's tar does not contain it.
         """
         path = self._paths[file]
         with self._translated():

@@ -119,7 +119,10 @@ def session_error(source: Source, code: int, text: str) -> SluiceError:
     if code in ACCESS_DENIED:
         return AccessDeniedError(f"{where} was refused: {text} (error {code}); check user, password and grants")
     if "certificate" in message or "ssl is required" in message:
-        return ConfigurationError(f"TLS with {source.address} in mode {source.tls_mode} failed: {text}")
+        return ConfigurationError(
+            f"TLS with {source.address} in mode {source.tls_mode} failed: {text}; correct `tls` of the source in conf/, or the "
+            "server's certificate"
+        )
     return SourceConnectionError(f"{where}: {text} (error {code})")
 
 

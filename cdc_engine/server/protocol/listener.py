@@ -80,7 +80,8 @@ class CanalListener:
             self._socket = socket.create_server((address.host, address.port), backlog=BACKLOG)
         except OSError as error:
             raise CannotListenError(
-                f"canal_server cannot listen at {address.host}:{address.port} ({error.strerror}): choose another port"
+                f"canal_server cannot listen at {address.host}:{address.port} ({error.strerror}): if another process uses the port, "
+                "set another canal_server.port; if this host does not have the address, correct canal_server.host"
             ) from error
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, name=f"canal-{self.port}", daemon=True).start()
