@@ -98,7 +98,7 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
         acked = f"acked up to {progress.cursor}" if progress.cursor else "nothing is acked yet"
         return f"{acked}; the wait ends at {wanted}"
     if not progress.ticked:
-        return "the engine waits for its first tick"
+        return "the engine has had no tick since the wait began"
     open_now = [
         f"{each.name} {each.state} ({each.rows} of about {each.rows_expected} rows)" for each in progress.snapshots
     ]
@@ -178,7 +178,7 @@ def read_progress(directory: Path, since: float) -> Progress:
 class Waiting:
     """The callbacks and the time limit of `wait_until_caught_up`.
 
-    - `look`: reads the progress of the destination. `pause`: waits until `look` is called again.
+    - `look`: reads the progress of the destination. `pause`: waits between two calls of `look`.
     - `say`: reports what the lake lacks. Called whenever this changes.
     - `seconds_max`: the wait fails after this many seconds. 0 means never.
     """

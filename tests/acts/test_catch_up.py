@@ -49,7 +49,7 @@ def at(**changed: object) -> Progress:
         (at(file="b.000900", gtid_set=f"{UUID}:1-8"), "acked up to b.000900:500@1; the wait ends at b.000007:500"),
         (at(file="b.000009", server_uuid="other", gtid_set=""), "acked up to b.000009:500@1; the wait ends at b.000007:500"),
         (at(file="b.000002", server_uuid="other"), ""),
-        (dataclasses.replace(DONE, ticked=False), "the engine waits for its first tick"),
+        (dataclasses.replace(DONE, ticked=False), "the engine has had no tick since the wait began"),
         (dataclasses.replace(DONE, state=""), "the engine has written no status yet, or has stopped writing it"),
         (dataclasses.replace(DONE, state="STARTING"), "the engine is STARTING"),
         (dataclasses.replace(DONE, state="RECONNECTING", reason="gone"), "the engine is RECONNECTING: gone"),
@@ -71,7 +71,7 @@ def test_the_wait_ends_with_the_last_ack_and_reports_each_reason_once() -> None:
     said: list[str] = []
     behind = dataclasses.replace(DONE, ticked=False)
     progress = wait_until_caught_up(waiting(iter([behind, behind, DONE]), said), END)
-    assert (progress, said) == (DONE, ["the engine waits for its first tick"])
+    assert (progress, said) == (DONE, ["the engine has had no tick since the wait began"])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_an_engine_that_stays_ended_and_a_limit_of_time_end_the_wait(monkeypatch
     for progress, seconds_max, why in (
         (lost, 0.0, "shop is POSITION_LOST: the source has purged b.000001"),
         (dataclasses.replace(DONE, state=""), 0.0, "has written no status for 300 s"),
-        (dataclasses.replace(DONE, ticked=False), 90.0, "has not caught up within 90 s: the engine waits"),
+        (dataclasses.replace(DONE, ticked=False), 90.0, "has not caught up within 90 s: the engine has had no tick"),
     ):
         with pytest.raises(ActRefusedError, match=why):
             wait_until_caught_up(waiting(iter(forever(progress), None), [], seconds_max), END)
