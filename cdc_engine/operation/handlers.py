@@ -149,7 +149,7 @@ class _HandlerQueue:
             "alarm_dropped",
             destination=alarm.destination,
             about=alarm.key,
-            reason=f"the address refused the alarm {TRIES} times",
+            reason=f"the receiver did not accept the alarm in {TRIES} attempts",
         )
 
 

@@ -124,7 +124,7 @@ def test_an_email_that_is_refused_is_logged_without_its_secret_admin(
     monkeypatch.setenv("POST_PASSWORD", "wrong-sesame")
     said = log_of(config(post, port), ALARM)
     assert [line["reason"] for line in said] == ["answered 535"] * TRIES + [
-        f"the address refused the alarm {TRIES} times"
+        f"the receiver did not accept the alarm in {TRIES} attempts"
     ]
     assert "sesame" not in str(said)
     plain = config(post, port, encryption="none", ca_file=None, user="", password="")
