@@ -45,7 +45,9 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         said = why.strerror if isinstance(why, OSError) and why.strerror else type(why).__name__
         raise RemoteAwayError(f"{remote.shown} cannot be read: {said}") from None
     if len(content) > ARCHIVE_BYTES_MAX:
-        raise RemoteAwayError(f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB")
+        raise RemoteAwayError(
+            f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB: remove files that do not belong to conf/ from the archive"
+        )
     # Refuses a content of another length than the server announced: the connection ended too early, or the file is being written.
     if length.isdecimal() and len(content) != int(length):
         raise RemoteAwayError(

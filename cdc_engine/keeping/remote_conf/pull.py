@@ -42,10 +42,11 @@ log = structlog.get_logger()
 
 def pull(directory: Path, *, again: bool = True, wait_seconds: float = 0.0) -> RemoteRecord | None:
     """Pulls the newest revision, and returns the record. Returns None if conf/remote.yaml does not exist. With `again`, checks the newest
-    revision even if it was refused before. Raises ConfigurationError if conf/remote.yaml is invalid.
+    revision even if it was refused before. Raises ConfigurationError if conf/remote.yaml is invalid, or if the record cannot be written.
 
     If another process of this host is pulling, waits up to `wait_seconds` until that pull ends, and then pulls too, because the other
-    process may have fetched an older revision. If `wait_seconds` is 0, does not wait, and returns the record unchanged.
+    process may have fetched an older revision. Raises ConfigurationError if that pull does not end in time. If `wait_seconds` is 0, does
+    not wait, and returns the record unchanged.
     """
     remote = read_remote(directory)
     if remote is None:
