@@ -61,7 +61,7 @@ class FileLease:
         return True
 
     def holder(self) -> Holder | None:
-        """Returns the current or last holder, or None if there never was one."""
+        """Returns the current or last holder, or None if there never was one or its record cannot be read."""
         return read_holder(self._directory)
 
     def check(self) -> None:

@@ -150,8 +150,8 @@ def open_table_lock(location: Location, name: str) -> Lock:
 
 
 def read_holder(location: Location) -> Holder | None:
-    """Returns the current or last holder of a destination's lease, or None if there never was a holder. Raises MetaError if the record
-    store does not answer.
+    """Returns the current or last holder of a destination's lease. Returns None if there never was a holder, or if the record of a lease in
+    files cannot be read. Raises MetaError if the record store does not answer.
     """
     location = as_location(location)
     return _holder(location, LEASE) if location.is_shared else file_lease.read_holder(location.directory)

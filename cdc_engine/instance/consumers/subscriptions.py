@@ -143,9 +143,9 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
         return self._brokers.get(client_id, ("", ""))[0]
 
     def identity_of(self, client_id: int) -> str:
-        """Returns the identity of a consumer, a random text. Consumers that have the same number one after the other differ in it: a
-        consumer that was forgotten and subscribes again gets another identity. The first call makes the identity and saves it in the
-        ledger. Raises NotSubscribedError if no consumer has the number, and MetaError if the ledger cannot be saved.
+        """Returns the identity of a consumer, which is a random text. If a consumer was forgotten, and another one subscribes with the same
+        number, the two have different identities. The first call makes the identity and saves it in the ledger. Raises NotSubscribedError
+        if no consumer has the number, and MetaError if the ledger cannot be saved.
         """
         with self._lock:
             record = self._record(client_id)

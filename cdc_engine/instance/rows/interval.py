@@ -54,8 +54,8 @@ class BinlogInterval:
     transactions: FoundTransactions | None = None
 
     def reach(self, file: str) -> None:
-        """Fetches `file` and the files after it from the archive, if they are older than `files` and conf/ has a command that fetches
-        archived files. Raises SourceConnectionError if the command fails.
+        """Fetches the files from `file` up to the oldest one in `files` into the archive, if conf/ has a command that fetches archived
+        files. Does nothing if `files` already reaches back to `file`. Raises SourceConnectionError if the command fails.
         """
         self.files.reach(lambda oldest: not comes_before(file, oldest))
 
@@ -205,7 +205,9 @@ def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts
     except SluiceError:
         raise
     except Exception as error:  # Catches all errors, so that the other tables continue.
-        logger.exception("the schema and settings of %s could not be read, so the backfill leaves it out", name)
+        logger.exception(
+            "the schema and settings of %s could not be read, so the backfill or repair leaves this table out", name
+        )
         return TableFacts(name=name, raised=f"{type(error).__name__}: {error}")
 
 
