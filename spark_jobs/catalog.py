@@ -44,8 +44,8 @@ class CatalogTable:
 
     The following fields are for views only:
 
-    - `over` is the name of the table that the view reads.
-    - `comments` has a comment per column. The empty name has the comment of the table.
+    - `over` is the name of the table that the view reads. It is None for a table.
+    - `comments` has the comment of each column, by the column's name. The empty name has the comment of the view.
     - `shaped_by` is the path of a Delta table. If the columns of this table change, the view is created again.
     - `current` restricts the view to the current rows of a history.
     """

@@ -56,7 +56,7 @@ class AmendedTable:
 
     - `tables` has the path and the record (id and version) of the table, of its change log and of its history, by name.
     - `label` is the order key up to which the table has its changes.
-    - `newest` is the order key that the newest consistent snapshot had when the table was corrected.
+    - `newest` is the order key that the newest consistent snapshot had when the table was corrected. It is None if there was no snapshot.
     """
 
     tables: Mapping[str, tuple[str, TableRecord]]
@@ -65,8 +65,8 @@ class AmendedTable:
 
 
 def app_id(batch: StagedBatch) -> str:
-    """Returns the app id of a Delta transaction in the table of snapshots. The transaction stores the last position that this ledger
-    published.
+    """Returns the app id of a Delta transaction in the table of snapshots. The transaction stores the order key of the last consistent
+    snapshot that this ledger published.
     """
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}"
 
@@ -156,11 +156,11 @@ def amend_newest(
 
 
 def _is_later(record: TableRecord, there: Mapping[str, Any] | None) -> bool:
-    """Returns whether a table's record is newer than the table's entry in a snapshot. The record is newer if the entry is missing, has the
-    id of another table, or has an earlier version.
+    """Returns whether a table's record is newer than the table's entry in a snapshot (`there`). The record is newer if the entry is
+    missing, has the id of another table, or has an earlier version. An entry with a later version, which a repair made, is kept.
 
-    If both have the same version, the record is newer if the entry marks the table as stopped: a killed run had published the table, and
-    the next run publishes it again. An entry with a later version, which a repair made, is kept.
+    With equal versions, the record is newer only if the entry marks the table as stopped. This happens if a run is killed after it has
+    published a re-snapshot of a stopped table: the next run completes the publication without a new version of the table.
     """
     if there is None or there["table_id"] != record.table_id:
         return True
@@ -217,8 +217,8 @@ def _appended(  # noqa: PLR0917  two callers, alike
     transaction: deltalake.Transaction | None,
     options: dict[str, str] | None,
 ) -> Any:
-    """Appends the row and returns the table. After every SNAPSHOTS_MAX commits, rewrites the table with its newest rows instead,
-    and deletes files that no reader needs.
+    """Appends the row and returns the table. After every SNAPSHOTS_MAX commits, rewrites the table with its newest rows instead, and
+    deletes the files that left the table more than a week ago.
     """
     rows: Any = row
     mode, written = "append", None

@@ -243,6 +243,6 @@ def sync(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    # VACUUM or the clean-up of the log may have deleted the file meanwhile.
+    # VACUUM or the clean-up of the log may have deleted the file after the caller found it.
     with contextlib.suppress(FileNotFoundError):
         sync(path)

@@ -1,8 +1,8 @@
 """Converts deltalake's storage options to Spark's paths and settings, for the object stores of the lake and of staged files. Pure
 functions.
 
-`sql_text` uses the paths. The code that starts Spark uses the settings. The store's client reads credentials from environment variables.
-Settings would show credentials in the process's command line, its log and its UI.
+SQL statements for Spark contain the paths. The code that starts Spark uses the settings. The store's client reads credentials from
+environment variables. Settings would show credentials in the process's command line, its log and its UI.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PUBLIC_AUTHORITY = "https://login.microsoftonline.com"
 
 
 def spark_path(path: str) -> str:
-    """Returns the path with `s3a`, the URL scheme of Hadoop's S3 client."""
+    """Returns the path, in which the scheme `s3` is replaced by `s3a`, the scheme of Hadoop's S3 client."""
     return S3.sub("s3a://", path, count=1)
 
 
@@ -90,7 +90,7 @@ def _azure_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 def _azure_account(options: Mapping[str, str]) -> dict[str, str]:
     """Returns the kind of credentials for Hadoop's client, and references to environment variables, which the client replaces by the
-    credentials. The order of the kinds is that of deltalake.
+    credentials. If there are credentials of several kinds, chooses the same kind as deltalake.
     """
     if "account_key" in options:
         return {"account.auth.type": "SharedKey", "account.key": _variable("account_key")}

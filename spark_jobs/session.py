@@ -107,7 +107,7 @@ class SparkSettings:
     - `master` starts Spark in this process instead.
     - `options` are session settings. With `master`, settings for the start of Spark are possible too, such as `spark.jars`.
     - `environment` has credentials for Spark's process, if `master` is set. As settings they would be visible in its command line.
-    - `sessions_file` stores the ids of open sessions.
+    - `sessions_file` stores the ids of open sessions. If it is None, no run can end the sessions of a killed run.
     - `uploads` says where files of the run are uploaded for Spark.
     - `sessions` is the maximum number of sessions of a batch. 0 means as many as Spark's task slots allow.
     """
@@ -166,7 +166,9 @@ class LakeSession:
         return self.spark.sql(statement)
 
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
-        """Sets the Delta transaction of this session's next write. Delta drops the write if the table already has this transaction."""
+        """Sets the Delta transaction and the metadata of this session's next write. Delta drops the write if the table already has a
+        transaction of this app id with this version or a later one.
+        """
         self.configure({TXN_APP_ID: app_id, TXN_VERSION: str(version), USER_METADATA: user_metadata})
 
     def defaults_of_tables(self) -> tuple[str, ...]:

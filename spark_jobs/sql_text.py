@@ -17,7 +17,7 @@ DELTA_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long":
 
 
 def identifier(name: str) -> str:
-    """Quotes a column name with backticks. Doubles each backtick in it."""
+    """Quotes a name of a column, a table or a path with backticks. Doubles each backtick in it."""
     return f"`{name.replace('`', '``')}`"
 
 

@@ -51,8 +51,9 @@ class StagedBatch(Manifest):
     stored: str = ""
 
     def app_id(self, table: StagedTable) -> str:
-        """Returns the app id of the Delta transaction that stores the last merged order key of this table. The app id stays the same
-        when the epoch changes, because the order key contains the epoch.
+        """Returns the app id of the Delta transaction that stores the last merged order key of this table. The app id stays the same when
+        the epoch changes, because the order key contains the epoch. Each backfill and each repair has its own app ids, so it does not
+        change the order key that merges of the stream have stored.
         """
         if self.backfill is not None:
             aside = f"{self.backfill.kind}/{self.backfill.backfill_id}"

@@ -41,8 +41,10 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
 class TableLock(Protocol):
-    """The lock of one Delta table, for all destinations that write it. The holder can store a text with the lock. Implemented by
-    `cdc_engine.destination_files.table_locks`.
+    """The lock of one Delta table, for all destinations that write it. Implemented by `cdc_engine.destination_files.table_locks`.
+
+    `held` uses what this process knows, and `confirm` queries the store of the lock. `register_waiting` returns False if another process
+    has waited longer. The holder stores a text with `write`, which later holders read with `writer`.
     """
 
     @property
@@ -95,8 +97,9 @@ def _no_lock(_: str) -> TableLock | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableLocks:
-    """Takes table locks for a run. `lock` returns the lock for the path of a table. Other runs that wait for a lock name its holder
-    with `who` in their messages. The run waits for one lock at most `wait_seconds`.
+    """Takes table locks for a run. `lock` returns the lock for the path of a table, or None if runs take no locks, as in a merge from the
+    command line. Other runs that wait for a lock name its holder with `who` in their messages. The run waits for one lock at most
+    `wait_seconds`.
     """
 
     lock: Callable[[str], TableLock | None] = _no_lock

@@ -130,8 +130,9 @@ class LakeWriter:
 
 
 def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
-    """Raises TableError if the Delta table is missing, belongs to another owner, or was changed by another program since the last commit
-    of this ledger. The error has a table state and says what to do.
+    """Raises TableError if the Delta table is missing although it has a record, belongs to another owner, or was changed by another program
+    since the last commit of this ledger. Also raises it if the table has later changes than the ledger. The error has a table state and
+    says what to do.
     """
     for state, why in (
         *_missing(record, found),
@@ -283,7 +284,7 @@ def restored_version(commit: Mapping[str, Any]) -> int:
 
 
 def rewrites(commit: Mapping[str, Any]) -> bool:
-    """Returns whether a commit replaces the whole content of the table."""
+    """Returns whether a commit replaces the content of the table. The commit may be restricted to the rows of one shard (`of_a_shard`)."""
     operation, parameters = str(commit.get("operation", "")), commit.get("operationParameters") or {}
     overwrites = operation == "WRITE" and str(parameters.get("mode", "")).lower() == "overwrite"
     return overwrites or operation.startswith(REWRITES)

@@ -32,7 +32,7 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDE
 from sluice.spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
-# A past state is recognized by this prefix of the name in its Delta metadata.
+# The name in the Delta metadata of every past state begins with this prefix. `swap` refuses a Delta table without the prefix.
 MARK = "sluice-past"
 
 
@@ -101,7 +101,9 @@ def build(given: PastState, fence: Fence) -> int:
 
 
 def _schema(given: PastState) -> pa.Schema:
-    """Returns the schema of `base` without the column that marks rows as deleted, because such rows are not copied."""
+    """Returns the schema of the new table: that of `base` without the column that marks rows as deleted, because such rows are not copied.
+    Raises TableError if the changes have columns that `base` lacks.
+    """
     there: pa.Schema = pa.schema(given.base.schema().to_arrow())
     schema = without_mapping(pa.schema([field for field in there if field.name != DELETED]))
     known = {field.name.lower() for field in schema}

@@ -37,7 +37,7 @@ class PastTable:
     - `of` is the "database.table" whose past state the table has, or is empty if the table is not a past state.
     - `ledger` is the id of the ledger under which the past state was built.
     - `base` is the version of the live table from which the past state was built.
-    - `up_to` is the position up to which the past state has the changes.
+    - `up_to` is the position up to which the past state has all changes, in the form of the manifest.
     - `columns` are pairs of name and Spark type.
     - `version` is the newest version of the table. The backfill built version 0, so a higher version shows a later change.
     - `log` is the table, opened with deltalake.
@@ -133,7 +133,7 @@ def _obstacles(
 
 def recorded_commits(table: DeltaTable) -> list[CommittedInterval]:
     """Returns what the commits in the table's log say about themselves. The commits of one batch are joined into one element. Commits that
-    were already removed from the log are missing.
+    the clean-up of the log has deleted are missing.
     """
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 

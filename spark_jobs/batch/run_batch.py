@@ -75,8 +75,8 @@ def merge_batch(
     - `tables` has the target of each "database.table". The caller leaves out stopped tables, and their changes are not merged.
     - `context` is None for a merge from the command line. `context.target_of` also finds targets of tables that are not in the batch. A
       table of the batch that was renamed takes over the rows of the table with its old name, and needs that table's target.
-    - `on_table_done` is called in this thread after each table.
-    - `on_merged` is called when all tables have been merged.
+    - `on_table_done` is called in this thread with the report of each table that was merged or buffered.
+    - `on_merged` is called once, if all tables were merged or buffered without an error.
 
     Raises StagedBatchError, before anything is merged, if the batch has no changes of one of `tables`. Raises SparkUnavailableError if
     Spark is not available. If a table could not be merged, raises MergeError after the other tables have finished. The call can always be
@@ -357,9 +357,9 @@ def _carried_out(  # noqa: PLR0917  one caller
     buffering: Buffering,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
     """Adds the changes that foreign keys made to the batch (`cascades.carried_out`). For tables with a running snapshot, buffers these
-    changes instead.
+    changes instead. Returns the batch, and the error of each table that must not be merged because such changes are unknown.
 
-    If the batch may no longer be merged (`fence`), returns it unchanged; each table then fails with the fence's error.
+    If the fence no longer allows writes, returns the batch unchanged. The merge of each table then checks the fence and fails.
     """
     if why := fence.refusal():
         buffering.refuse_live(why)

@@ -70,8 +70,9 @@ def carried_out(  # noqa: PLR0917  two callers
 
     - `session` may be None if all tables of the batch are buffered.
     - `buffered` has the tables with a running snapshot, and the order key up to which their changes are buffered.
-    - `buffer` is called with the derived changes of buffered tables, and writes them to disk. `buffer` is called before the manifest of the
-    derived changes is written. If that manifest already exists, `buffer` gets no changes.
+    - `buffer` writes two things to disk: the changes that foreign keys made to buffered tables, and the reason for each buffered table
+      whose changes cannot be derived. It is called before the manifest of the derived changes is written. If an earlier attempt wrote that
+      manifest, `buffer` gets only the reasons.
 
     If an unexpected error occurs, all tables that foreign keys may change in this batch are refused, because the changes of a child cannot
     be derived once its parent is merged. Only the table that caused the error gets this error; the other tables get one that names it.
@@ -283,8 +284,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the lake's rows whose staged images lack columns, because the lacking columns may refer to the parent. Leaves out rows that
-        were loaded before. Returns whether it loaded any.
+        """Loads the lake's rows of those images that lack columns, because the lacking columns may refer to the parent. Leaves out keys
+        that were queried before. Returns whether any key was queried; the caller then searches the images again.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]

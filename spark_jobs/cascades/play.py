@@ -108,8 +108,8 @@ class Passed:
 
 @dataclasses.dataclass(frozen=True)
 class UnderivableChanges:
-    """Says why changes of a table with a running snapshot cannot be derived. `through` names the parent tables that are the cause, because
-    snapshots of these parents are running too.
+    """Says why changes of a table with a running snapshot cannot be derived. `through` names the parent tables whose running snapshots are
+    the cause, if any.
     """
 
     why: str
@@ -170,14 +170,14 @@ class _Touched:
 class Play:
     """One replay of a batch.
 
-    - `applied` has, by table, the order key up to which the lake has its changes.
+    - `applied` has, for each table, the order key up to which the lake has the table's changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to`: an earlier attempt may have merged tables up to this order key. The images that this attempt derived no longer exist.
-    - `buffered` has the tables with a running snapshot, whose current rows are unknown, and the order key up to which they are buffered.
+    - `again_up_to`: an earlier attempt may have merged tables up to this order key, and the images that it derived no longer exist.
+    - `buffered` has the tables with a running snapshot, whose rows are unknown, and the order key up to which their changes are buffered.
 
-    `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes
-    of each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a
+    `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
+    each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a
     buffered table applies. `lost` says why rows of a buffered table must be read from the source again.
     """
 
@@ -210,8 +210,8 @@ class Play:
         self.errors: dict[str, TableError] = {}
 
     def run(self, lake: Mapping[str, Iterable[CascadeRow]], changes: Iterable[Image | Event]) -> None:
-        """Replays the changes. `lake` has the rows as they were before the batch. `changes` are in stream order, and the image of a parent
-        row precedes the event of that row.
+        """Replays the changes. `lake` has the rows of the lake, which may already contain changes of the batch. `changes` are in stream
+        order, and the image of a parent row precedes the event of that row.
         """
         for name, rows in lake.items():
             for row in rows:
@@ -390,8 +390,8 @@ class Play:
             self._refuse(event, child, TableError(child, why))
 
     def _referencing(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
-        """Returns the keys of the child rows that reference the values `before`. Raises TableError if Sluice cannot tell whether a row
-        references them.
+        """Returns the keys of the child rows that reference the values `before`. If such rows were not loaded, also adds the values to
+        `missing`. Raises TableError if it is uncertain which rows reference them, or what the foreign key does to these rows.
         """
         table, coarse = self._tables[cascade.child_name], coarse_values(before)
         if coarse not in self._wanted.get((cascade.child_name, cascade.columns), ()):

@@ -47,7 +47,9 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
 
 
 def positions_of(table: StagedTable) -> list[int]:
-    """Returns the sequence number of each staged row of a table. The sequence numbers order the rows of all tables of the batch."""
+    """Returns the sequence number of each staged row of a table. The sequence numbers order the rows of all tables of the batch. All
+    numbers are 0 if the table was staged without them, because no foreign key needs this order.
+    """
     if table.positions is None:
         return [0] * table.rows
     content = table.positions.read_bytes()
@@ -179,9 +181,11 @@ def _references(
 def lake_rows(
     session: LakeSession | None, table: DeltaTable, cascade: Cascade, values: set[Values]
 ) -> list[CascadeRow]:
-    """Returns the rows of the lake whose foreign key columns may equal one of the coarse values.
+    """Returns the rows of the lake whose foreign key columns may equal one of the coarse values. Returns [] if the Delta table does not
+    exist.
 
-    Raises TableError if the lake does not have a column that is needed, or if more than ROWS_MAX rows match.
+    Raises TableError if the lake does not have a column that is needed, if more than ROWS_MAX rows match, or if `session` is None although
+    rows must be read.
     """
     if not table.snapshot.exists or not values:
         return []
@@ -253,8 +257,8 @@ def _coarse_sql(column: str, type_name: str) -> str:
 
 
 def _remaining(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
-    """Applies the records of a change log and returns the rows that remain. Call this for a table without a key, whose Delta table has a
-    record per change.
+    """Returns the rows that a table without a key has after all records of its Delta table, which has one record per change. Each element
+    of `rows` is a pair: the record, and its values as a CascadeRow.
     """
     counts: dict[Any, int] = defaultdict(int)
     kept: dict[Any, CascadeRow] = {}

@@ -74,9 +74,10 @@ class FileFacts:
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
     """Returns what to do now, and why. If an operator requested maintenance (`wanted`), COMPACT is due as soon as there are two small files
-    or one row that is marked as deleted, and the limits of bytes do not apply.
+    or one row that is marked as deleted. One new large file is enough for CLUSTER, if the files overlap too much. The limits of bytes do
+    not apply.
     """
-    # Done for a table of any size, because readers miss rows if the minimum or maximum is wrong.
+    # The limits of bytes do not apply to this rewrite, because readers miss rows while the minimum or maximum of a file is wrong.
     if facts.rounded_files:
         return (
             MaintenanceAct.CLUSTER,
@@ -134,8 +135,8 @@ def hours_kept(retention_hours: float, newest_snapshot_age_hours: float | None) 
 
 
 def log_hours(log_days: int, kept_hours: float) -> int:
-    """Returns for how many hours to keep a table's log. The log is kept one day longer than files that are no longer part of the table,
-    because VACUUM finds these files in the log.
+    """Returns for how many hours to keep a table's log: at least `log_days` days, and at least one day longer than the files that are no
+    longer part of the table, because VACUUM finds these files in the log.
     """
     return math.ceil(max(log_days * 24, kept_hours + 24))
 
@@ -151,8 +152,9 @@ def hours_of(interval: str) -> float:
 def snapshot_hours(hours: float, logged_hours: float, newest_snapshot_age_hours: float | None) -> float:
     """Returns the number of past hours whose consistent snapshots can all be read after a VACUUM that keeps removed files for `hours`.
 
-    A table's log names removed files for `logged_hours`. VACUUM also deletes files that the log no longer names. The newest snapshot can
-    always be read.
+    VACUUM also deletes files that the table's log does not name, and the log names removed files only for `logged_hours`. So the result is
+    the smaller of both numbers. If the newest snapshot is older than `logged_hours`, its age counts instead, because the newest snapshot
+    can always be read.
     """
     needed = 0.0 if newest_snapshot_age_hours is None else newest_snapshot_age_hours + MARGIN_HOURS
     return min(hours, max(logged_hours, needed))

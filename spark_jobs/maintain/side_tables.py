@@ -65,7 +65,7 @@ def planned(given: MaintainedSideTable, *, wanted: bool = False) -> Maintained |
 
 
 def compact(given: MaintainedSideTable, plan: Maintained) -> Maintained:
-    """Joins small files if `plan` says so. Raises TableError if deltalake cannot rewrite them."""
+    """Joins small files if `plan` says so, and otherwise returns `plan`. Raises TableError if deltalake cannot rewrite the files."""
     if plan.act == MaintenanceAct.NOTHING:
         return plan
     began, side = time.monotonic(), given.open()

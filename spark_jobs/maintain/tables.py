@@ -184,7 +184,9 @@ def _joinable(small: Any, parts: list[str]) -> int:
 
 
 def _fresh(files: Any, clustered_up_to: str) -> int:
-    """Returns how many of the files were written after the last CLUSTER."""
+    """Returns how many of the files were written after the last CLUSTER. Returns the number of all files if no CLUSTER was recorded
+    (`clustered_up_to` is empty).
+    """
     limit = int(clustered_up_to) if clustered_up_to.isdigit() else -1
     return int(pc.sum(pc.greater(files["modification_time"], pa.scalar(limit, pa.int64()))).as_py() or 0)
 
@@ -302,7 +304,8 @@ def vacuum(
     the same errors as `optimize`.
 
     The log keeps the names of removed files for at least `logged` hours, even if a user requests fewer `hours` for one VACUUM. VACUUM also
-    deletes every file that the log does not name. With fewer hours, later VACUUMs would delete files that snapshots still need.
+    deletes every file that the log does not name. If the log named removed files for fewer hours, a later VACUUM would delete files that
+    consistent snapshots still need.
     """
     began, before = time.monotonic(), facts_of(table)
     if before is None:
@@ -348,7 +351,8 @@ def _run(session: LakeSession, table: MaintainedTable, statement: str, read: Cal
                 f"({first_line(error)}); the next maintenance run tries again"
             )
             raise SparkUnavailableError(why) from error
-        raise TableError(table.name, f"Spark could not maintain the table: {first_line(error)}", own=False) from error
+        why = f"Spark could not maintain the table: {first_line(error)}; the next maintenance run tries again"
+        raise TableError(table.name, why, own=False) from error
 
 
 def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float, record: str) -> Maintained:
@@ -440,8 +444,10 @@ def _superseded_at(found: Mapping[str, Any], options: dict[str, str] | None) -> 
 def prune_consistent_snapshots(
     path: str, hours: float, fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> int:
-    """Removes the consistent snapshots whose files VACUUM is about to delete, so that every remaining snapshot can be read. Also joins the
-    files of the table of snapshots. Returns the number of removed rows. Raises TableError if Delta refuses the write.
+    """Removes the consistent snapshots that were published more than `hours` ago, because VACUUM is about to delete files of these
+    snapshots. Every remaining snapshot can be read. A snapshot that was published again is as old as its oldest row.
+
+    Also joins the files of the table of snapshots. Returns the number of removed rows. Raises TableError if Delta refuses the write.
     """
     limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
     try:

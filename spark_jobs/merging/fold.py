@@ -50,8 +50,8 @@ def needs_fold(segment: ChangesSegment) -> bool:
 
 
 def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of the last image of each key. Row numbers are unique, so every evaluation of the SELECT in Spark gives the same
-    result.
+    """Returns the SELECT of the last image of each key, among the images that the table lacks. The row numbers that order the images are
+    unique, so Spark gets the same result each time it evaluates the SELECT.
     """
     rows = images(view, segment, applied_order_key)
     if not needs_fold(segment):

@@ -35,8 +35,8 @@ LAST, ROW_OF, SINCE, BORN, STORED, THERE = (
 def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
     """Returns the SELECT of one row per key, with presence bits for its known columns.
 
-    `target` is a relation of the table's rows that are not marked as deleted. `reach` is a condition that is true for each row `t` of the
-    table whose key is in the segment.
+    `target` is the Delta table as a relation in SQL. `reach` is a condition on a row `t` of this table. It is true for every row whose key
+    may be in the segment and that is not marked as deleted.
     """
     if not fold.needs_fold(segment):
         return fold.images(view, segment, applied_order_key)
@@ -53,7 +53,7 @@ def present(segment: ChangesSegment, name: str, prefix: str) -> str:
 
 
 def whole(segment: ChangesSegment, prefix: str) -> str:
-    """Returns an expression that is true if an image has values for all columns of the table."""
+    """Returns an expression that is true if an image has values for all columns of the segment."""
     return " AND ".join(f"{prefix}{name} = {bits}L" for name, bits in _groups(segment).items())
 
 
@@ -71,8 +71,9 @@ def _groups(segment: ChangesSegment) -> dict[str, int]:
 def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
     """Returns the SELECT of the last image of each key, completed with columns from earlier images of the same row.
 
-    The columns `life` are the same in all images of one row. The expression `fresh` is true if the lake lacks the image. `more` has further
-    columns to select, whose expressions may use the window `of_row`.
+    `rows` is the SELECT of the images. The columns `life` identify a row: all images of the row have the same values in them. The
+    expression `fresh` is true if the lake lacks the image. `more` has further columns to select, whose expressions may use the window
+    `of_row`.
     """
     values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
     values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}
@@ -117,8 +118,8 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
 
 
 def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str) -> str:
-    """Completes rows whose key changed with the values that the lake has under the old key. If the lake has no such row, the row stays
-    incomplete.
+    """Returns the SELECT that completes `states`. A row whose key changed gets the columns that its images lack from the lake's row with
+    the old key. If the lake has no such row, the row stays incomplete.
     """
     met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{STORED}{index}" for index, name in enumerate(segment.key))
     values = [f"f.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME, MOVED)]

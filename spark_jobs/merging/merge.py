@@ -113,7 +113,7 @@ def apply_lacking(
     refreshed the table and checked its owner.
 
     `apply` gets a segment and the order key of the table's last commit, and returns the counts of its commits. `known` is the table's
-    record, if it has one. `staged_at_seconds` is the time at which the batch was staged (`staged_at`). `started` is a value of
+    record, or None if it has none. `staged_at_seconds` is the time at which the batch was staged (`staged_at`). `started` is a value of
     `time.monotonic`.
     """
     before = table.snapshot
@@ -149,8 +149,8 @@ def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
 
 
 def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:
-    """Raises TableError if the Delta table is missing, has another owner, or was changed by another program since this ledger's last
-    commit.
+    """Raises TableError if the Delta table has another owner, is missing although it has a record, or was changed by another program since
+    this ledger's last commit.
     """
     refuse_unless_ours(writer, record, table.found(record, writer.owner.to_text()))
 

@@ -28,8 +28,10 @@ NAME = "quarantine"
 
 
 def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[str, str], fence: Fence) -> int:
-    """Appends the batch's values and returns the number of appended rows. Raises StagedBatchError if the staged file differs from the
-    manifest, and TableError if Delta refuses the write.
+    """Appends those values of the batch that the quarantine table at `path` does not have. Returns the number of appended rows.
+
+    Raises StagedBatchError if the staged file cannot be read or differs from the manifest, or if `path` is empty. Raises TableError if
+    Delta refuses the write.
     """
     if batch.quarantine is None:
         return 0

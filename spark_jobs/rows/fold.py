@@ -137,7 +137,8 @@ def folded(
       interval is a pair of order keys: it begins above the first and ends at the second. The intervals are ascending.
     - With `read`, the keys of `read` are chosen. All images get the order key `up_to`, because they are valid at this position.
 
-    Raises TableError if the columns differ, or if all keys are lost.
+    Raises TableError if the columns of the segments differ from each other or from those of `read`. Also raises it if keys are lost and no
+    image remains to be written.
     """
     schema = _schema(name, segments, read)
     images = _keys([each.file for each in segments], (*(read or segments[0]).key, ORDER_KEY), schema)

@@ -467,8 +467,8 @@ def is_large(table: SideTable, rows: int, size_bytes: int) -> bool:
 
 
 def kept_key(table: SideTable) -> tuple[str, ...]:
-    """Returns the key columns of the last merge, from a table property. A batch that has only a TRUNCATE needs them, because a TRUNCATE
-    names no key.
+    """Returns the key columns of the last merge, from a table property, or () if the table does not have the property. A batch that has
+    only a TRUNCATE needs them, because a TRUNCATE names no key.
     """
     known = {} if table.log is None else table.log.metadata().configuration
     return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))

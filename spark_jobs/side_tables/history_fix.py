@@ -43,7 +43,7 @@ def announce(table: SideTable, user_metadata: str) -> None:
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
-    """Confirms that the history has been compared with the current-state table."""
+    """Confirms that the history has been compared with the current-state table. Does nothing if no announced write waits for this."""
     if is_due(table):
         table.aside(CONFIRMED).mark(table.aside(WRITES).applied, user_metadata)
         table.open()

@@ -26,10 +26,10 @@ ROW_NUMBER, NEXT_KEY, NEXT_TIME = "_sluice_row_number", "_sluice_next_key", "_sl
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
     """Returns the MERGE condition under which a row of the MERGE's source (`s`) closes a version in the history (`t`): the version is open,
-    has the same key, and is older.
+    has the same key, and was opened at an earlier position than that of `s`.
 
-    If `reads`, the rows come from a comparison with the current-state table. Then a version that was opened at the position of the
-    comparison is closed too, because this version was never valid.
+    If `reads`, the rows come from a comparison with the current-state table. Then a version that was opened at the position of `s` is
+    closed too, because it was valid for no time.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
@@ -53,9 +53,10 @@ class HistoryDifference:
     - `key` has columns of the current-state table.
     - `order_key` and `time_us` are the position of the current-state table.
     - `deleted` is the condition of rows that are marked as deleted, or is empty if there are none.
-    - `at_position` says that all differences begin at this position, for example because another table got the name.
+    - If `at_position`, every new version begins at this position, for example because another table got the name. Otherwise a new version
+      begins at the last change of its row, if this change is later than the open version.
     - `left` are columns of the history that the current-state table does not have, because the source dropped them or changed their type.
-    These columns get NULL.
+      These columns get NULL.
     """
 
     names: Mapping[str, str]

@@ -42,8 +42,9 @@ def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
 class LogRows:
     """Converts row images in stream order to rows of a change log.
 
-    `names` has the field of the log's images for each column of the source. Images up to the order key `after` are left out, because the
-    log has them. `origin` says what caused images that have no row event, and is empty for images from row events.
+    `names` has the field of the log's images for each column of the source, and `types` has the column's Arrow type. Images up to the order
+    key `after` are left out, because the log has them. `origin` says what caused images that have no row event, and is empty for images
+    from row events.
     """
 
     names: Mapping[str, str]

@@ -58,7 +58,7 @@ class SideTable:
 
     - `name` is the "database.table" of the source.
     - `log` is the table, opened with deltalake, or None if the table does not exist.
-    - `app_id` identifies the owner. `txn_id` is the app id of the next commits, if it is another one.
+    - `app_id` identifies the owner. `txn_id` is the app id of the next commits. If it is empty, they use `app_id`.
     - `fence` is that of the run that writes. Without a fence, the table is read-only.
     """
 
@@ -167,8 +167,10 @@ class SideTable:
         )
 
     def commit(self, order_key: int, write: Callable[[], object]) -> bool:
-        """Commits by calling `write`, and repeats this if another program committed first. If the table already has the order key, returns
-        False without calling `write`.
+        """Commits by calling `write`, and returns True. If the table already has the order key, returns False without calling `write`.
+
+        If another program commits first, reads the table again and repeats this, at most TRIES_MAX times. Raises TableError after the last
+        attempt, or if deltalake does not support a feature of the table.
         """
         for tried in range(1, TRIES_MAX + 1):
             if self.applied >= order_key:

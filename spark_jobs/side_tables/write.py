@@ -212,7 +212,9 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
-    """If the history is new or was disabled for some time, adds the rows that the current-state table had before the batch."""
+    """Makes the open versions of the history equal to the rows that the current-state table had before the batch, if the history may lack
+    changes from before the batch. It may lack some if it is new, was disabled for some time, or waits for a comparison (`is_due`).
+    """
     table, segments = given.table, share.staged.segments
     first, before = _before(current_state, segments)
     seen_all = table.applied >= 0 and table.applied >= before.applied_order_key

@@ -169,8 +169,8 @@ class _Partial:
         return np.where(indices >= self.starts, indices, -1)[self.last]
 
     def _known(self, index: int, name: str) -> tuple[Mask, Any]:
-        """For each last image of a key, considers the images of the same row. Returns whether one of them has the column, and the column's
-        last value in them.
+        """For each last image of a key, considers the images of the same row up to that image, except those that the table already has.
+        Returns whether one of the considered images has the column, and the column's last value in them.
         """
         bits = _numbers(self.images[f"{PRESENT}{index // GROUP_COLUMNS}"]) >> (index % GROUP_COLUMNS)
         indices = self._before(self.fresh & ((bits & 1) == 1))

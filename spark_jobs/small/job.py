@@ -31,11 +31,11 @@ from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-# One task merges at least this many tables, which takes about a second. Starting a task takes as long as merging one table, so a task with
-# few tables would waste time.
+# One task is started for this many tables, which it merges in about a second. Starting a task takes as long as merging one table, so tasks
+# with fewer tables would waste time. A batch of many tables gets more tables per task (see TASKS_MANY).
 TABLES_A_TASK = 12
-# A batch of many tables gets this many tasks, or TASKS_A_SLOT for each task slot if that is more. Every task first loads the jobs of all
-# tables, so a number of tasks that grows with the tables would make the work grow with the square of the tables.
+# A batch gets at most this many tasks, or TASKS_A_SLOT for each task slot if that is more. Every task first loads the jobs of all tables,
+# so if the number of tasks grew with the tables, the work would grow with the square of the tables.
 TASKS_MANY = 8
 TASKS_A_SLOT = 2
 SILENT = "the Spark task of the table returned no result"
@@ -118,8 +118,8 @@ def why_not_on_executors(settings: SparkSettings) -> str:
 
 
 def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
-    """Lets tasks create new tables. Does not allow this if Spark has default properties for new tables, because only Spark itself would set
-    them.
+    """Returns the jobs, in which tasks may create new tables (`makes_tables`). Returns them unchanged if no table is new, or if Spark has
+    default properties for new tables, because only Spark itself would set these properties.
     """
     if all(job.known for job in jobs) or session.defaults_of_tables():
         return jobs

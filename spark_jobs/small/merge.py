@@ -63,7 +63,7 @@ class SmallJob:
     """One table's part of a batch, for a small merge.
 
     - `batch` is the batch without its tables.
-    - `known` is the record that the last run stored for the table.
+    - `known` is the record that the last run stored for the table, or None if there is none.
     - `staged_at` is the time of staging, in seconds since 1970 by the file system's clock.
     - `makes_tables` lets the task create a missing table.
     - `run` is the id of the run, which is stored in the commits.
@@ -374,8 +374,8 @@ class _SmallMerge:
         )
 
     def _committed(self, write: Any) -> CommitCounts | None:
-        """Calls `write` and returns the counts of its commit, or None if nothing changed. The fence is not checked, because a task cannot
-        query it (see `spark_jobs.fence`).
+        """Calls `write` and returns the counts of its commit, or None if it made no commit. The fence is not checked, because a task cannot
+        query it (see `spark_jobs.fence`). Raises CommitFailedError if another program replaced the commit.
         """
         before = self.table.snapshot.version
         write()

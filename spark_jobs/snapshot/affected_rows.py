@@ -99,8 +99,9 @@ class AffectedRows:
     def _records(
         self, files: StoredFiles, may_matter: Callable[[pa.Table], Mask], keys: set[Values] | None = None
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yields the rows that reference a wanted value. If `keys` is given, yields the rows with one of these keys instead. Each row is a
-        pair: the values of the table's columns, and those of Sluice's columns.
+        """Yields the rows of `files` that reference a wanted value. If `keys` is given, yields the rows with one of these keys instead.
+        Only rows that `may_matter` marks in a row group are examined. Each row is a pair: the values of the table's columns, and those of
+        Sluice's columns.
         """
         searched = [self._spelled[name] for name in (self.key if keys is not None else self._foreign())]
         for name in files.names():

@@ -72,7 +72,8 @@ def complete_up_to(cascades: StoredFiles) -> int:
 
 
 def buffer_changes(table: StagedTable, changes: Sequence[Passed], buffered: BufferedChanges, end: int) -> None:
-    """Writes the changes of a batch that ends at the order key `end`, and syncs them to disk.
+    """Writes the changes of a batch that ends at the order key `end`, and syncs them to disk. Leaves out transactions that an earlier
+    attempt has written.
 
     Raises TooManyChangesError before anything is written, and TableError if the disk or the store fails.
     """
@@ -210,7 +211,7 @@ def _as_table_error(table: str, files: StoredFiles) -> Iterator[None]:
     except (OSError, StoreError) as error:
         why = (
             "the changes that foreign keys made to the table could not be buffered in "
-            f"{files.url or files.folder}: {error}"
+            f"{files.url or files.folder}: {error}; Sluice tries again"
         )
         raise TableError(table, why, own=False) from error
 

@@ -140,7 +140,8 @@ def _buffer(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> in
         return (_put if buffered.files.url else _keep)(segment, buffered.files, after)
     except (OSError, StoreError) as error:
         where = buffered.files.url or buffered.files.folder
-        raise TableError(name, f"changes of the table could not be buffered in {where}: {error}", own=False) from error
+        why = f"changes of the table could not be buffered in {where}: {error}; Sluice tries again"
+        raise TableError(name, why, own=False) from error
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:

@@ -105,7 +105,9 @@ def _translated(table: str, error: Exception) -> SparkJobError:
         return TableError(table, why, own=False)
     line = first_line(error)
     if is_away(error):
-        return SparkUnavailableError(f"the connection to Spark was lost while {table} was published ({line})")
+        return SparkUnavailableError(
+            f"the connection to Spark was lost while {table} was published ({line}); Sluice tries again"
+        )
     return TableError(table, f"{_failed_in(error)}: {line}")
 
 

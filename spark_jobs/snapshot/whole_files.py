@@ -50,7 +50,8 @@ from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, 
 # The operation of the commit with which Spark creates a table with rows. The commit of this module has the same operation.
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
-# If more images of a table were buffered, Spark creates the table. This process folds fewer images without Spark.
+# If more images of a table, or more bytes of images, were buffered, Spark creates the table. Up to these limits, this process loads and
+# folds the images without Spark.
 BUFFERED_ROWS_MAX = 1_000_000
 BUFFERED_BYTES_MAX = 256 << 20
 
@@ -81,7 +82,7 @@ def _obstacles(given: Publication, before: DeltaSnapshot) -> Iterator[str]:
         yield "deleted rows are only marked (`deletes: soft`)"
     for column in given.columns:
         if not PLAIN_NAME.fullmatch(column.name):
-            yield f"the name of column {column.name!r} has characters other than letters and digits"
+            yield f"the name of column {column.name!r} has characters other than letters, digits and underscores"
         if column.type not in PLAIN_TYPES and not column.type.startswith("decimal("):
             yield f"column {column.name} is a {column.type}"
     if others := set(given.key) - {column.name for column in given.columns}:

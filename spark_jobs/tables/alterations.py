@@ -34,11 +34,12 @@ class AlterationPlan:
     """The steps of an alteration, in the order of the fields. Column names are those at the time of the step.
 
     - `kept` are dropped columns that the table still has afterwards.
-    - `moves` and `renames` are pairs (name, new name). `widened` are pairs (name, type).
+    - `moves` and `renames` are pairs (name, new name). A move frees a name for another column; a rename gives a column its final name.
+      `widened` are pairs (name, type).
     - `copies` are pairs (column, SQL expression over existing columns).
     - `leftovers` are columns that are dropped after they were copied.
     - `retyped` are pairs (column, SQL expression over the columns before the first step). The pairs are set if the plan only converts
-    columns: one commit can then replace all steps.
+      columns: one commit can then replace all steps.
     """
 
     kept: tuple[str, ...]

@@ -150,14 +150,14 @@ class DeltaTable:
         return True
 
     def before(self, order_key: int) -> DeltaSnapshot:
-        """Returns the newest version whose transaction is below this order key, or `NO_TABLE` if there is none.
+        """Returns the newest version whose last merged order key is below `order_key`, or `NO_TABLE` if there is none.
 
-        The order keys of transactions only rise. So few versions are read: first backwards from the newest version in growing steps, then
-        by bisection.
+        The last merged order key never falls. So few versions are read: first backwards from the newest version in growing steps, then by
+        bisection.
         """
         if not self.snapshot.exists or self.snapshot.applied_order_key < order_key:
             return self.snapshot
-        # The transaction of `low` is below the order key, that of `high` is not.
+        # At version `low`, the last merged order key is below `order_key`. At version `high` it is not.
         found, low, high, step = NO_TABLE, -1, self.snapshot.version, 1
         while high - low > 1:
             version = max(high - step, 0) if low < 0 else (low + high) // 2

@@ -121,7 +121,7 @@ def fix_bounds(
     session: LakeSession, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
 ) -> int:
     """If a table has files with rounded bounds, lets Spark rewrite all of its files, and marks the table as checked. Returns the number of
-    files with rounded bounds.
+    files with rounded bounds. The rewritten rows are ordered by `key` (see `rewrite_statement`).
 
     Each step is one Delta commit that changes no row, so readers always see a complete table, and the next run continues after a killed
     one. No other writer may write the table meanwhile. Raises TableError, or Spark's exceptions.

@@ -60,8 +60,8 @@ def make_table(
 
     - `check` checks the fence immediately before the table becomes visible. If it raises an exception, nothing is left.
     - `fill` writes files into the folder that becomes the table's folder, and syncs them.
-    - `aside` is the temporary name of that folder, next to the table's folder. The temporary name begins with a dot. An existing folder of
-    this name is removed.
+    - `aside` is the temporary name of that folder, next to the table's folder. The temporary name begins with a dot. If it is empty, a
+      unique name is used. An existing folder of this name is removed.
 
     Does not sync an empty table: `durable_lake` syncs it together with the rows that are merged into it. The caller syncs the name of the
     table's folder.

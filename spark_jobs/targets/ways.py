@@ -60,7 +60,7 @@ class MergeFacts:
     """The facts that decide who merges a table.
 
     - `rows` and `bytes` are the size of the changes and of the files that they may match.
-    - `alters` tells whether statements must be executed before rows are merged.
+    - `alters` tells whether columns or properties of the Delta table must change before rows are merged.
     - `makes` tells whether the task can create a missing table.
     - `mapping` is the mode of Delta's column mapping.
     - `rounded` tells whether files may have bounds that deltalake rounded.
@@ -128,7 +128,7 @@ def _obstacles_in_columns(facts: MergeFacts) -> Iterator[str]:
         yield f"column {facts.ruled[0]} has a constraint or is a generated column"
     for name, type_name in facts.columns:
         if not PLAIN_NAME.fullmatch(name):
-            yield f"the name of column {name!r} has characters other than letters and digits"
+            yield f"the name of column {name!r} has characters other than letters, digits and underscores"
         if type_name not in PLAIN_TYPES and not type_name.startswith("decimal("):
             yield f"column {name} is a {type_name}"
 
