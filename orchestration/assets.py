@@ -55,7 +55,7 @@ MERGE_CONFIG = {
     "ledger": dg.Field(
         str,
         is_required=False,
-        description="The id of the batch's ledger. The run settles no batch if the destination's ledger has another id.",
+        description="The id of the batch's ledger. If the destination's ledger has another id, the run writes nothing.",
     ),
     "batch": dg.Field(int, is_required=False, description="The id of the batch in its ledger."),
     "first_end": dg.Field(
@@ -97,8 +97,8 @@ def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVers
 def delta_assets(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports
 ) -> dg.AssetsDefinition:
-    """Returns the assets of the Delta tables, and the step that merges a batch into these tables. At least one of `tables` must have an
-    asset of its own.
+    """Returns the assets of the Delta tables, and the step that merges a batch into these tables. The caller ensures that at least one of
+    `tables` has an asset of its own.
     """
     reported = reported_tables(config, destination, tables)
     own = reported.shown.own(tables)
@@ -143,8 +143,8 @@ def delta_assets(
 def _results(
     reports: MergeReports, tables: Sequence[MergedTable], selected: set[dg.AssetKey]
 ) -> Iterator[dg.MaterializeResult[Any]]:
-    """Reports the tables of a batch. For a table whose asset is in `selected`, yields a result and removes the asset from `selected`,
-    because a run may yield each output only once. Reports the other tables as events.
+    """Reports the tables of a batch. For a materialized table whose asset is in `selected`, yields a result as an output of the run, and
+    removes the asset from `selected`, because a run may yield each output only once. Reports all other tables as plain events.
     """
     for merged in tables:
         event = reports.event(merged)
@@ -204,8 +204,8 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
 def _merged(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports
 ) -> Iterator[Sequence[MergedTable]]:
-    """Merges the batches of this run. Yields the tables of each batch when it is merged. For every expected error, raises dg.Failure with a
-    message for users.
+    """Merges the batch of this run, or batch after batch if the run drains. Yields the tables of each batch after the batch is merged, and
+    in a draining run after the batch is settled. For every expected error, raises dg.Failure with a message for users.
     """
     try:
         reference = BatchReference.from_config(context.op_config)

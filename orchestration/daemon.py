@@ -50,8 +50,8 @@ SENSOR_SECONDS = 5.0
 # While no run changes, the daemon inspects the queue of runs once in this many seconds. After a change, it inspects the queue at Dagster's
 # interval.
 QUEUE_SECONDS = 10.0
-# The least time between two evaluations of the sensors. Dagster skips a sensor within its minimum interval, which is at least a second
-# (`sensors.INTERVAL_SECONDS_MIN`).
+# Two evaluations of the sensors begin at least this many seconds apart. If an evaluation began earlier, Dagster would skip the sensors,
+# because their minimum interval (`sensors.INTERVAL_SECONDS_MIN`, one second) would not be over.
 AGAIN_SECONDS = 1.1
 SHUTDOWN_LOOK_SECONDS = 0.5
 FRESHNESS = "FRESHNESS_DAEMON"  # Dagster's type of the daemon that evaluates freshness policies.
@@ -78,8 +78,8 @@ class Wake:
 
 
 class WokenRunQueue(QueuedRunCoordinatorDaemon):
-    """Launches queued runs when `wake` is set, when a run has changed, and at the latest after QUEUE_SECONDS. It looks for changes at
-    Dagster's interval. After each launch, wakes the sensors.
+    """Launches queued runs when `wake` is set, when any run has changed, and at the latest after QUEUE_SECONDS. At Dagster's interval, it
+    finds out without a query whether a run has changed (`run_stamp`). After each launch, it wakes the sensors.
     """
 
     def __init__(self, interval_seconds: float, wake: Wake, sensors: Wake) -> None:
@@ -160,8 +160,8 @@ class WokenSensors(SensorDaemon):
 
 @contextlib.contextmanager
 def _subscribed(workspace: IWorkspaceProcessContext[Any], wake: Wake) -> Iterator[None]:
-    """Sets `wake` each time the state of a code location of the workspace changes during the block. Dagster has then already loaded the
-    location again.
+    """Sets `wake` each time the state of a code location of the workspace changes during the block. When `wake` is set, Dagster has already
+    loaded the location again.
     """
     if not isinstance(workspace, WorkspaceProcessContext):
         yield

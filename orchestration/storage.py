@@ -3,8 +3,8 @@ dagster.yaml names another one.
 
 Dagster's own storage opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an
 event costs three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and
-SQLite does not sync each commit. A killed process loses at most its events of the last JOINED_SECONDS_MAX. If the host loses power, the
-newest events may be lost. No promise of Sluice depends on these events (docs/reliability.md).
+SQLite does not sync each commit. A killed process loses at most the events that its open blocks of `together` have not committed. If the
+host loses power, the newest events may be lost. No promise of Sluice depends on these events (docs/reliability.md).
 
 Each run has its own file. Dagster creates the file with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
 """
@@ -50,8 +50,10 @@ BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another writer. 
 KEPT_CONNECTIONS = 2
 # Old ticks are removed at most once in this many seconds. Dagster keeps ticks for days, so some minutes more do not matter.
 PURGE_SECONDS = 600.0
-RUN_FILES_KEPT = 8  # A process keeps the connections of this many run files open: those of the newest runs.
-# Events that are stored together are committed at the latest after this time, because other processes wait for the files.
+# A process keeps the connections of this many run files open: those that it used last.
+RUN_FILES_KEPT = 8
+# Within `together`, the events are committed as soon as an event is stored more than this time after the first one, because other processes
+# wait for the files. The end of the block commits the rest.
 JOINED_SECONDS_MAX = 0.25
 MIGRATIONS = "alembic_version"  # This table has the newest migration of a file.
 RUN_PAGE_BYTES = 1024  # The size of a page in the file of a run. SQLite's own is 4096.
@@ -230,7 +232,8 @@ class KeptEvents(SqliteEventLogStorage):
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Stores the events of this thread in one transaction of each file. The transactions are committed at the end of the block, even if
-        it raises an error, and after JOINED_SECONDS_MAX. Until then, other processes that write these files wait.
+        it raises an error. They are also committed when an event is stored more than JOINED_SECONDS_MAX after their first event. Until
+        then, other processes that write these files wait.
 
         The block must not contain a `yield`: if its generator is never continued, its transactions stay open.
         """
@@ -302,7 +305,7 @@ class KeptEvents(SqliteEventLogStorage):
         return kept
 
     def _create_file(self, shard: str) -> None:
-        """Creates the tables of an event file that has none."""
+        """Creates an event file if it does not exist, and its tables if it has none. The new file of a run is a copy of `_empty_file`."""
         file = Path(self.path_for_shard(shard))
         if not file.exists() and shard != INDEX_SHARD_NAME:
             _write_new(file, self._empty_file())
@@ -365,7 +368,9 @@ class KeptEvents(SqliteEventLogStorage):
 
 
 class _Joined(threading.local):
-    """The transactions in which a thread stores several events (`KeptEvents.together`). `transactions` is None while no event is stored."""
+    """The transactions in which a thread stores several events (`KeptEvents.together`). `is_open` is True within such a block.
+    `transactions` is None until the block stores its first event, and after each commit.
+    """
 
     is_open = False
     transactions: contextlib.ExitStack | None = None
@@ -407,7 +412,9 @@ class LogWatchdog(SqliteEventLogStorageWatchdog):
 
 
 def _write_new(file: Path, content: bytes) -> None:
-    """Creates a file with this content at once. Does nothing if the file exists, or if the file system has no hard links."""
+    """Creates a file with this content in one step: other processes see no file, or the whole file. Does nothing if the file exists, or if
+    the file system has no hard links.
+    """
     made = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}.new")
     made.write_bytes(content)
     try:
@@ -418,7 +425,9 @@ def _write_new(file: Path, content: bytes) -> None:
 
 
 def _has_tables(url: str, *names: str) -> bool:
-    """Returns whether the file has all these tables. The table of Dagster's migrations must also have a row."""
+    """Returns True if the SQLite file of `url` has all tables in `names`. If `names` has MIGRATIONS, this table must also have a row.
+    Returns False if the file does not exist.
+    """
     if not Path(db.make_url(url).database or "").is_file():
         return False
     engine = db.create_engine(url, poolclass=NullPool)

@@ -72,8 +72,8 @@ class ShownDefinitions:
         return tuple((name, in_use.files.digest(name), self._digest(in_use, name)) for name in names)
 
     def _digest(self, in_use: InUse, name: str) -> str:
-        """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the digest of the last list
-        that was read.
+        """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the digest of the last list that
+        was read, or "" if none was read.
         """
         known, again_at = self._tables.get(name, ("", -math.inf))
         now = self._clock()
@@ -120,7 +120,7 @@ class CheckPublishers:
 
 
 def keep_up(watch: ConfWatch) -> None:
-    """Starts the background threads, which end with the process. Starts no engine if the engines have a process of their own.
+    """Starts the background threads, which end with the process. With `engine.kind: embedded`, also starts the engines.
 
     Call this before the definitions are read: this process and the process from which runs are forked read them afterwards.
     """

@@ -32,11 +32,12 @@ class EngineSnapshot(Protocol):
     """The state of an engine at one moment.
 
     - `state` is the name of the state, for example RUNNING or POSITION_LOST. `reason` is a sentence that explains the state, or empty.
-    - `lag_seconds` is the lag behind the source's clock.
+    - `lag_seconds` is the age of the oldest change that the source has committed and that is not acked. It is 0 if there is no such change.
     - `retention_left_hours` are the hours until the source purges the binlog file that a restart needs. None means that the time is
       unlimited or unknown.
     - `oldest_binlog_hours` is the age of the source's oldest binlog file, or None if it is unknown.
-    - `cursor` is the position up to which everything is acked. `position` is the position up to which the engine has read.
+    - `cursor` is the position up to which everything is acked, and `position` the position up to which the engine has read. None means that
+      the engine has no such position yet.
     - `troubles` has a sentence about each problem that does not change the state.
     """
 
@@ -134,7 +135,7 @@ class EngineHost(Protocol):
     """Starts and returns the engines of this process."""
 
     def get_or_start(self, destination: str) -> EngineHandle:
-        """Returns the engine, and starts it if necessary. Waits only briefly for the start, and then raises EngineStartingError. Raises
+        """Returns the engine, and starts it if necessary. Raises EngineStartingError if the engine is not ready after a short wait,
         LeaseLostError if another process runs the destination, and another SluiceError if the engine cannot start.
         """
 
@@ -201,8 +202,9 @@ class DestinationFiles(Protocol):
         """Returns whether a process waits for the run lock now."""
 
     def drain_lock(self, directory: Path) -> AbstractContextManager[Callable[[], str]]:
-        """Takes the drain lock until the block ends. Yields a function that returns why this run may not drain, or "". If another process
-        holds the lock, the function waits a while, because that process may have been killed.
+        """Returns a context in which this run may take the drain lock. Yields a function that tries to take the lock, and returns "" if
+        this run has it. Otherwise the function returns why this run may not drain: another run has the lock, or the lock's store does not
+        answer. The function waits for a limited time, because the lock of a killed run becomes free only after a while.
         """
 
     def drain_lock_held(self, directory: Path) -> bool:
@@ -239,8 +241,8 @@ class Merge(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TableFailure:
-    """Why one table could not be merged. `for_good` is true if another attempt cannot succeed, for example because the table has another
-    owner or was replaced.
+    """Why one table could not be merged. `state` is the state that the table gets if it stops for this reason. `for_good` is true if
+    another attempt cannot succeed, for example because the table has another owner or was replaced.
     """
 
     state: str
@@ -279,7 +281,9 @@ def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
 
 
 class WrittenTable(Protocol):
-    """A table after a commit: its columns as (name, type), and its size if the Delta log has it."""
+    """A table after a commit: its columns as (name, type), its number of rows, and its size in bytes. The number or the size is None if the
+    Delta log does not have it.
+    """
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]: ...

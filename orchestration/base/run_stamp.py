@@ -1,4 +1,6 @@
-"""Tells, without a query, whether any run in Dagster's storage may have changed since an earlier look."""
+"""Finds out without a query whether any run in Dagster's storage may have changed. The daemon and ticks take a stamp of the storage, and
+query the storage again only when its stamp differs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dagster import DagsterInstance
 
 @runtime_checkable
 class StampedRuns(Protocol):
-    """A storage of runs with a stamp. `storage.KeptRuns` implements it."""
+    """A storage of runs that returns a stamp of its content. `storage.KeptRuns` implements it. Dagster's own storages do not."""
 
     def stamp(self) -> object:
         """Returns a value that changes when a process stores or changes a run. Returns None if the value may not reflect a recent change
@@ -18,6 +20,8 @@ class StampedRuns(Protocol):
 
 
 def stamp_of_runs(instance: DagsterInstance) -> object:
-    """Returns the stamp of the instance's storage of runs, or None if the storage has none now."""
+    """Returns the stamp of the instance's run storage. Returns None if the storage has no stamps, or if its stamp may not reflect a recent
+    change yet. With None, the caller must query the storage.
+    """
     runs = instance.run_storage
     return runs.stamp() if isinstance(runs, StampedRuns) else None

@@ -1,5 +1,5 @@
-"""Records when the code server of this process loads new definitions, and whether the server is ending. `code_server` and `reload` report
-these events. Long ticks and attached runs end after such an event.
+"""Records how often the code server of this process has loaded definitions, and whether the server is ending. `code_server` and `reload`
+report both. After new definitions, a tick that waits for changes returns early. When the server is ending, draining runs end too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def definitions_loaded(*, own: bool) -> None:
 
 
 def ends_when(ending: Callable[[], bool]) -> None:
-    """Adds a function that returns True once this process is ending. Long ticks then return, and attached runs end."""
+    """Adds a function that returns True once this process is ending. From then on, ticks that wait for changes return, and draining runs
+    end.
+    """
     _ends.append(ending)
 
 

@@ -45,7 +45,9 @@ class ShownTables:
     named: frozenset[str]
 
     def has_asset(self, name: str) -> bool:
-        """Returns whether a "database.table" has an asset of its own, and not a share of an asset of its database."""
+        """Returns True if a "database.table" has an asset of its own. Returns False if it shares an asset with other tables of its
+        database.
+        """
         return not self.grouped or name in self.named
 
     def own(self, tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:

@@ -125,7 +125,9 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
     try:
         notes = sentences.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
     except Exception:  # An error of any kind must not prevent the definition of the assets.
-        log.exception("foreign keys of %s cannot be described", destination)
+        log.exception(
+            "the foreign keys of %s cannot be described; the descriptions of its assets leave them out", destination
+        )
         return {}
     return {
         table: [note.sentence for note in found] for table, found in itertools.groupby(notes, lambda note: note.table)
@@ -150,7 +152,7 @@ def delta_key(destination: str, name: str) -> dg.AssetKey:
 
 
 def default_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key of a Delta table's asset before the translation of a user's code location."""
+    """Returns the key that a Delta table's asset has if no translation of a user's code location changes it (`base.translation`)."""
     database, _, table = name.partition(".")
     short = database == destination and table != ENGINE
     return dg.AssetKey([destination, table] if short else [destination, database, table])
@@ -162,7 +164,7 @@ def source_key(destination: str, name: str) -> dg.AssetKey:
 
 
 def default_source_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key of a source table's asset before the translation of a user's code location."""
+    """Returns the key that a source table's asset has if no translation of a user's code location changes it (`base.translation`)."""
     return dg.AssetKey([SOURCE, *default_key(destination, name).path])
 
 
@@ -178,13 +180,18 @@ def engine_key(destination: str) -> dg.AssetKey:
 
 
 def owners_of(settings: DestinationConfig, table: str = "") -> tuple[str, ...]:
-    """Returns the owners of the asset of a "database.table", or of the engine's asset if `table` is empty."""
+    """Returns the owners of the asset of a "database.table": those in the table's settings, otherwise those of the destination. If `table`
+    is empty, returns those of the destination, which the engine's asset has.
+    """
     own = settings.table(*table.split(".", 1)).owners if table else ()
     return own or settings.owners
 
 
 def group_of(settings: DestinationConfig, table: str = "") -> str:
-    """Returns the asset group of a "database.table" in the lake, or of the engine if `table` is empty."""
+    """Returns the asset group of a "database.table" in the lake: the group in the table's settings, otherwise the destination's group,
+    otherwise the destination's name. If `table` is empty, returns the group of the engine's asset, to which the settings of tables do not
+    apply.
+    """
     own = settings.table(*table.split(".", 1)).group if table else ""
     return own or settings.group or settings.name
 
@@ -213,7 +220,8 @@ def source_schema(columns: Iterable[Column], comments: Mapping[str, str]) -> dg.
 
 def checkable(destination: str, names: Iterable[str]) -> list[str]:
     """Returns the tables that can have a check of their own. Dagster builds the check's name from the letters, digits and underscores of
-    the table's name. Tables with other characters, or with an ambiguous result, have none; the engine's check reports them.
+    the table's name. A table has no check if its name has other characters, or if another table gets the same check name. The engine's
+    check `tables_flowing` also covers these tables.
     """
     return checkable_keys({name: delta_key(destination, name) for name in names})
 
@@ -283,8 +291,8 @@ class SourceColumns:
     def _lineage(
         self, table: str, columns: Sequence[tuple[str, str]], there: Collection[str]
     ) -> dict[str, dg.MetadataValue[Any]]:
-        """Returns, for each column of the lake's table, the columns in the source from which it comes. `there` are the columns in the
-        source.
+        """Returns metadata with the source columns from which each column of the lake's table comes, for the first LINEAGE_COLUMNS_MAX
+        columns. `columns` has the (name, type) of each column in the lake, and `there` the names of the columns in the source.
         """
         key, transform = source_key(self._destination, table), self._transform(table)
         dependencies = dict[str, list[dg.TableColumnDep]]()

@@ -70,7 +70,9 @@ def use_translations(translations: Translations) -> None:
 
 
 def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.AssetKey:
-    """Returns the translated key of a table's asset. Raises ConfigurationError if the translation fails."""
+    """Returns the key that the translation gives to a table's asset, or `default` if there is no translation. Raises ConfigurationError if
+    the translation fails.
+    """
     translation = _in_use.translations.of(side)
     if translation is None:
         return default
@@ -80,8 +82,8 @@ def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.As
 
 
 def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Returns the translated spec of an asset. `spec` has the default key. The translated key may depend only on the default key and the
-    table's names, because a run knows no other attributes of a new table.
+    """Returns the spec that the translation gives to an asset, or `spec` if there is no translation. `spec` has the default key. The
+    translated key may depend only on the default key and the table's names, because a run knows no other attributes of a new table.
 
     Raises ConfigurationError if the translation fails, adds dependencies, or returns another key than `shown_key`.
     """

@@ -272,6 +272,6 @@ def _tables(
 
 
 def _named(names: Sequence[str]) -> str:
-    """Returns the first names, and how many more there are."""
+    """Returns the first NAMED_MAX names as text. If there are more names, the text says how many more."""
     left = len(names) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")

@@ -45,7 +45,9 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedObservations:
     """What the sensor has published, and when. The sensor stores this object as its cursor, so that the sensor publishes nothing twice.
-    `failing` has the reason of each check whose newest result is a failure, or is None if nothing was published yet.
+
+    `observed_at_seconds` is the time of the newest observation, in seconds since 1970. `failing` has the reason of each check whose newest
+    result is a failure, with the keys of `failures`. It is None if nothing was published yet.
     """
 
     observed_at_seconds: float = 0.0
@@ -121,7 +123,7 @@ def behind(lag_seconds: float, lag_seconds_max: float) -> str:
 
 def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
     """Returns the reasons of all failures. The key is "" for the engine, "database.table" for a stopped table, and LAG for a lake that is
-    too far behind.
+    too far behind. Returns {} if `status` is None, because the engine did not start: the caller adds the reason.
     """
     if status is None:
         return {}
@@ -196,8 +198,10 @@ def due(
     published: PublishedObservations,
     now_seconds: float,
 ) -> tuple[list[AssetEvent], PublishedObservations]:
-    """Returns the events to publish now, and the `PublishedObservations` to store afterwards. `tables` are those with a check of their
-    own. If `status` is None, the engine did not start, and only the engine's check has a result.
+    """Returns the events to publish now, and the `PublishedObservations` to store afterwards.
+
+    `tables` are those with a check of their own. `failing` has the present failures (`failures`), and `published` is what was published
+    before. If `status` is None, the engine did not start: the results of the tables stay as they were published, and nothing is observed.
     """
     known = {""} if status is None else {"", LAG, *tables, *failing}
     before = published.failing

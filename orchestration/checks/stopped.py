@@ -197,7 +197,7 @@ def older_tables(directory: Path) -> dict[str, str]:
 
 def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = math.inf) -> dict[str, str]:
     """Returns the failures that the engine's status.json reports, in the form of `observations.failures`. If the file is missing,
-    unreadable or too old, the result has a failure of the engine.
+    unreadable, or older than STATUS_SECONDS_MAX, the result has a failure of the engine.
     """
     path = directory / STATUS_FILE
     try:

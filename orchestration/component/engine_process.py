@@ -63,7 +63,9 @@ class StartingHost:
 
 
 class EngineProcess:
-    """Starts the engine process, and knows whether it runs. Another code server may have started the running process."""
+    """Starts the process of the engines that use a data directory, unless one runs. A process that another code server has started counts
+    too, because each engine process holds a lock in the data directory.
+    """
 
     def __init__(self, data_dir: Path, files: ConfFiles) -> None:
         self._data_dir, self._files = data_dir, files

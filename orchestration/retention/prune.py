@@ -26,7 +26,9 @@ from sluice.orchestration.retention.stored_runs import StoredRuns
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """How much was removed. `files` are SQLite's event files of runs. `snapshots` are stored definitions of jobs to which no run refers."""
+    """How much was removed. `files` are SQLite's event files of runs. `snapshots` are stored definitions of jobs to which no run refers.
+    `bytes_given_back` is the number of bytes by which SQLite's files shrank.
+    """
 
     runs: int
     files: int
@@ -44,8 +46,9 @@ def prune(
     destinations: Collection[str],
     clock: Callable[[], float] = time.time,
 ) -> Pruned:
-    """Removes old runs and events. `label` is the tag with which Dagster marks the runs of this code location. Raises MergeFailedError if
-    the storage is not a SQL database.
+    """Removes old runs and events. `label` is the tag with which Dagster marks the runs of this code location. Events without a run are
+    removed only if they belong to assets of `destinations`. `clock` returns seconds since 1970. Raises MergeFailedError if the storage is
+    not a SQL database.
     """
     run_storage, event_storage = instance.run_storage, instance.event_log_storage
     if not isinstance(run_storage, SqlRunStorage) or not isinstance(event_storage, SqlEventLogStorage):

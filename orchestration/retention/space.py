@@ -23,8 +23,9 @@ WAIT_SECONDS = 5.0
 
 
 def give_back(file: str) -> int:
-    """Shrinks a file by its free pages, if they are worth it. The result is the number of bytes by which the file shrank, or 0 if other
-    writers lock it all the time.
+    """Shrinks a SQLite file by its free pages. Does this only if enough pages are free (FREE_BYTES_MIN and FREE_PART_MIN), or if the file
+    is small and had no VACUUM yet. Returns the number of bytes by which the file shrank. Returns 0 if there is nothing to do, if the file
+    does not exist, or if another writer locks it for WAIT_SECONDS.
     """
     if not Path(file).is_file():
         return 0

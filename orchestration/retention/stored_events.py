@@ -67,7 +67,9 @@ class StoredEvents:
         return removed
 
     def remove_events(self, is_old: IsOld) -> int:
-        """Removes old events whose run does not exist. Keeps an asset's newest event of each type. Returns the number of removed events."""
+        """Removes old events whose run no longer exists, and old events without a run that belong to assets of the destinations. Keeps the
+        newest event of each asset and type in NEWEST_KEPT. Returns the number of removed events.
+        """
         removed = 0
         for rows in _pages(self._storage.index_connection, Events, Events.c.timestamp, is_old):
             ids = self._without_run(rows)
@@ -79,8 +81,8 @@ class StoredEvents:
         return removed
 
     def remove_runless_copies(self, is_old: IsOld) -> int:
-        """Removes old events without a run from the second copy that SQLite's storage keeps of these events. The pages of assets do not
-        read this copy.
+        """Removes old events without a run that belong to assets of the destinations, from the second copy that SQLite's storage keeps of
+        events without a run. The pages of assets do not read this copy. Returns the number of removed events: 0 for another database.
         """
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
@@ -93,8 +95,8 @@ class StoredEvents:
         return removed
 
     def remove_check_results(self, is_old: IsOld) -> int:
-        """Removes old check results whose run does not exist. Keeps the newest result of each check. Returns the number of removed
-        results.
+        """Removes old check results whose run no longer exists, and old check results without a run that belong to assets of the
+        destinations. Keeps the newest result of each check. Returns the number of removed results.
         """
         removed = 0
         for rows in _pages(self._storage.index_connection, Checks, Checks.c.create_timestamp, is_old):
@@ -107,7 +109,9 @@ class StoredEvents:
 
     @property
     def files(self) -> list[str]:
-        """The SQLite files with the events of runs and the events without a run. Empty for another database."""
+        """The SQLite files that do not belong to a single run: the common file, which has the events of assets, and the file with the
+        events without a run. Empty for another database.
+        """
         connects = [self._storage.index_connection]
         if isinstance(self._storage, SqliteEventLogStorage):
             connects.append(self._connect_runless)
@@ -181,8 +185,8 @@ def _seconds(moment: dt.datetime | None) -> float:
 
 
 def _unlink(path: Path) -> bool:
-    """Removes the event file of a run, and returns whether it did. Removes its companion files first, because nothing would list them once
-    the file is gone.
+    """Removes the event file of a run, and returns True. Returns False if the file does not exist, or is younger than FILE_SECONDS_MIN.
+    Removes SQLite's -wal and -shm files first: if they were left after a crash, no later run would find them without the event file.
     """
     try:
         if abs(time.time() - path.stat().st_mtime) < FILE_SECONDS_MIN:

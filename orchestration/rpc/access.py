@@ -28,8 +28,9 @@ CONNECT_MS_MAX = 2000
 
 
 def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
-    """Returns the token that engine and callers share. If `make`, creates a missing token file; only an engine host passes `make`. Raises
-    ConfigurationError if there is no valid token. The message does not contain the token.
+    """Returns the token that engine and callers share: `engine.token` of conf/, otherwise the content of the token file in `data_dir`. If
+    `make`, creates a missing token file; only an engine host passes `make`. Raises ConfigurationError if there is no valid token. The
+    message does not contain the token.
     """
     if config.token:
         token = filled(config.token, "engine.token")

@@ -108,7 +108,7 @@ class RemoteHost:
 
     def get_or_start(self, destination: str) -> RemoteEngine:
         """Returns the engine from the host that runs the destination. The other hosts are on standby. Raises EngineAwayError if no host
-        answers, and the errors of `ports.EngineHost`.
+        answers, and the errors of `ports.EngineHost`. If the hosts raise different errors, raises the one with the lowest `weight`.
         """
         errors: list[SluiceError] = []
         last = self._last.get(destination)

@@ -15,7 +15,7 @@ Record = dict[str, Any]
 
 
 class EngineRefusedError(SluiceError):
-    """An error of the engine, with the engine's message and `code`, that callers need not distinguish from other errors."""
+    """The error that a caller gets for any error of the engine that is not in `_DISTINGUISHED`. It has the engine's message and `code`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

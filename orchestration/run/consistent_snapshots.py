@@ -40,12 +40,12 @@ def publish_for_batch(
     *,
     buffered: Collection[str] = (),
 ) -> None:
-    """Makes the last commit of a run: records the versions of all tables of the destination at the batch's end, with their change logs and
-    histories.
+    """Records a consistent snapshot, which is the last commit of a batch's merge: the versions of all tables of the destination at the
+    batch's end, with their change logs and histories. `run` is the id of the Dagster run.
 
-    `buffered` are tables with a running snapshot. The commit repeats the recorded versions of their current-state tables, and records the
-    new versions of their change logs and histories. Raises MergeError for tables whose location cannot be found, and TableError if Delta
-    refuses the commit.
+    `buffered` are tables with a running snapshot. The commit repeats the versions of their current-state tables, and records the new
+    versions of their change logs and histories. It marks these current-state tables, and all Delta tables of stopped tables, as stopped.
+    Raises MergeError for tables whose location cannot be found, and TableError if Delta refuses the commit.
     """
     from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot  # noqa: PLC0415
@@ -101,7 +101,8 @@ class SnapshotAmendments:
 
     The snapshot is one row with all tables, so rewriting it costs more the more tables a destination has. After a rewrite, the run waits
     before it rewrites again, so that rewrites take at most 1/SHARE of its time. Before it ends, the run adds the tables that are still
-    waiting. If it is killed before that, the earlier snapshot stays valid, and the snapshot of the next batch has the tables.
+    waiting. If the run is killed before that, the newest consistent snapshot stays valid without these tables' new versions, and the
+    snapshot of the next batch has them.
     """
 
     def __init__(self, config: SluiceConfig, destination: str, clock: Callable[[], float] = time.monotonic) -> None:

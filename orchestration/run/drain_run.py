@@ -80,8 +80,8 @@ class Unreported:
         self._storage.set_cursor_values({self._key: ""})
 
     def left(self, say: Callable[[str], None]) -> list[MergedTable]:
-        """Returns the tables that an earlier run stored and did not report. If another version of Sluice stored them, logs a sentence with
-        `say` and returns none.
+        """Returns the tables that an earlier run stored and did not report. If their record cannot be read, for example because another
+        version of Sluice wrote it, logs a sentence with `say` and returns [].
         """
         text = self._storage.get_cursor_values({self._key}).get(self._key)
         if not text:
@@ -117,7 +117,7 @@ class DrainRun:
 
 def drain(work: DrainRun, first: BatchReference) -> Iterator[Sequence[MergedTable]]:
     """Merges the batch for which the run was started (`first`), and then further batches. Yields the tables of each batch after the batch
-    is settled.
+    is settled. Before the tables of the first batch, yields those that an earlier run merged and did not report.
 
     If a batch fails, yields the tables that were merged, and raises MergeFailedError. The run's tags then name the failed batch.
     """
@@ -131,8 +131,8 @@ def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
 ) -> Iterator[Sequence[MergedTable]]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # The engine is called only after the first merge. A run that finds no engine ends as a success, and may do so only if it has merged its
-    # batch.
+    # `engine` is called only after the first merge. If it finds no engine, the run ends as a success, and may do so only if it has merged
+    # its batch. For the first batch, `take` finds the engine itself, and fails without one if the batch's end is not fixed.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
@@ -143,9 +143,10 @@ def _all(
             yield tables
             raise
         if why := why_not_alone():
-            # Another run is attached, so this run must not write `unreported`. The success of this run settles its batch.
+            # Another run drains, or the lock's store does not answer, so this run must not write `unreported`. The success of this run
+            # settles its batch.
             yield tables
-            work.say(f"this run ends after its first batch: {why}")
+            work.say(f"this run ends after {reference}: {why}")
             return
         if reference is first:
             yield work.unreported.left(work.say)
@@ -162,7 +163,9 @@ def _all(
 def _merge(
     work: DrainRun, directory: Path, reference: BatchReference, tables: list[MergedTable], *, is_first: bool
 ) -> None:
-    """Merges one batch under the run lock, adds the merged tables to `tables`, and logs one line about the batch."""
+    """Merges one batch under the run lock, adds the merged tables to `tables`, and logs one line about the batch. If `is_first`, takes the
+    batch before the merge. The engine hands out later batches with a fixed end, so these need not be taken.
+    """
     give_way(work.ports, directory)
     begun = time.monotonic()
     with only_writer(work.ports, work.config, reference.destination, work.say):
@@ -208,8 +211,9 @@ def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchRe
 
 
 def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> BatchReference | None:
-    """Waits for the next batch and makes the run's tags name it. Returns None if the run must end. Raises MergeFailedError if the run may
-    not take a batch.
+    """Waits for the next batch, makes the run's tags name it, and returns it. Returns None if the run must end: conf/ has changed, a limit
+    of `drain_rules` is reached, or the engine does not answer or says so. Raises MergeFailedError if Dagster no longer shows the run as
+    STARTED. `begun` is when the run began to drain, on the monotonic clock.
     """
     idle_since = time.monotonic()
     while True:

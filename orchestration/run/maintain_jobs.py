@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# A run that is open for longer than this is marked as failed, because its process was probably killed, and the schedule requests no other
-# run while it is open. If the process still works, the run lock prevents two runs from maintaining a table at the same time.
+# While a run is open, the schedule requests no other run. If a run has been open for longer than this, its process was probably killed, so
+# the schedule marks the run as failed and requests another one. If the process still works, the run lock prevents the two runs from
+# maintaining a table at the same time.
 LOST_SECONDS = 24 * 3600.0
 # While a run has one of these statuses, the schedule requests no other run, because that run would only wait.
 UNDER_WAY = [
@@ -111,8 +112,8 @@ def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefini
 
 
 def minute_of(destination: str) -> int:
-    """Returns the minute of the hour at which a destination's schedules start. Destinations have different minutes, so that their runs do
-    not all start together.
+    """Returns the minute of the hour at which a destination's schedules start. The minute is a hash of the destination's name, so that the
+    runs of many destinations do not all start together.
     """
     return zlib.crc32(destination.encode()) % 60
 

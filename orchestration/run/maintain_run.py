@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainRequest:
     """The requested maintenance. `tables` are "database.table"; if empty, all tables in the lake are maintained. `force` rewrites files
-    even if the benefit is small. `retention_hours` is how long removed files stay; None means the time in conf/.
+    even if the benefit is small. VACUUM removes files that left a table more than `retention_hours` ago; None means the time in conf/.
     """
 
     destination: str
@@ -42,7 +42,8 @@ class MaintainRequest:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looked:
     """The result of the maintenance. `done` has what was done with each table. `failed` has the reason for each "database.table" that
-    failed. `hours` tells how long removed files stay. `snapshots_removed` is the number of removed consistent snapshots.
+    failed. `hours` is how long VACUUM keeps files that left a table, or 0 if no VACUUM was requested. `snapshots_removed` is the number of
+    removed consistent snapshots.
     """
 
     done: tuple[Maintained, ...]
@@ -134,7 +135,9 @@ def sentence_of(made: Maintained) -> str:
 
 
 def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
-    """Returns the tables to maintain. Raises ConfigurationError if one is not in the lake."""
+    """Returns the requested tables, or all tables in the lake if none was requested. Raises ConfigurationError if a requested table is not
+    in the lake.
+    """
     there = LakeTables(config.destination_dir(request.destination)).names
     if unknown := sorted(set(request.tables) - set(there)):
         raise ConfigurationError(
@@ -185,8 +188,9 @@ def _requested_hours(config: SluiceConfig, request: MaintainRequest) -> float:
 
 
 def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:
-    """Returns for how many hours removed files of the tables `names` must stay; None means all tables. The newest consistent snapshot must
-    stay readable, so the result grows while a destination is stopped. Raises TableError if the snapshots cannot be read.
+    """Returns for how many hours VACUUM must keep files that left the tables `names`; None means all tables. The result is the requested
+    time, or more if the newest consistent snapshot needs older files. While a destination is stopped, it makes no new snapshot, so the
+    result grows. Raises TableError if the snapshots cannot be read.
     """
     from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
@@ -199,8 +203,9 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
 def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains one table. Takes the run lock only if the table needs work. Returns what was done; if nothing was done, why. Returns []
-    for a table without a Delta table. Raises TableError, SparkUnavailableError or MergeFailedError.
+    """Maintains the current-state table of one table. Takes the run lock only if the table needs work, or if its record has an older
+    version and the lock is free. Returns what was done. If nothing was done, the only entry says why. Returns [] if there is no Delta
+    table. Raises TableError, SparkUnavailableError or MergeFailedError.
     """
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from sluice.spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
@@ -234,8 +239,8 @@ def _one(
 def _only_writer_of(
     table: MaintainedTable, ports: Ports, config: SluiceConfig, say: Callable[[str], None]
 ) -> Iterator[MaintainedTable]:
-    """Takes the run lock, and yields the table with records that are read again, because an earlier holder of the lock may have changed the
-    table.
+    """Takes the run lock, and yields `table` with the lock's fence and with records that are read again, because the previous holder of the
+    lock may have written the table.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 

@@ -89,7 +89,9 @@ def reported_tables(config: SluiceConfig, destination: str, tables: tuple[TableV
 
 
 class MergeReports:
-    """Reports the tables of one run."""
+    """Reports the tables that one merge run has merged. `batch` reports all tables of a batch. If a run has outputs, `event` and `merged`
+    report single tables.
+    """
 
     def __init__(self, context: dg.OpExecutionContext, tables: ReportedTables) -> None:
         config, destination = tables.config, tables.destination

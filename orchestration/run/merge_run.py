@@ -48,8 +48,8 @@ RUN_LOCK_SECONDS_MAX = 600.0
 # After a run has released the run lock, it waits at most this long for another process to take the lock.
 GIVE_WAY_SECONDS_MAX = 5.0
 GIVE_WAY_LOOK_SECONDS = 0.05
-# If no engine answers, a run repeats its request to take the batch for this many seconds, which are enough for a restart of the engine
-# process.
+# If no engine answers and the batch's end is not fixed, a run repeats its request to take the batch for this many seconds, and then fails.
+# The time is enough for a restart of the engine process.
 TAKE_SECONDS_MAX = 30.0
 TAKE_PAUSE_SECONDS = 0.2
 SENTENCES_SECONDS = 0.5  # The log of a run gets at most one entry about merged tables in this many seconds.
@@ -57,7 +57,9 @@ SENTENCES_SECONDS = 0.5  # The log of a run gets at most one entry about merged 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """A table of a merged batch: the report of its merge, the batch, and the lag behind the source after the merge."""
+    """A table of a merged batch: the report of its merge, the batch, and its lag. `lag_seconds` is the time from the source's commit of the
+    newest change that was merged into the table to the end of the table's merge.
+    """
 
     outcome: TableReport
     batch: OutstandingBatch
@@ -89,7 +91,9 @@ class JoinedSentences:
 
 
 def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None) -> OutstandingBatch:
-    """Returns the ledger's entry of the batch. Raises MergeFailedError if the batch is not the oldest one in flight."""
+    """Returns `head`, the oldest batch in flight, if it is the delivery that `reference` identifies. Otherwise raises MergeFailedError.
+    `head` is None if no batch is in flight.
+    """
     if head is not None and reference.names(head):
         return head
     now = "nothing" if head is None else f"delivery {head.delivery} of batch {head.batch_id}"
@@ -99,10 +103,12 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 
 
 def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Callable[[str], None]) -> None:
-    """Makes the engine append the changes that arrived while this run started, and then fix the end of the batch.
+    """Makes the engine append the changes that arrived while this run started, and then fix the end of the batch. If conf/ has changed
+    since the run started, nothing is appended. The caller holds the run lock and has written nothing.
 
-    The caller holds the run lock and has written nothing. If no engine answers and the batch's end is fixed, the batch is merged as it was
-    staged. If its end is not fixed, raises MergeFailedError, because the engine may execute the request later and fix another end.
+    If the request fails and the batch's end is already fixed, the batch is merged as it was staged. If its end is not fixed, repeats the
+    request for TAKE_SECONDS_MAX. Then raises MergeFailedError, because the engine may still execute a request and fix another end. If the
+    batch is no longer in flight, returns: `merge_one` then refuses the batch.
     """
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)
@@ -114,7 +120,8 @@ def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Cal
             append = not ports.conf_changed(reference.destination)
             engine().take(reference, append=append)
         except BatchNotFoundError:
-            return  # `merge_one` then refuses the batch, with a message that names the batch that is handed out now.
+            # `merge_one` then refuses the batch, with a message that names the batch that is in flight now.
+            return
         except SluiceError as error:
             if not head.appendable:
                 say(f"{reference} is merged as it was staged, without newer changes: {error}")
@@ -188,7 +195,8 @@ def merge_one(
     run: str = "",
 ) -> Iterator[Sequence[MergedTable]]:
     """Merges one batch, and yields its tables when all of them are merged. The caller holds the run lock. `run` is the run's id, which the
-    commits record. If the merge fails, yields the tables that were merged, and raises MergeFailedError.
+    commits record. Writes nothing and raises MergeFailedError if the batch is not the oldest one in flight, or if its end is not fixed. If
+    the merge fails, yields the tables that were merged, and raises MergeFailedError.
     """
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)

@@ -98,7 +98,8 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
 def request_snapshots(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str], where: str = ""
 ) -> None:
-    """Requests snapshots of the named tables, or of all captured tables, as `sluice snapshot start` does. Raises SluiceError.
+    """Requests snapshots of the named tables, or of all captured tables, as `sluice snapshot start` does. Raises SluiceError if a named
+    table is not captured, or if a record cannot be read or written.
 
     The destination's snapshot job reads and publishes the rows, and reports the materializations.
     """
@@ -177,15 +178,18 @@ class _SnapshotListener:
         self._consistent_snapshots.add(table, label, self._fence)
 
     def amend_rest(self) -> None:
-        """Adds all waiting tables to the newest consistent snapshot. Raises MergeFailedError, SluiceError."""
+        """Adds all waiting tables to the newest consistent snapshot. Raises MergeFailedError or SluiceError if the run lock stays taken or
+        the snapshot cannot be written.
+        """
         if self._consistent_snapshots.waiting:
             with lake_errors(self._config), self.run_lock():
                 self._consistent_snapshots.write(self._fence)
 
     def _amend_amid_reading(self) -> None:
         """Adds the waiting tables to the newest consistent snapshot while another table is read for long. If the run were killed, the
-        waiting tables would be missing in the newest consistent snapshot until the next batch. Does nothing while a merge runs, because the
-        merge's own snapshot contains the tables. Only logs an error, because the end of the run tries again.
+        waiting tables would be missing in the newest consistent snapshot until the next batch. Does nothing while another process holds the
+        run lock, usually for a merge, because the merge's own snapshot contains the tables. Only logs an error, because the end of the run
+        tries again.
         """
         if not self._consistent_snapshots.waiting or self._ports.files().run_lock_held(
             self._config.destination_dir(self._destination)

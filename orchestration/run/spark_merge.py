@@ -101,8 +101,8 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
 
 
 def _keep_conflicts(order: MergeOrder, count: int) -> None:
-    """Adds the conflicts of the batch to the destination's count. If this fails, logs an error and does not fail, because the merge
-    does not depend on the count.
+    """Adds the conflicts of the batch to the destination's count. If this fails, logs a warning and does not fail, because the merge does
+    not depend on the count.
     """
     if not count:
         return
@@ -110,7 +110,10 @@ def _keep_conflicts(order: MergeOrder, count: int) -> None:
         add_commit_conflicts(order.config.destination_dir(order.destination), count)
     except SluiceError as error:
         logger.warning(
-            "commits of other writers came first (%s times), and their number could not be recorded: %s", count, error
+            "%s: other writers committed first %s times, and this number could not be added to the destination's count: %s",
+            order.destination,
+            count,
+            error,
         )
 
 
@@ -174,17 +177,16 @@ class OpenSnapshots:
         return self._restarted(name, lambda now: now.cascades_unseen(why, buffered_after=order_key, through=through))
 
     def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
-        """Stores a restart and removes the changes that were buffered before it. If they stayed, a paused snapshot would keep the files
-        of all its restarts.
+        """Stores that the snapshot of a table starts again, and removes the changes that were buffered before. If these stayed, a paused
+        snapshot would keep the files of all its restarts. If they cannot be removed, logs a warning.
         """
         with _kept_elsewhere(name):
             record = self._records.update(name, transition)
         self._open[name] = record
         try:
             self._records.sweep_buffered(name)
-        except (
-            SluiceError
-        ) as error:  # The next restart of the snapshot, or its next run, removes the files that are left.
+        except SluiceError as error:
+            # The next restart of the snapshot, or its next run, removes the files that are left.
             logger.warning(
                 "the changes of %s that were buffered before the restart of its snapshot could not be removed: %s",
                 name,
@@ -254,8 +256,8 @@ class KeptRecords:
 def failures_of(error: MergeError, redacted: Callable[[str], str] = str) -> dict[str, TableFailure]:
     """Returns the tables that failed for reasons of their own. `redacted` removes secrets from the reasons.
 
-    Returns {} if several tables failed for reasons of the lake and none was merged, because the cause is then the lake itself, for example
-    an unmounted disk.
+    Returns {} if no table was merged, and several tables failed in the states TABLE_MISSING and MERGE_FAILED. The cause is then the lake
+    itself, for example an unmounted disk, and no table must stop.
     """
     from sluice.spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
     from sluice.spark_jobs.table_owner import TABLE_MISSING  # noqa: PLC0415

@@ -61,6 +61,8 @@ class TableEvents:
             self._context.log.warning("%s: Dagster cannot show the table's change log and history: %s", name, why)
 
     def passed(self, name: str) -> None:
-        """Reports the check `flowing` as passed, because the table was committed."""
+        """Reports the check `flowing` of a committed table as passed. Reports nothing if the table has no such check, is stopped, or has a
+        re-snapshot in progress.
+        """
         for result in self._flowing.passed(name):
             self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too

@@ -25,10 +25,11 @@ FAILED_MIN = 2
 class RunKind:
     """A kind of runs whose failures are reported.
 
-    - `what` says what the runs do, in the plural. `remedy` says what an operator does, as the end of a sentence.
+    - `what` completes the text "runs that", for example "read the rows of tables". `remedy` says what an operator does, as the end of a
+      sentence.
     - `step` is set for a job that serves all destinations. `step` names the step whose config names the destination.
     - `entry` is set for a job with several kinds of runs. `entry` has the key of the config that distinguishes the kinds, the value for
-    this kind, and the value that a config without the key stands for.
+      this kind, and the value that a config without the key stands for.
     - `matters` returns whether failures are reported now.
     """
 
@@ -58,7 +59,9 @@ class FailingRuns:
         self._troubles: tuple[str, ...] = ()
 
     def troubles(self, runs: RunStore) -> tuple[str, ...]:
-        """Returns a sentence for each kind whose newest runs failed. Reads the records at most every LOOK_SECONDS."""
+        """Returns a sentence for each kind whose newest runs failed at least FAILED_MIN times in a row. Reads the records at most every
+        LOOK_SECONDS, and returns the same sentences in between.
+        """
         now = self._clock()
         if now >= self._due:
             self._due = now + LOOK_SECONDS

@@ -41,7 +41,8 @@ OPEN_STATUSES = [
     DagsterRunStatus.CANCELING,
 ]
 
-RUNS_LOOKED_AT = 50  # Consecutive failures are counted among this many of the newest runs.
+# The consecutive failures of merges are counted among this many of the newest runs, so the count is never larger than this.
+RUNS_LOOKED_AT = 50
 OTHER_RUNS_LOOKED_AT = 10  # Failures of a job other than the merge job are counted among this many of its newest runs.
 
 

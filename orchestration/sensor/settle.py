@@ -4,8 +4,9 @@ States decide, not events: each tick reads all runs with the batch's tags, so it
 have the same tags, because a re-execution copies them. One SUCCESS of exactly this delivery is enough to ack. A failed run does not roll
 the batch back while another run works.
 
-A run without a process is ended, because the batch would wait for it forever. A working run holds the destination's run lock. So if a run's
-status is STARTED and the lock was free for a while, the run has no process.
+A run without a process is ended, because the batch would wait for it forever. A working run holds the destination's run lock, or the drain
+lock between its batches. So if a run's status is STARTED and both locks were free for a while, the run has no process. In this module, "the
+run lock is free" means that both locks are free.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dagster import DagsterRunStatus
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 
-# If a run's status is STARTED and the run lock is free for longer than this, the run has no process, and is ended. A working run takes the
-# lock within a second, and ends within a second after it releases the lock.
+# If a run's status is STARTED, and both the run lock and the drain lock are free for longer than this, the run has no process, and is
+# ended. A working run takes one of the locks within a second, and ends within a second after it releases both.
 LOCK_FREE_SECONDS_MAX = 30.0
 # If a run was created and is not queued after this time, it is ended. If the daemon dies between the two steps, the run is never queued.
 SUBMIT_SECONDS_MAX = 120.0
@@ -43,8 +44,8 @@ class RunRecord:
     """What is known about one run.
 
     - `state_seconds` is the time in this status. `silent_seconds` is the time since its last event of any kind.
-    - `lock_free_seconds` tells how long this process has seen the run lock free while the run had this status. The time is 0 while the lock
-    is held.
+    - `lock_free_seconds` tells how long this process has seen both the run lock and the drain lock free while the run had this status. The
+      time is 0 while one of the locks is held.
     - `drains` is true if the run takes further batches after its first one.
     """
 
@@ -114,7 +115,7 @@ class EndRun:
 
 @dataclasses.dataclass(frozen=True)
 class Reissue:
-    """The same batch must be handed out with the same run key, because the batch has no run, or only a run that was never submitted."""
+    """A run must be requested for the batch with its run key, because the batch has no run, or only a run that was never submitted."""
 
 
 Decision = Ack | Rollback | SettleWait | EndRun | Reissue
@@ -182,10 +183,11 @@ def _taken_next(draining: Sequence[RunRecord]) -> SettleWait | EndRun | None:
 
 
 class LockWatch:
-    """Measures, for each run, for how long this process has seen the run lock free. A tick uses the result to decide about the run.
+    """Measures, for each run, for how long this process has seen the run lock and the drain lock free. A tick uses the result to decide
+    about the run.
 
-    The measurement begins again when this process starts, and whenever the lock is held. Therefore a run is never ended because the lock
-    was free at a single tick.
+    The measurement begins again when this process starts, and whenever one of the locks is held. Therefore a run is never ended because the
+    locks were free at a single tick.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 # The values of the snapshot sensor's cursor: SILENT after it has published the check as failed because ticks have stopped, otherwise HEARD.
 # The cursor is never empty, because Dagster treats an empty cursor as None.
 SILENT, HEARD = "silent", "heard"
-_heard: dict[str, float] = {}  # The time of each destination's last tick in this process.
+# The time at which each destination's last tick in this process ended, in seconds since 1970.
+_heard: dict[str, float] = {}
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:

@@ -102,7 +102,7 @@ class DestinationSensor:
     - `op_name` is the step that merges. `tables` has the "database.table" of its assets.
     - `selects_assets` tells whether a merge run selects the assets of its tables. If `grouped_now` returns True, a run selects none,
       because its definitions may have no assets of tables.
-    - `run_lock_held` returns whether a process holds the run lock of a destination's directory.
+    - `run_lock_held` returns whether a process holds the run lock or the drain lock of a destination's directory.
     - `tick_seconds` is how long a tick may take if it does not look again.
     - `destinations` is the number of destinations in conf/.
     - `lake` inspects the Delta tables between runs.
@@ -110,7 +110,7 @@ class DestinationSensor:
     - `open_run_endpoint` opens the RPC endpoint through which runs call the engine, for the destination's directory.
     - `lag_seconds_max` is the lag above which the check `caught_up` fails.
     - `conf_troubles` returns a sentence for each reason why the destination's file in conf/ is not used.
-    - `kinds` are the destination's jobs except merges.
+    - `kinds` are the kinds of the destination's runs except merges, whose failures the tick reports.
     - `only_one` tells whether conf/ has no other destination.
     """
 
@@ -153,7 +153,8 @@ class Ticker:
     def tick(self, runs: RunStore, cursor: str | None, idle_seconds: float = 0.0) -> dg.SensorResult:
         """Runs a tick and returns the sensor's result. While nothing is due, looks again, for at most `idle_seconds` in all.
 
-        Dagster cannot end a slow tick, so an earlier tick may still be running. In this case, does nothing.
+        Dagster cannot end a slow tick, so an earlier tick may still be running. In this case, does nothing. Also does nothing during the
+        pause after several ticks in a row that raised an error (`broken_pause_seconds`).
         """
         if not self._one_at_a_time.acquire(blocking=False):
             self._another_came.set()
@@ -293,8 +294,9 @@ class Ticker:
         return ""
 
     def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Acks or rolls back the batches in flight whose runs have ended. Returns why the tick must wait, or "" if the next batch may be
-        handed out.
+        """Acks or rolls back the batches in flight whose runs have ended. Ends runs that are overdue, and waits for other runs until
+        shortly before the deadline. Returns why the tick must wait, or "" if a run may be requested for the next batch, which is the same
+        batch after a rollback.
         """
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
         while (batch := engine.outstanding()) is not None:
@@ -326,7 +328,10 @@ class Ticker:
         return ""
 
     def _hand_out_again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
-        """Hands out a failed batch again, without the tables that cannot be merged. Returns why the tick must wait instead, or ""."""
+        """Rolls a failed batch back, or returns why it must still wait after its failures. If some of its tables must stop
+        (`tables_to_stop`), stops these tables instead, and the engine hands the batch out again without them. Returns "" unless the batch
+        must wait.
+        """
         engine.report_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
             _log.error("%s continues without %s", what, ", ".join(sorted(stops)))
@@ -340,8 +345,8 @@ class Ticker:
         return ""
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
-        """Ends open runs that have no process, whatever their delivery. Without this, a run without a process would keep its slot in the
-        run queue forever.
+        """Ends the open runs of the merge job that are overdue (`settle.overdue`), whatever their delivery. Without this, a run without a
+        process would keep its slot in the run queue forever.
         """
         open_runs = runs.open_runs()
         held = self._line.run_lock_held(engine.directory)

@@ -100,8 +100,10 @@ def changes_of(
     again: bool,
     whole: bool = False,
 ) -> CatalogChanges:
-    """Returns what must be done so that the catalog has exactly the `wanted` tables and views. `known` is the record of what it has. If
-    `again`, the result includes what failed before. If `whole`, the result includes tables and views that are registered already.
+    """Returns what must be done so that the catalog has exactly the `wanted` tables and views. `known` is the record of what it has.
+
+    If `again`, names whose registration failed are tried again now. If `whole`, tables and views are registered again although the record
+    has them. If neither is set and `known.error` says that the catalog could not be used, nothing is tried now.
     """
     if known.error and not (again or whole):
         return CatalogChanges(failed=known.failed, error=known.error)

@@ -88,7 +88,9 @@ def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
 
 
 def _taken(config: SluiceConfig) -> set[str]:
-    """Returns the paths of all captured and configured tables, and of their change logs and histories."""
+    """Returns the paths that the table to build must not have: those of the captured and configured tables of all destinations, and of
+    their change logs and histories.
+    """
     from sluice.cdc_engine.table_meta.table_list.reading import read_tables  # noqa: PLC0415
 
     found = set()
@@ -137,9 +139,12 @@ def run_into(
 def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
-    """Returns the requested interval with an earlier start: the end position of the version from which the table is built. Adds that
-    version to `chosen`. `arguments` are those of `locate_interval`. Raises ConfigurationError if there is no such version, and
-    PositionLostError if the binlog from that version on is missing.
+    """Returns the requested interval with an earlier start, and adds the version from which the table is built to `chosen`. `arguments` are
+    those of `locate_interval`.
+
+    The start is the end position of that version. If the binlog from there is missing, but the table has not changed since that version,
+    the start is the position that `after_a_quiet_time` returns. Raises ConfigurationError if there is no such version, and
+    PositionLostError if the binlog from the start on is missing.
     """
     from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
@@ -169,8 +174,9 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position from which to read if the table has not changed since its version `base`. The position is `begin`, or the
-    cursor if that is earlier. Returns None if the table has changed.
+    """Returns the position from which to read the binlog if the table has not changed since its version `base`. This is `begin`, the start
+    of the requested interval, or the cursor if the cursor is earlier. Returns None if `commits` has a later commit of the stream, because
+    the table has changed then.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)

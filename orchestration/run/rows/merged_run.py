@@ -68,7 +68,7 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
 
 
 def _history(config: SluiceConfig, destination: str, name: str) -> list[CommittedInterval]:
-    """Returns the batches in a table's Delta log. Returns none if nothing was merged into the table yet."""
+    """Returns the batches in a table's Delta log. Returns [] if nothing was merged into the table yet."""
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415  imported where it is used
     from sluice.spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
 

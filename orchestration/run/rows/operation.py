@@ -150,8 +150,8 @@ def _merge(
 def _interval(
     run: RowsRun, operation: RowsOperation, reading: BackfillReading, lake: tuple[str, Position]
 ) -> StagedInterval:
-    """Returns the staged part of the stream in the form that `merge_rows` needs. `lake` has the ledger's id and cursor, as
-    `reading.catch_up` returns them.
+    """Returns the changes of the stream that `reading` has read and staged, in the form that `merge_rows` needs. `lake` has the ledger's id
+    and cursor, as `reading.catch_up` returns them.
     """
     from sluice.spark_jobs.rows.merge import StagedInterval  # noqa: PLC0415
 
@@ -207,8 +207,8 @@ def _merge_tables(
 
 
 def _not_merged(act: str, merged: Sequence[TableReport], failed: Mapping[str, TableError]) -> str:
-    """Returns a sentence about tables that could not be merged. The sentence names the operation with `act`, which is backfill or
-    repair.
+    """Returns a sentence that names the tables in `failed`, which could not be merged, with their errors, and the tables in `merged`. `act`
+    is the operation that must be started again: backfill or repair.
     """
     whys, there = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
     return f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: a second {act} applies no change twice)"

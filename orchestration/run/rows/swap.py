@@ -38,8 +38,10 @@ class SwapRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapPlan:
-    """The plan of a swap. `rows_before` is the number of rows of the live table, or None if its Delta log does not have the number.
-    `rows_after` is the number of rows of the table that replaces it. `refused` says why the swap is impossible, or is empty.
+    """The plan of a swap. `version` is the present version of the live table at `path`. `up_to` is the position up to which the table that
+    replaces it has the changes, or empty if that table does not record one. `rows_before` is the number of rows of the live table, or None
+    if its Delta log does not have the number. `rows_after` is the number of rows of the table that replaces it. `refused` says why the swap
+    is impossible, or is empty.
     """
 
     table: str
@@ -120,7 +122,9 @@ def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: 
 
 
 def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> str:
-    """Returns why the live table cannot be swapped, or "". Does not look at the contents of the two tables."""
+    """Returns why the live table cannot be swapped with any table, or "": its settings or its state forbid a swap. Does not look at the
+    table that would replace it.
+    """
     directory, given = config.destination_dir(request.destination), target(config, request.destination, request.table)
     database, _, name = request.table.partition(".")
     stop = read_ledger(directory).stopped(database, name)
