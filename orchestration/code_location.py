@@ -52,7 +52,9 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         undefined = {table.name: why for table in tables if (why := _why_undefined(config, destination, ports, table))}
         if not undefined:
             raise
-        log.exception("tables of %s have no asset: %s", destination, ", ".join(undefined))
+        log.exception(
+            "%s: runs merge these tables, but their assets cannot be defined: %s", destination, ", ".join(undefined)
+        )
         rest = tuple(table for table in tables if table.name not in undefined)
         return _definitions(config, destination, ports, rest, tuple(undefined.values()))
 

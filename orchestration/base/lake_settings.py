@@ -61,8 +61,8 @@ def spark_stores(config: SluiceConfig) -> tuple[str, ...]:
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:
-    """Returns the Spark options for the lake's object stores, without credentials, for a Spark that Sluice starts. Raises
-    MergeFailedError if a secret cannot be read.
+    """Returns the Spark options for the lake's object stores, without credentials, for a Spark that Sluice starts. Returns {} if neither
+    the lake, nor a table, nor the staging directory is in an object store. Raises MergeFailedError if a secret cannot be read.
     """
     if not (stores := spark_stores(config)):
         return {}
@@ -73,8 +73,8 @@ def store_settings(config: SluiceConfig) -> dict[str, str]:
 
 
 def store_environment(config: SluiceConfig) -> dict[str, str]:
-    """Returns environment variables with the credentials of the lake's object stores, for a Spark that Sluice starts. Raises
-    MergeFailedError if a secret cannot be read.
+    """Returns environment variables with the credentials of the lake's object stores, for a Spark that Sluice starts. Returns {} if neither
+    the lake, nor a table, nor the staging directory is in an object store. Raises MergeFailedError if a secret cannot be read.
     """
     if not (stores := spark_stores(config)):
         return {}

@@ -42,7 +42,7 @@ MODES: dict[str, Literal["full", "sample", "since-last"]] = {
 
 
 class EqualityRun(dg.Config):
-    """The config of a comparison run, which a person can change in the launchpad."""
+    """The config of a run that compares the lake with the source. A person can change it in Dagster's launchpad."""
 
     mode: Literal["full", "sample", "since_last"] = Field(
         default="since_last",

@@ -151,7 +151,11 @@ def _discover(config: SluiceConfig) -> None:
         try:
             discover(config, name)
         except (SluiceError, OSError) as error:
-            log.warning("%s: the tables of the destination are not known yet, because of an error: %s", name, error)
+            log.warning(
+                "%s: the tables have no assets until the engine has listed them and the code location is reloaded: %s",
+                name,
+                error,
+            )
 
 
 def _digest_of_tables(config: SluiceConfig, destination: str) -> str:

@@ -23,7 +23,9 @@ TAG = "sluice/prune"  # conf/dagster.yaml lets the queue run only one run with t
 
 
 def prune_job(config: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job, which has one step. The metadata of the step's output says how much was removed."""
+    """Returns the job that removes old runs and events from Dagster's storage. The metadata of its only step's output says how much was
+    removed.
+    """
     settings = config.dagster
 
     @dg.op(name="remove_old_runs")
@@ -55,7 +57,7 @@ def prune_job(config: SluiceConfig) -> dg.JobDefinition:
 
 
 def prune_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Returns the schedule, which is on until somebody switches it off in Dagster."""
+    """Returns the schedule that starts `job` once an hour. The schedule is on until somebody switches it off in Dagster."""
     return dg.ScheduleDefinition(
         name=f"{JOB}_schedule",
         job=job,

@@ -71,8 +71,8 @@ def server_credentials(config: EngineConfig) -> Any:
 
 
 def channel_to(address: str, config: EngineConfig) -> Any:
-    """Returns a gRPC channel, which connects at its first call. Raises ConfigurationError if the certificate of the authority cannot be
-    read.
+    """Returns a gRPC channel to the engine host at `address`. The channel connects at its first call. Raises ConfigurationError if
+    `engine.ca_file`, by which the host's certificate is checked, cannot be read.
     """
     options = [
         ("grpc.enable_http_proxy", 0),

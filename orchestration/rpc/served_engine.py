@@ -107,5 +107,5 @@ class ServedEngine:
         """Returns the batch that a reference identifies. Raises BatchNotFoundError if the batch is no longer in flight."""
         batch = self._engine.outstanding()
         if batch is None or not reference.names(batch):
-            raise BatchNotFoundError(f"{reference} is no longer outstanding")
+            raise BatchNotFoundError(f"{reference} is no longer in flight: it was acked or rolled back")
         return batch

@@ -29,14 +29,14 @@ JOB = "catch_up"
 
 
 class CatchUp(dg.Config):
-    """The config of a run, which the launchpad shows."""
+    """The config of a run that waits until the lake has caught up. Dagster's launchpad shows its fields."""
 
     destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
     seconds_max: float = Field(default=3600.0, ge=0.0, description="Seconds after which the run fails. 0: no limit.")
 
 
 def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job. A run of the job only waits, while engines and sensors merge and ack."""
+    """Returns the job that waits until the lake has caught up. A run of the job only waits, while engines and sensors merge and ack."""
     config_class = with_destination(CatchUp, settings.destinations)
 
     @dg.op(name="wait_until_caught_up", config_schema=config_class.to_config_schema().as_field())
@@ -61,7 +61,7 @@ def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
         name=JOB,
         executor_def=dg.in_process_executor,
         description="Waits until the lake has everything that the source had when the run began, and fails if a table "
-        "has stopped. A job that starts after this job reads a lake that is complete up to that time.",
+        "has stopped. A job that starts after this run has succeeded reads a lake that is complete up to the start of this run.",
     )
     def job() -> None:
         wait()

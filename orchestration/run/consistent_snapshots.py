@@ -164,7 +164,10 @@ class SnapshotAmendments:
             raise
         # Whatever the error is, the other tables are written now, and the snapshot of the next batch includes this table.
         except Exception:
-            logger.exception("%s is left out of the newest consistent snapshot", name)
+            logger.exception(
+                "%s is left out of the newest consistent snapshot because of an unexpected error; the next batch's includes it",
+                name,
+            )
             return False
 
     def _recorded_tables(self, records: LakeTables, table: str) -> dict[str, RecordedTable]:

@@ -26,7 +26,7 @@ from sluice.cdc_engine import limits
 
 def why_leave(seconds: float, idle_seconds: float) -> str:
     """Returns why a draining run takes no further batch, as the end of a sentence. Returns "" if the run takes another batch. `seconds` is
-    the time since the run attached to the engine. `idle_seconds` is the time since its last batch was settled.
+    the time since the run began to drain. `idle_seconds` is the time for which it has waited for its next batch.
     """
     if seconds >= limits.DRAIN_SECONDS_MAX:
         return f"the run has merged batches for {seconds:.0f} s, and another run replaces it"

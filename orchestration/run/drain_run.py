@@ -1,5 +1,5 @@
-"""Runs a draining run, which stays attached to the engine and merges batch after batch. Each batch is settled and reported separately.
-`assets` calls this module inside a run.
+"""Runs a draining run: one Dagster run that requests batch after batch from the engine and merges them. Each batch is settled and reported
+separately. `assets` calls this module inside a run.
 
 The run holds the run lock while it merges a batch, and releases it between batches, so that publications and backfills can take it. The
 run's tags name its current batch (`BatchClaim`). So ticks can treat the run's record like that of a run that merges only this batch.

@@ -52,7 +52,7 @@ class Instance(dg.Config):
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job. A run of the job succeeds once the operation has taken effect."""
+    """Returns the job that starts, stops, restarts or releases an engine. A run of the job succeeds once the operation has taken effect."""
 
     names = set(settings.streams)
     config_class = with_destination(Instance, names)

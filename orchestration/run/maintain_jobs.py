@@ -36,7 +36,7 @@ UNDER_WAY = [
 
 
 class Maintenance(dg.Config):
-    """The config of a run, which the launchpad shows."""
+    """The config of a run that maintains Delta tables. Dagster's launchpad shows its fields."""
 
     tables: list[str] = Field(default=[], description='Tables, as "database.table". Default: all tables in the lake.')
     optimize: bool = Field(default=True, description="Rewrite files where the benefit is large enough.")
@@ -47,12 +47,14 @@ class Maintenance(dg.Config):
 
 
 def maintain_name(destination: str) -> str:
-    """Returns the name of the step. The job's name is the same with `_job` appended."""
+    """Returns the name of the step that maintains the Delta tables of a destination. The job's name is the same with `_job` appended."""
     return f"maintain_{destination}"
 
 
 def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """Returns the job, which has one step. The step reports an observation of each table that was rewritten or vacuumed."""
+    """Returns the job that maintains the Delta tables of a destination. Its only step reports an observation of each table that was
+    rewritten or vacuumed.
+    """
 
     @dg.op(name=maintain_name(destination))
     def maintain(context: dg.OpExecutionContext, config: Maintenance) -> None:
@@ -102,7 +104,9 @@ DESCRIPTIONS = {
 
 
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Returns one schedule for OPTIMIZE and one for VACUUM. Each starts switched on if conf/ sets its time."""
+    """Returns two schedules of the maintenance job, one for OPTIMIZE and one for VACUUM. Each starts switched on if conf/ sets its time,
+    and otherwise switched off with a default time: hourly or on Sundays.
+    """
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"
     return [

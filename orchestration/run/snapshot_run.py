@@ -42,12 +42,16 @@ WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and le
 
 
 def snapshot_name(destination: str) -> str:
-    """Returns the name of the step; the job's name is the same with `_job` appended."""
+    """Returns the name of the step that reads and publishes the snapshots of a destination. The job's name is the same with `_job`
+    appended.
+    """
     return f"snapshot_{destination}"
 
 
 def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """Returns the job, which has one step. The step works on all open snapshots of the destination until none can progress."""
+    """Returns the job that reads and publishes the snapshots of a destination. Its only step works on all open snapshots until none can
+    progress within WAIT_SECONDS.
+    """
 
     @dg.op(name=snapshot_name(destination))
     def snapshot(context: dg.OpExecutionContext) -> None:

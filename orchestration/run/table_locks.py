@@ -27,7 +27,9 @@ _newest_clashes: list[_Clashes | None] = [None]
 
 
 def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> TableLocks:
-    """Returns the table locks for one run. `run` is the run's id, which is shown to processes that wait for a lock."""
+    """Returns the table locks for one run. `run` is the run's id, or empty for a command. Processes that wait for a lock show which run
+    holds it.
+    """
     from sluice.spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
 
     location = config.ledger_location(destination)

@@ -334,7 +334,7 @@ class Ticker:
         """
         engine.report_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
-            _log.error("%s continues without %s", what, ", ".join(sorted(stops)))
+            _log.error("%s is handed out again without the tables that stop now: %s", what, ", ".join(sorted(stops)))
             engine.stop_tables(batch, stops)
             return ""
         if why := waiting(failed):

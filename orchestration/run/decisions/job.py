@@ -41,7 +41,7 @@ class Act(enum.Enum):
 
 
 class Decision(dg.Config):
-    """The config of a run, which the launchpad shows."""
+    """The config of a run that records a decision. Dagster's launchpad shows its fields."""
 
     act: Act = Field(
         default=Act.show,
@@ -103,7 +103,7 @@ def problem_of(decision: Decision) -> str:
 
 
 def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job. A run of the job records the decision, and the running engine executes the decision within seconds."""
+    """Returns the job for decisions. A run of the job records the decision, and the running engine executes the decision within seconds."""
     names = set(settings.streams)
     config_class = with_destination(Decision, names)
 

@@ -108,7 +108,7 @@ class WaitingDecisions:
             yield f"- **{code(name)}**: {why}. {plan} changes nothing; {repair} {does}"
 
     def _reasons(self) -> dict[str, str]:
-        """Returns why the newest comparison failed, for each "database.table" that differs.
+        """Returns, for each "database.table" whose newest comparison did not find it equal, the reason.
 
         If tables share an asset, the check of that asset has the results. A table may have a check of its own from an earlier time, when it
         had its own asset. The results of that check are older and are not used.

@@ -60,7 +60,9 @@ class OperationKind(enum.Enum):
 
 
 class RowsConfig(dg.Config):
-    """The config of a run, which the launchpad shows. Fields that do not belong to the chosen operation must have their defaults."""
+    """The config of a run that operates on rows. Dagster's launchpad shows its fields. Fields that do not belong to the chosen operation
+    must have their defaults.
+    """
 
     operation: OperationKind = Field(
         default=OperationKind.backfill,
@@ -134,7 +136,7 @@ FIELDS = {
 
 
 class OfPartition(dg.Config):
-    """The config of a run whose partition determines the times."""
+    """The config of a run of a backfill job with hours as partitions. The partition determines the times."""
 
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
 
@@ -189,7 +191,9 @@ def _changes_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Backfil
 
 
 def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job. At the end of a repair, its run reports results of the check `equals_lake` for the repaired tables."""
+    """Returns the job `operate_on_rows`. At the end of a repair, its run reports results of the check `equals_lake` for the repaired
+    tables.
+    """
     config_class = with_destination(RowsConfig, settings.destinations)
 
     @dg.op(name=STEP, config_schema=config_class.to_config_schema().as_field())

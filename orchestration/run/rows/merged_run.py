@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedRun:
-    """The changes that a run merged: from `from_us` up to, but not including, `to_us`, in microseconds since 1970, and the tables into
-    which it merged them.
+    """The changes that a run merged: those that the source committed from `from_us` up to, but not including, `to_us`, in microseconds
+    since 1970. `tables` are the tables into which the run merged them.
     """
 
     from_us: int

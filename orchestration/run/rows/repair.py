@@ -69,8 +69,8 @@ class TableRepair:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repaired:
-    """The result of a repair. `refused` has the reason for each "database.table" that was left out. `after` has the comparisons of the
-    repaired tables after the repair.
+    """The result of a repair. `outcomes` has the reports of the tables into which rows were merged. `refused` has the reason for each
+    "database.table" that was left out. `after` has the comparisons of the repaired tables after the repair.
     """
 
     plan: tuple[TableRepair, ...]
@@ -205,7 +205,10 @@ class _Repair:
         return Backfill(backfill_id=self._id, from_us=began, to_us=0, kind=REPAIR_KIND)
 
     def read(self, folder: Path) -> BackfillReading | None:
-        """Reads the rows of the differing keys, then the stream's changes since the lake's position."""
+        """Reads the rows of the differing keys from the source, and waits until the lake has all changes that these rows may include. Then
+        reads the stream's changes since the position that the lake had at the beginning. Returns None if no rows were read, because all
+        tables are left out.
+        """
         from sluice.cdc_engine.instance.rows.interval import from_the_lake  # noqa: PLC0415
         from sluice.cdc_engine.instance.rows.rules import REPAIR_ADVICE, RequestedInterval  # noqa: PLC0415
         from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415
@@ -244,7 +247,10 @@ class _Repair:
             except (SluiceError, OSError):
                 raise
             except Exception as error:  # Whatever the error is, the other tables are repaired.
-                log.exception("rows of %s could not be read", name)
+                log.exception(
+                    "the rows of %s could not be read because of an unexpected error; the repair leaves the table out",
+                    name,
+                )
                 self.refused[name] = _unexpected(error)
                 continue
             self._rows[name] = found
@@ -268,7 +274,10 @@ class _Repair:
             except SluiceError:
                 raise
             except Exception as error:  # Whatever the error is, the other tables are repaired.
-                log.exception("keys of %s could not be chosen", name)
+                log.exception(
+                    "the keys of %s could not be chosen because of an unexpected error; the repair leaves the table out",
+                    name,
+                )
                 self.refused[name] = _unexpected(error)
         return found
 
