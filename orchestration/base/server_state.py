@@ -11,7 +11,7 @@ from collections.abc import Callable
 @dataclasses.dataclass
 class _Server:
     """The code server of this process. `loads` counts how often it loaded definitions. `own` says whether the loaded definitions are
-    Sluice's own. A user's definitions may have other sensors, which long ticks would delay.
+    Sluice's own. A user's definitions may have other sensors, so ticks do not wait for changes then: they would delay these sensors.
     """
 
     loads: int = 0

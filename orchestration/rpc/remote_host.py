@@ -30,7 +30,8 @@ T = TypeVar("T")
 # Each host follows a change of conf/ within this time. Until then, this host and the engine's host may use different versions, and no
 # trouble is reported.
 DIFFERS_SECONDS_MAX = 60.0
-# The host that ran the destination at the last call is asked first. Other hosts get only this time to answer, because they may be dead.
+# The host that ran the destination at the last call is called first. If that host does not answer, each other host gets only this many
+# seconds to answer, because it may be dead.
 OTHERS_SECONDS_MAX = 4.0
 
 

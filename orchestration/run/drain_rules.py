@@ -12,7 +12,7 @@ says something else, the run's tags name d.
 | died or ended after d was settled | acked | no run's tags name the next batch: the ticks request a run |
 | died after d was settled and before it reported d | acked | the next draining run reports d (`drain_run.Unreported`) |
 | continues, although Dagster has ended it | rolled back | d is not the oldest batch: the run writes no table and takes no batch |
-| got d, and died before its tags named d | in flight | no run's tags name d, and no run is attached: the ticks request a run |
+| got d, and died before its tags named d | in flight | no run's tags name d, and no draining run is open: the ticks request a run |
 | sent an ack of d and got no answer | in flight or acked | the run succeeds: a tick acks d, or the ticks request a run |
 | sent a request for d and got no answer | in flight later | the run succeeds with the tags of its last batch: the ticks request a run |
 

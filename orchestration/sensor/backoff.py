@@ -53,7 +53,9 @@ class FailedRuns:
 
 
 def pause_seconds(in_a_row: int, *, away: bool) -> float:
-    """Returns how many seconds the next attempt waits after `in_a_row` consecutive failures. `away` says that Spark did not answer."""
+    """Returns how many seconds after the end of the newest failed run the next attempt begins, if `in_a_row` consecutive runs failed.
+    `away` says that Spark did not answer.
+    """
     if in_a_row <= 1:
         return 0.0
     longest = AWAY_SECONDS_MAX if away else MERGE_SECONDS_MAX
@@ -61,8 +63,8 @@ def pause_seconds(in_a_row: int, *, away: bool) -> float:
 
 
 def remaining_seconds(failed: Failed) -> float:
-    """Returns how many seconds the next attempt must still wait, or 0 if it may begin. The result is at most the whole pause, even if the
-    clock was set back.
+    """Returns how many seconds from now the next attempt must still wait, or 0 if it may begin. The result is at most `pause_seconds`, even
+    if the clock was set back.
     """
     pause = pause_seconds(failed.in_a_row, away=failed.away)
     return min(pause, max(0.0, pause - failed.ago_seconds))

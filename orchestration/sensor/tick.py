@@ -87,8 +87,8 @@ def tick_seconds(destinations: int) -> float:
 
 
 def idle_seconds(destinations: int, instance: dg.DagsterInstance) -> float:
-    """Returns for how many seconds a tick that finds nothing to do looks again. Returns 0 if long ticks would delay others: Dagster runs a
-    limited number of ticks at once, and each destination has two sensors.
+    """Returns for how many seconds a tick repeats its work while nothing is due. Returns 0 if such long ticks would delay others: Dagster
+    runs a limited number of ticks at once, and each destination has two sensors.
     """
     settings = instance.get_sensor_settings()
     workers = (settings.get("num_workers") or SENSOR_WORKERS) if settings.get("use_threads") else 1
@@ -284,8 +284,8 @@ class Ticker:
         return f"a run has just taken delivery {batch.delivery}; the next tick settles this delivery"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Waits while a draining run is attached and no batch is in flight, because that run takes the next batch. Returns why the tick has
-        nothing to do, or "" if the tick must continue.
+        """Waits while a draining run is open and no batch is in flight, because that run takes the next batch. Returns why the tick has
+        nothing to do if this lasts until the deadline, or "" if the tick must continue.
         """
         while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
             if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillRequest:
-    """A requested backfill of tables of a destination.
+    """A requested backfill of `tables` of a destination, or of all captured tables if none is named.
 
     - `from_us` and `to_us` limit the interval of changes, in microseconds since 1970. `to_us` itself is excluded; None means until now.
-    - `gtids` selects the transactions of this GTID set instead of an interval.
-    - `into` is the "database.table" to build as a past state of the one table in the request. The live table then does not change.
-    - `archive` reads only these binlog files, without the source.
-    - `schemas` is a dump or a saved schema history to use instead of the destination's.
+    - `gtids` selects the transactions of this GTID set instead of an interval, or is empty.
+    - `into` is the "database.table" to build as a past state of the one table in the request. The live table then does not change. If
+      `into` is empty, the changes are merged into the live tables.
+    - `archive` is where the binlog files are that are read instead of the source's, or empty.
+    - `schemas` is a dump or a saved schema history to use instead of the destination's, or None.
     """
 
     destination: str
