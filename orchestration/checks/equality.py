@@ -171,7 +171,9 @@ def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) ->
 
 
 def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None) -> dg.AssetCheckResult:
-    """Converts a comparison's result to a check result, with what was compared and the source's position. `more` is additional metadata."""
+    """Converts the comparison of one table to a check result. The metadata of the result says how many rows and chunks were compared, and
+    at which position of the source. `more` is additional metadata.
+    """
     metadata: dict[str, dg.MetadataValue[Any]] = {
         **(more or {}),
         "mode": dg.MetadataValue.text(found.mode),

@@ -129,7 +129,9 @@ class StoredEvents:
         return {each.id for each in rows if (each.run_id not in kept if each.run_id else self._is_ours(each.asset_key))}
 
     def _is_ours(self, asset_key: str | None) -> bool:
-        """Returns whether an event without a run belongs to an asset of Sluice. Other code locations may use the same storage."""
+        """Returns whether the asset of an event without a run belongs to one of the destinations. Other code locations may use the same
+        storage, and their events must stay.
+        """
         key = dg.AssetKey.from_db_string(asset_key) if asset_key else None
         if key is None:
             return False

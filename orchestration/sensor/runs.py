@@ -54,8 +54,8 @@ class KeptInstance:
         self._instance: DagsterInstance | None = None
 
     def of(self, context: dg.SensorEvaluationContext) -> DagsterInstance:
-        """Returns the instance for a tick. If this process itself executes the tick, the tick's context has an instance, which is
-        returned.
+        """Returns the instance for a tick. Opens it at the first call, and when the context refers to another instance. If this process
+        itself executes the tick, returns the instance that the tick's context already has.
         """
         ref = context.instance_ref
         if ref is None:

@@ -58,13 +58,15 @@ class RunRecord:
 
     @property
     def takes_it_next(self) -> str:
-        """Says why a tick requests no run: this draining run takes the batch."""
+        """A sentence that says why a tick requests no run for a batch: this draining run takes the batch."""
         return f"run {self.run_id[:8]} drains and takes the batch next"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """The verdict for a run status, and the seconds after which a run in this status must be ended. None means no limit."""
+    """The verdict for a run status, and the limits for the times in `RunRecord`. A run that exceeds one of them must be ended. None means
+    no limit.
+    """
 
     verdict: RunVerdict
     state_seconds_max: float | None = None

@@ -42,8 +42,8 @@ def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list
 
 
 def _ticks_are_silent(directory: Path) -> bool:
-    """Returns whether the sensor ticked earlier and has stopped, according to status.json. The result is also True if the engine no longer
-    writes the file.
+    """Returns True if the sensor has ticked, but its last tick in status.json is more than TICK_SILENCE_SECONDS_MAX ago. This is also the
+    case if the engine no longer writes the file. Returns False if no tick is recorded.
     """
     ticked = last_tick(directory)
     return bool(ticked) and abs(time.time() - ticked) > TICK_SILENCE_SECONDS_MAX

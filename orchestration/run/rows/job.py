@@ -222,7 +222,9 @@ def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
 
 
 def hours(now: dt.datetime) -> dg.HourlyPartitionsDefinition:
-    """Returns an hourly partition for each hour whose binlog a source may still have, up to the current hour."""
+    """Returns an hourly partition for each hour of the last DAYS_ON_OFFER days, up to the current hour. Sources have usually purged the
+    binlogs of earlier hours.
+    """
     first = (now - dt.timedelta(days=DAYS_ON_OFFER)).replace(hour=0, minute=0, second=0, microsecond=0)
     return dg.HourlyPartitionsDefinition(start_date=first, end_offset=1, timezone="UTC")
 
