@@ -36,7 +36,7 @@ RE_SNAPSHOT = "RE_SNAPSHOT"
 IN_DAGSTER = (
     "or in Dagster: launch the job `decide`, whose run lists this decision with links that fill in its launchpad"
 )
-# The states that are warnings and not errors, because an engine or table leaves them without an operator.
+# A check that fails in one of these states is a warning and not an error, because the engine or table leaves the state without an operator.
 WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}
 
 AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterialization

@@ -11,9 +11,10 @@ import sqlite3
 from pathlib import Path
 
 INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
-SMALL_BYTES_MAX = 64 * 2**20  # A file up to this size always gets a VACUUM, because SQLite copies it in about a second.
-# A larger file gets a VACUUM only if this many of its bytes, and this part of it, are free. Fewer free bytes are not worth a VACUUM,
-# because SQLite soon reuses them.
+# A file up to this size gets its one VACUUM at once, because SQLite copies it in about a second.
+SMALL_BYTES_MAX = 64 * 2**20
+# A larger file gets its VACUUM, and a file after its VACUUM is shrunk in small steps, only if this many of its bytes, and this part of it,
+# are free. Fewer free bytes are not worth the work, because SQLite soon reuses them.
 FREE_BYTES_MIN = 16 * 2**20
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000

@@ -37,9 +37,11 @@ _log = logging.getLogger(__name__)
 
 # A request for the next batch waits at most this long in the engine. Between two requests the run checks whether it must end.
 HAND_OUT_SECONDS = 2.0
-ANSWER_SECONDS_MAX = 3.0  # If the engine does not answer within this time, the run ends, and ticks settle its batch.
+# A request to an engine that does not answer is repeated for this many seconds. Then the run ends, and ticks settle its batch.
+ANSWER_SECONDS_MAX = 3.0
 POLL_SECONDS = 0.05
-NEWS_SECONDS = 60.0  # The log of a run gets at most one sentence about a merge in this many seconds.
+# While a draining run merges a batch, its log gets at most one sentence about merged tables in this many seconds.
+NEWS_SECONDS = 60.0
 
 Answer = TypeVar("Answer")
 

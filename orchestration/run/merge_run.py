@@ -45,7 +45,7 @@ FAILED_TABLES = "failed_tables"  # The metadata of a failure with the reason for
 # A run waits at most this long for the run lock, and then fails. The holder may be publishing a large table, or may be a process that
 # continues although Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
-# After a run has released the run lock, it waits at most this long for another process to take the lock.
+# If another process waits for the run lock when a run wants to take it again, the run waits at most this long until that process has it.
 GIVE_WAY_SECONDS_MAX = 5.0
 GIVE_WAY_LOOK_SECONDS = 0.05
 # If no engine answers and the batch's end is not fixed, a run repeats its request to take the batch for this many seconds, and then fails.

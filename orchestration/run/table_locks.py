@@ -77,7 +77,7 @@ def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
     tables: dict[str, tuple[TableVersion, ...]] = {}
     for name in config.destinations:
         with contextlib.suppress(MetaError):
-            # While the list does not change, `read_tables` returns the same object.
+            # While the list does not change, `read_tables` returns the same object, so the comparison with `newest` is fast.
             tables[name] = read_tables(config.destination_dir(name))
     newest = _newest_clashes[0]
     if newest is None or newest[0] is not config or newest[1] != tables:

@@ -31,8 +31,8 @@ SHARE = 20  # Inspections take at most 1/SHARE of the time, so a slow lake is in
 # An inspection that takes longer than this is reported. Usually an inspection makes two stat calls per table and reads the Delta logs that
 # have changed, but an unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
-# An inspection looks at all tables that runs have written since the previous inspection. The inspection also looks at this many other
-# tables: those whose last inspection is longest ago. So the cost of an inspection does not grow with the number of tables.
+# An inspection looks at all tables that runs have written since the previous inspection, and at this many other tables: those whose last
+# inspection is longest ago. So its cost does not grow with the number of tables that no run writes.
 LOOKED_MAX = 500
 # At most this many findings are reported. One further sentence says how many are left out. An unmounted disk would affect all tables.
 SHOWN_MAX = 5

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
     from sluice.cdc_engine.snapshot.steps import StepDecision
 
-# The same value as for the engine's sensor (`sensors.INTERVAL_SECONDS_MIN`), which explains why.
+# The same value as that of the engine's sensor, for the reason in the comment of `sensors.INTERVAL_SECONDS_MIN`.
 INTERVAL_SECONDS_MIN = 1
 # The wait after the first failed run, and the longest wait. The wait doubles with each consecutive failure.
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
@@ -35,8 +35,8 @@ PAUSE_SECONDS = 1.0
 NONE_IN_PROGRESS = "no snapshot is in progress"
 NONE_OPEN = dg.SkipReason(NONE_IN_PROGRESS)
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-# A run that does not hold the reading lock after this time has no process any more, and is ended. A working run takes the lock as soon as
-# it has imported its modules.
+# If a run started longer than this ago and no run holds the reading lock, the run's process has ended, and the sensor marks the run as
+# failed. A working run takes the lock as soon as it has imported its modules.
 LOST_SECONDS = 60.0
 
 
@@ -108,8 +108,8 @@ def _paused(stay: Callable[[], bool], until: float) -> bool:
 
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
-    """Ends runs that have no process. A run without a process does not hold the reading lock, and Dagster itself would wait for such a run
-    forever.
+    """Marks runs without a process as failed, because Dagster itself would wait for such a run forever. A run has no process if it started
+    more than LOST_SECONDS ago and no run holds the reading lock.
     """
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
