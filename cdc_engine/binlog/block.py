@@ -161,7 +161,9 @@ def transaction_bytes(block: Block) -> Int64s:
 
 
 def executed_set(block: Block, transaction: int) -> str:
-    """Returns the executed GTID set after the transaction with index `transaction`, in the server's text form. Empty without GTIDs."""
+    """Returns the executed GTID set after the transaction with index `transaction`, in the server's text form. It is empty if the server
+    has no GTIDs.
+    """
     upto = transaction + 1
     return executed_after(
         block.start_gtid_set, block.gtid_sources, block.transaction_source[:upto], block.transaction_number[:upto]

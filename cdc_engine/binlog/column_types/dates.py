@@ -214,7 +214,9 @@ def _timestamps(values: Values) -> AnyArray:
 
 
 def _old_timestamps(values: Values, digits: int) -> AnyArray:
-    """Converts values that consist of the seconds since 1970 and the fraction's digits, both as big-endian numbers."""
+    """Decodes TIMESTAMPs of MariaDB's own format: the seconds since 1970 in four bytes, then the fraction as a number of `digits` decimal
+    digits, both big-endian. Zero seconds are the zero timestamp, which becomes NULL.
+    """
     size = fraction_bytes(digits)
     wide = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, 4 + size, wide)

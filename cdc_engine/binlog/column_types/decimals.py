@@ -49,7 +49,9 @@ def decimal(column: Column) -> ColumnType:
 
 
 def digit_groups(precision: int, scale: int) -> Int64s:
-    """Returns the number of digits in each group of bytes, in the order of the bytes."""
+    """Returns how many digits each group of bytes of a packed DECIMAL has, in the order of the groups. `precision`: number of all digits.
+    `scale`: number of digits after the decimal point.
+    """
     whole, fraction = divmod(precision - scale, 9), divmod(scale, 9)
     groups = [whole[1]] * bool(whole[1]) + [9] * (whole[0] + fraction[0]) + [fraction[1]] * bool(fraction[1])
     return np.array(groups, np.int64)

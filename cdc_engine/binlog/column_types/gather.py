@@ -18,7 +18,9 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 @compiled
 def little_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, signed: bool, out: Int64s) -> None:
-    """Reads little-endian integers of `size` (1 to 8) bytes into `out`. Unsigned 8-byte integers keep their bits as int64."""
+    """Reads little-endian integers of `size` (1 to 8) bytes into `out`; NULL becomes 0. Unsigned 8-byte integers keep their bits, so
+    integers from 2**63 on are negative in `out`.
+    """
     shift, last = np.uint64(64 - 8 * size), buffer.shape[0] - WORD_BYTES
     for row in range(starts.shape[0]):
         at, value = starts[row], np.uint64(0)
@@ -34,7 +36,9 @@ def little_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, signed:
 
 @compiled
 def big_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, out: Int64s) -> None:
-    """Reads unsigned big-endian integers of `size` (1 to 8) bytes into `out`. 8-byte integers keep their bits as int64."""
+    """Reads unsigned big-endian integers of `size` (1 to 8) bytes into `out`; NULL becomes 0. 8-byte integers keep their bits, so integers
+    from 2**63 on are negative in `out`.
+    """
     shift, last = np.uint64(64 - 8 * size), buffer.shape[0] - WORD_BYTES
     for row in range(starts.shape[0]):
         at, value = starts[row], np.uint64(0)

@@ -81,7 +81,9 @@ def _utf8(values: Values) -> AnyArray:
 
 
 def _wide(values: Values, codec: str, charset: str) -> AnyArray:
-    """Decodes values of a multi-byte charset. If all bytes are ASCII, and the charset contains ASCII, copies them."""
+    """Decodes values of a multi-byte charset. Copies the bytes if all are ASCII and the charset contains ASCII. Otherwise uses the kernel
+    of `wide`, or the charset's codec if the kernel cannot decode a value.
+    """
     array, ascii_only = copied(values, pa.string())
     if ascii_only and codec not in wide.UNITS and (wide.singles(codec)[:0x80] == ASCII).all():
         return array
@@ -172,7 +174,9 @@ def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offse
 
 
 def _single_byte(values: Values, table: Int32s, charset: str) -> AnyArray:
-    """Decodes values of a one-byte charset. If all bytes are ASCII, and the charset contains ASCII, copies them."""
+    """Decodes values of a one-byte charset. Copies the bytes if all are ASCII and the charset contains ASCII. Raises ValueRefusedError for
+    a byte that the charset does not define.
+    """
     array, ascii_only = copied(values, pa.string())
     if ascii_only and (table[:0x80] == ASCII).all():
         return array

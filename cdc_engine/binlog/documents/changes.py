@@ -120,7 +120,9 @@ def apply(
 
 @kernel
 def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Returns (start, size) of the value after the length-encoded length at `at`. The start is -1 if the value is truncated."""
+    """Reads the length-encoded length at `at`. Returns (start, size) of the value after the length. The start is -1 if the length is not
+    valid or the value ends after `end`.
+    """
     if at >= end:
         return np.int64(-1), np.int64(0)
     size = np.int64(buffer[at])

@@ -57,7 +57,9 @@ def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Int
 
 @kernel
 def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Parses the rest of a cell's leg: `3]`, `last]` or `last-3]`. Returns (number, offset after the leg); the offset is -1 on failure."""
+    """Parses the rest of a cell's leg: `3]`, `last]` or `last-3]`. Returns (index of the cell, offset after the leg). An index that counts
+    from the end is negative: -1 for `last`. The offset is -1 if the leg cannot be parsed.
+    """
     word = np.int64(0)
     while word < LAST_WORD.shape[0] and at + word < end and buffer[at + word] == LAST_WORD[word]:
         word += 1

@@ -59,7 +59,9 @@ def print_documents(
 
 @kernel
 def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used: Integer, stack: Int64s) -> Integer:
-    """Prints one document. Returns the offset after its text, or a status. As on the server, an empty document is the JSON null."""
+    """Prints the document from `begin` to `end`. Returns the offset after its text, or a negative status. As on the server, a document
+    without bytes is the JSON null.
+    """
     if begin == end:
         return print_plain(NULL, 0, NULL.shape[0], out, used)
     kind, at, depth, values = np.int64(buffer[begin]), begin + 1, np.int64(0), np.int64(0)

@@ -29,7 +29,7 @@ BYTES_OF_DIGITS = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 
 @kernel
 def print_digits(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
-    """Writes the last `digits` decimal digits of a uint64."""
+    """Writes the last `digits` decimal digits of a uint64. A number with fewer digits gets leading zeros."""
     for index in range(digits):
         out[at + digits - 1 - index] = FIRST_DIGIT + value % TEN
         value //= TEN
@@ -101,7 +101,9 @@ def print_with_exponent(out: Bytes, at: Integer, digits: Integer, count: Integer
 
 @kernel
 def print_fixed(out: Bytes, at: Integer, digits: Integer, count: Integer, point: Integer) -> Integer:
-    """Writes the number 0.<digits> * 10 ** point without an exponent. `count`: the number of digits in `digits`."""
+    """Writes the number 0.<digits> * 10 ** point without an exponent. A whole number ends with `.0`. `count`: how many decimal digits
+    `digits` has.
+    """
     if point <= 0:
         out[at], out[at + 1] = ZERO, POINT
         at = print_digits(out, at + 2, NOTHING, -point)

@@ -73,7 +73,9 @@ NO_MARKS = GtidMarks(np.zeros(0, np.int64), Pieces(np.zeros(1, np.uint8), np.zer
 
 
 def transactions_of(block: Block, events: Int64s) -> Int64s:
-    """Returns the index of the transaction of each row event."""
+    """Returns, for each row event in `events` (indices in the block), the index of its transaction in the block. For a transaction that
+    ends in a later block, the index is `Block.transaction_count`.
+    """
     return np.searchsorted(block.transaction_events, events, "right").astype(np.int64)
 
 

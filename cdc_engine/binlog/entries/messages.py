@@ -140,7 +140,9 @@ class EntryMaker:
         return found
 
     def statement(self, block: Block, statement: LoggedStatement) -> bytes:
-        """Returns the entry of a statement."""
+        """Returns the entry of a statement as protobuf bytes. If `describe` does not know the statement, the entry has no kind, database
+        and table.
+        """
         found = self._describe(statement)
         kind = int(found.kind) if found is not None else 0
         header = (

@@ -27,7 +27,9 @@ from sluice.cdc_engine.errors import ConsumerStoppedError, TableStoppedError
 
 
 class ShownRules:
-    """The row filter and the masks for one table version. Raises ConsumerStoppedError if the filter or a mask does not fit the version."""
+    """The row filter and the masks for one table version. Raises ConsumerStoppedError if the filter or a mask does not fit the version, or
+    if the table has a transform, because only rows of the lake are transformed.
+    """
 
     def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:
         if policy.rules.transform is not None:

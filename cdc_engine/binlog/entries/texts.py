@@ -181,7 +181,9 @@ def _signed(values: Values, size: int) -> TextValues:
 
 
 def _unsigned(values: Values, size: int, *, big_endian: bool = False, wraps: bool = False) -> TextValues:
-    """Converts unsigned integers. `wraps`: whether a value whose highest bit is set gets the wider sqlType."""
+    """Converts unsigned integers of `size` bytes, little-endian unless `big_endian` is True, to decimal texts. `wraps`: whether a value
+    whose highest bit is set gets the wider sqlType, because Java's type of this size is signed.
+    """
     wide = np.empty(values.count, np.int64)
     if big_endian:
         rows_gather.big_endian_integers(values.buffer, values.starts, size, wide)
@@ -228,7 +230,9 @@ def _reals(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
 
 
 def _in_zone(column: Column, time_zone: str) -> Callable[[Values], AnyArray]:
-    """Returns a function that prints TIMESTAMP values in a time zone. The zero timestamp stays zero."""
+    """Returns a function that prints the values of a TIMESTAMP column in a time zone. The zero timestamp has the same text in every zone:
+    zeros.
+    """
     in_utc = type_of(column, "text").finish
     if time_zone.upper() == "UTC":
         return in_utc

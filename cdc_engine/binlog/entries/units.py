@@ -40,7 +40,9 @@ class Hashing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """Arrays with one value per unit: its kind, event, first image and partition. Units of one partition are in stream order."""
+    """Units, with one value per unit in each array. `kind`: insert, update or delete. `event`: the index of the unit's entry. `image`: the
+    index of its first image (of an update, the before image). Units of one partition are in stream order.
+    """
 
     kind: Int8s
     event: Int64s

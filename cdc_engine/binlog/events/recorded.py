@@ -63,7 +63,7 @@ class MemoryPrepared:
         self._open = None
 
     def undecided(self) -> dict[str, bytes]:
-        """Returns name → events of each transaction that is prepared and neither committed nor rolled back."""
+        """Returns, for each XA transaction that is prepared and neither committed nor rolled back, its name → its binlog events."""
         return {name: each.events for name, each in self._prepared.items()}
 
     def commit(self, name: str, order_key: int) -> Content | None:

@@ -180,7 +180,9 @@ def decimal_images(
 
 
 def images_of(values: Values, out: Bytes, width: int) -> Values:
-    """Returns the row images in `out`, `width` bytes per row, as Values. The rows that are NULL in `values` are NULL in the result."""
+    """Returns the converted values in `out`, which has `width` bytes per row, as Values. The rows that are NULL in `values`, the values
+    before the conversion, are NULL in the result.
+    """
     starts = np.arange(values.count, dtype=np.int64) * width
     starts[values.starts < 0] = -1
     return Values(out, starts, np.where(values.starts < 0, 0, width).astype(np.int64))

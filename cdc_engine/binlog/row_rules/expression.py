@@ -75,7 +75,9 @@ Expression: TypeAlias = ComparisonNode | OneOf | Like | IsNull | Not | Joined
 
 
 def parse(text: str) -> Expression:
-    """Parses a condition. Raises ConfigurationError with the index of the character at which the text is wrong."""
+    """Parses a condition. Raises ConfigurationError if the text is not a condition, with the number of the wrong character (counted from
+    1), or if it is too long or too deeply nested.
+    """
     return _ExpressionReader(text).whole()
 
 

@@ -27,7 +27,9 @@ _HALF, _EIGHT, _ZERO = np.uint64(32), np.uint64(8), np.uint64(0)
 
 
 def fingerprints(columns: Sequence[Any]) -> Int64s:
-    """Returns the fingerprint of the key in each row, as two int64 words (2 by n). `columns`: the Arrow arrays of the key columns."""
+    """Returns the fingerprint of the key in each of n rows, as two int64 words per row (2 by n). `columns`: the Arrow arrays of the key
+    columns. Two keys with NULL in the same columns are equal if their other values are equal.
+    """
     lanes = np.repeat(_SEEDS.reshape(LANES, 1), len(columns[0]), axis=1)
     for column in columns:
         mix_words(column.is_null().to_numpy(zero_copy_only=False).astype(np.uint64).reshape(-1, 1), lanes, _FACTORS)

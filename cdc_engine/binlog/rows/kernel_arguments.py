@@ -12,7 +12,9 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 
 class RowEvents(NamedTuple):
-    """Row events of one table. `buffer` contains the events. The other arrays have one entry per event."""
+    """Row events of one table. `buffer` contains the events. The other arrays have one entry per event: its offset and length in `buffer`
+    in bytes, its kind (insert, update or delete) and the version of its format.
+    """
 
     buffer: Bytes
     offset: Int64s
