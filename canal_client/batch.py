@@ -38,9 +38,9 @@ class RowChange:
     """One row change: an insert, update or delete (`kind`).
 
     - `before` and `after` have the values by column, or are None if the change has no such image. Columns that the source left out of the
-    row image are missing.
-    - `key` has the columns of the primary key.
-    - `updated` has the columns whose value changed, or all columns for an insert.
+      row image are not in them.
+    - `key` has the names of the primary key's columns that the newest image has. It is empty for a table without a primary key.
+    - `updated` has the names of the columns that the server marks as changed: for an insert, all columns.
     """
 
     kind: str

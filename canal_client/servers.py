@@ -24,10 +24,10 @@ Address = tuple[str, int]
 
 
 class Servers(Protocol):
-    """Finds the servers of a destination. Raises CanalConnectionError if there is no server, or if ZooKeeper does not answer."""
+    """Finds the servers of a destination. The methods raise CanalConnectionError if there is no server, or if ZooKeeper does not answer."""
 
     def addresses(self) -> Sequence[Address]:
-        """Returns the addresses in the order in which they are tried."""
+        """Returns the addresses of the destination's servers, in the order in which the client tries them."""
 
     def enter(self, local_address: str) -> None:
         """Reserves the client's id, and waits while another client has it. The client calls this before it connects to a server.
