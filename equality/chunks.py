@@ -134,7 +134,7 @@ class Digests:
 
 
 def chunks_from(record: dict[str, Any]) -> Chunks:
-    """Creates chunks from the JSON that `record` returned. Raises KeyError or TypeError if the JSON has another form."""
+    """Creates chunks from `record`, the JSON that `Chunks.record` returned. Raises KeyError or TypeError if the JSON has another form."""
     kinds: dict[str, Any] = {"whole": Whole, "ranges": Ranges, "digests": Digests}
     made: Chunks = kinds[record["kind"]](**{name: value for name, value in record.items() if name != "kind"})
     return made
@@ -160,5 +160,5 @@ def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int 
 
 
 def is_integer(column: Canonical) -> bool:
-    """Returns whether a table can be split by ranges of the column: its values are integers in source and lake."""
+    """Returns whether the values of a column are integers in source and lake, so that ranges of the column can split the table."""
     return column.type in COMPARABLE_RANGES or column.type == UNSIGNED

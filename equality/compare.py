@@ -194,7 +194,9 @@ class Comparison:
         return self._lake.row_count() // self._chunks.count
 
     def _decide(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
-        """Reads the rows of the keys in `first` again until it is certain for each row whether it differs. Adds the results to `found`."""
+        """Looks at the rows of the keys in `first` up to LOOKS_MAX times, until it is certain for each row whether it differs. Adds the
+        rows that are proven to differ, and the numbers of moving and undecided rows, to `found`.
+        """
         keys = list(first)
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()

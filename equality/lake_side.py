@@ -37,7 +37,7 @@ class LakeSide:
         self.refresh()
 
     def refresh(self) -> None:
-        """Loads the table's newest version."""
+        """Loads the table's newest version. If the table does not exist, `exists` is False afterwards."""
         try:
             if self._log is None:
                 self._log = deltalake.DeltaTable(self.path, storage_options=self._options)
@@ -64,7 +64,7 @@ class LakeSide:
         return "" if self._log is None else str(self._log.metadata().id)
 
     def columns(self) -> dict[str, str]:
-        """Returns the Spark type of each column."""
+        """Returns the Spark type of each column, without the column of `shard`. Returns {} if the table does not exist."""
         found = {field.name: spark_type(field.type) for field in self._log.schema().fields} if self._log else {}
         return {name: kind for name, kind in found.items() if self._shard is None or name != self._shard[0]}
 
@@ -90,7 +90,7 @@ class LakeSide:
             ) from error
 
     def spelled(self, name: str) -> str:
-        """Returns the name of a column in Delta, which may differ in upper and lower case."""
+        """Returns the name that the Delta table has for the source's column `name`. The two names may differ in upper and lower case."""
         return next(each for each in self.columns() if each.lower() == name.lower())
 
 

@@ -101,7 +101,9 @@ class DestinationMerged:
 
 
 def _stopped_state(directory: Path) -> str:
-    """Returns the state of an engine that holds the lease but has stopped reading. Returns "" while it reads, or if it wrote no status."""
+    """Returns a text that says in which state and why the engine has stopped, according to its status. Returns "" while the engine reads,
+    or if it wrote no status.
+    """
     record = engine_status(directory)
     if not record.get("state"):
         return ""

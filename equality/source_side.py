@@ -73,7 +73,7 @@ class SourceSide:
 
     @property
     def whole_doubles(self) -> bool:
-        """Whether the server prints a whole double in a JSON document as `1.0`. MySQL 5.7 prints `1`."""
+        """Whether the server prints a double without a fraction in a JSON document as `1.0`. MySQL 5.7 prints `1`."""
         return self._connection.mariadb or not self._connection.server_version.startswith("5.")
 
     def query(self, function: Any) -> Any:

@@ -150,7 +150,9 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
-    """Raises RefusedError if the table has stopped. The lake does not have the table's later changes, so differences would mean nothing."""
+    """Raises RefusedError if the table `name` is in `stopped`. The lake lacks the changes of a stopped table after its stop, so source and
+    lake differ anyway.
+    """
     for each in stopped:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(

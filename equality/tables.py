@@ -101,7 +101,9 @@ class Tables:
         return {int(chunk): Sum(int(rows), int(hashes)) for chunk, rows, hashes in answer}
 
     def keep_source(self, reader: Any, *, whole: bool) -> None:
-        """Stores the source's rows in DuckDB for `rows` and `differing`. If `whole`, stores all columns, otherwise only keys and hashes."""
+        """Stores the source's rows in DuckDB, from which `rows` and `differing` read them. Replaces the rows that were stored before. If
+        `whole` is True, stores all columns, otherwise only the key and the hash of each row.
+        """
         self._keep(SOURCE, reader, source_side.canonical_rows(self._plan), "1", "true", whole=whole)
 
     def keep_lake(
@@ -164,7 +166,7 @@ class Tables:
         }
 
     def rows(self) -> dict[Key, ComparedRow]:
-        """Returns, for each stored key, its rows in source and lake."""
+        """Returns, for each key for which `keep_source` or `keep_lake` has stored rows, its rows in source and lake."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, {SOURCE_HASH}, {LAKE_HASH}, {ROWS}, {NEWEST} FROM ({self._joined()})"
         )

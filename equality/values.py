@@ -27,7 +27,8 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extent:
-    """What to compare: all chunks, `percent` of the chunks, or the chunks whose rows in the lake have changed since the last comparison.
+    """Which chunks of a table to compare. With the `mode` "full", all chunks; with "sample", `percent` of the chunks, selected at random;
+    with "since-last", the chunks whose rows in the lake have changed since the last comparison found the chunk equal.
 
     `settle_seconds` is how long to wait until merges reach the position up to which the source was read. If `every_key`, the result has all
     keys that differ, for a repair. Otherwise the result has only the keys whose rows were read again.
