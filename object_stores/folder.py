@@ -95,7 +95,7 @@ class StoreFolder:
                 self._store.delete_dir(self._path)
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a small file with this content."""
+        """Writes the file `name` with this content, or replaces it. For small files, because the content is in memory."""
         with as_store_error(self.url, self._options):
             self._make_parent(name)
             with self._store.open_output_stream(f"{self._path}/{name}") as stream:

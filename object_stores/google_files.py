@@ -23,8 +23,8 @@ CLIENT: Any = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 
 
 def google_store(url: str, storage_options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns the store of a URL's bucket, and the path in the bucket. If the options have no credentials, the client uses credentials that
-    the environment names, or those of the machine.
+    """Returns obstore's client for the bucket of a URL, and the path in the bucket. If `storage_options` have no credentials, the client
+    uses credentials that the environment names, or those of the machine.
     """
     bucket, path = bucket_and_path(url)
     config: Any = google_options(storage_options)
@@ -148,7 +148,7 @@ class GoogleHandler(pafs.FileSystemHandler):
 
 
 class StoredInput(io.RawIOBase):
-    """A file in the store, which is read in ranges."""
+    """A file in the store that can be read at any offset. Each read requests only the bytes that it returns."""
 
     def __init__(self, store: Any, path: str, size: int) -> None:
         self._store, self._path, self._size, self._at = store, path, size, 0

@@ -116,7 +116,7 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
 
 
 def _is_plain(option: str) -> bool:
-    """Returns whether the option is one that never contains a secret."""
+    """Returns whether the option is known and its value is never a secret. False for an unknown option, which may have a secret."""
     azure, google = azure_name(option), google_name(option)
     return (
         _name(option) in PLAIN or bool(azure and azure not in SECRETS) or bool(google and google not in GOOGLE_SECRETS)

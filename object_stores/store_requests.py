@@ -139,7 +139,7 @@ def _as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
 
 
 def _bucket(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns the bucket or container of a URL, and the path in it."""
+    """Returns obstore's client for the bucket or container of a URL, and the path in it."""
     if is_google(url):
         return google_store(url, options)
     if is_azure(url):
