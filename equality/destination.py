@@ -141,8 +141,8 @@ def _compared(
     try:
         if schema is None:
             raise RefusedError(
-                f"the source has no table {name}, or the user may not see this table: the table was dropped "
-                "or renamed, or SELECT is not granted"
+                f"the source has no table {name}, or the user may not see this table: if the table was not dropped "
+                "or renamed, grant SELECT on it to the user"
             )
         return _compare(request, sides, schema, extent)
     except SourceConnectionError:
