@@ -121,7 +121,9 @@ class PreparedTransactions(Protocol):
     undone: Any
 
     def begin(self) -> None:
-        """Begins to record the events of a transaction. Drops the events of an earlier transaction that was not prepared."""
+        """Begins to record the events of a transaction. Drops the events that were recorded since the last `begin`, unless `prepare` has
+        stored them.
+        """
 
     def record(self, event: bytes) -> None:
         """Adds a whole event, without checksum, to the transaction that is being recorded."""

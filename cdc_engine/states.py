@@ -47,8 +47,8 @@ _READING = frozenset({EngineState.STARTING, EngineState.RUNNING, EngineState.REC
 # The console reports these states, never the engine.
 _NOT_REPORTED = frozenset({EngineState.STANDBY, EngineState.STALE})
 ENDED = frozenset(EngineState) - _READING - _NOT_REPORTED - {EngineState.STOPPED}
-"""The states in which the engine reads nothing until it is started again. After a full disk, the engine restarts itself. After other
-errors, an operator restarts it.
+"""The states in which the engine reads nothing until its parser is started again. After errors that may pass, such as a full disk, the
+engine itself starts its parser again (`instance.health.revive_seconds`). After other errors, it waits for a restart.
 """
 
 _REPORTED = frozenset(EngineState) - _NOT_REPORTED

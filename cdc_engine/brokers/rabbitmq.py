@@ -150,7 +150,9 @@ class _Link:
             self._wait(given_up)
 
     def alive(self) -> bool:
-        """Returns whether the connection seems usable. Processes what the broker has sent since the last call, and sends nothing."""
+        """Returns whether the connection and its channel are open. First processes what the broker has sent since the last call. Sends
+        nothing, so a connection that was lost without a message of the broker counts as open.
+        """
         if self._failed is None:
             self._process_events(0.0)
         return self._failed is None and self._connection.is_open and self._channel.is_open

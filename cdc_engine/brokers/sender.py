@@ -129,8 +129,8 @@ class BrokerSender(Generic[ContentT]):
             sent = self._sent(service, batch_id, self._make(content, batch_id))
             if sent:
                 service.ack(batch_id)
-        # Keeps the publisher open, because the broker is not the cause: the consumer was forgotten or rolled back meanwhile, or a table of
-        # the batch cannot be read.
+        # Keeps the publisher open, because the broker is not the cause: the consumer was forgotten or rolled back while the batch was sent,
+        # or a table of the batch cannot be read.
         except CanalServiceError as error:
             self._compared = None
             return self._rolled_back(service, str(error))

@@ -369,8 +369,8 @@ class Ledger:
         )
 
     def begin_epoch(self, epoch: int) -> Ledger:
-        """Begins an epoch, because the names of binlog files start again (another server, RESET). Batches in flight stay valid in the
-        earlier epoch.
+        """Begins an epoch, because the names of binlog files start again (another server, RESET). Batches in flight keep the epoch in which
+        they were handed out, and stay valid.
 
         Raises MetaError if `epoch` is not above all earlier epochs, or if it is above EPOCH_MAX. The caller must check `unfinished` first.
         """

@@ -32,7 +32,9 @@ Content_co = TypeVar("Content_co", covariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Delivery(Generic[PositionT]):
-    """The changes that were handed out to a consumer under one id: all changes after the previous delivery, up to `end`."""
+    """The changes that were handed out to a consumer under one id: all changes after the end of the consumer's previous delivery, up to
+    `end`.
+    """
 
     batch_id: int
     end: PositionT

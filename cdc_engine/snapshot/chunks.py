@@ -59,8 +59,9 @@ def chunks(
 
 
 def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
-    """Returns the key by which a table is split into chunks, or None if the table has no suitable key. The `index` of the key is PRIMARY if
-    the primary key begins with the key's columns and indexes whole columns, otherwise empty.
+    """Returns the key by which a table is split into chunks, or None if the table has no key, or a key whose values cannot be ordered or
+    written as exact literals. The `index` of the key is PRIMARY if the primary key begins with the key's columns and indexes whole columns,
+    otherwise empty.
     """
     key = key_of(table)
     if key is None:

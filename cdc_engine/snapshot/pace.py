@@ -31,7 +31,7 @@ class PaceLimits:
 
 def due_seconds(limits: PaceLimits, due: float, now: float, rows: int) -> float:
     """Returns the time until which the reading must wait after `rows` more rows, so that it does not exceed the rate. `due` is the result
-    for the previous rows, and `now` the current time, both in seconds.
+    for the rows before these, and `now` the current time. All times are seconds of one monotonic clock.
     """
     if limits.rows_per_second <= 0:
         return now

@@ -54,7 +54,8 @@ class SourceEnd:
 class SnapshotRecord:
     """One snapshot of one table.
 
-    - `since`: the position up to which changes of the table are merged. If the snapshot is canceled, the table stops at `since`.
+    - `since`: the position up to which changes of the table are merged. If the snapshot is canceled, the table stops at `since`. None if
+      the ledger had no cursor at the request.
     - `generation`: rises by one each time all chunks are read again. Each generation has its own folder.
     - `buffered_after`: only buffered changes after this order key belong to the generation. With -1, all of them belong to it.
     - `began_at`: the position up to which the stream was merged when the reading began, or None if the reading has not begun.
@@ -202,8 +203,8 @@ class SnapshotRecord:
         self, why: str, *, buffered_after: int | None = None, through: Collection[str] = ()
     ) -> SnapshotRecord:
         """Returns the record in the state WANTED, because foreign keys changed rows without row events and Sluice cannot compute these
-        changes. Returns it in the state FAILED instead if this happened RESTARTS_MAX times already, or if the snapshot has already failed.
-        `why` is a clause that names the foreign keys. `through` are tables to add to `waits_for`.
+        changes. Returns it in the state FAILED instead if the rows were read again RESTARTS_MAX times for this cause, or if the snapshot
+        has already failed. `why` is a clause that names the foreign keys. `through` are tables to add to `waits_for`.
         """
         again = dataclasses.replace(
             self.again(why, buffered_after=buffered_after, cause=RestartCause.CASCADES),
@@ -299,8 +300,8 @@ def is_past(cursor: Position, record: SnapshotRecord) -> bool:
 
 
 def has_come_past(cursor: Position, high: SourceEnd) -> bool:
-    """Returns whether a cursor has passed `high`, an earlier end of the source's binlog. The cursor and `high` must be of the same
-    stream.
+    """Returns whether a cursor has reached `high`, which was the end of the source's binlog when it was queried. The cursor and `high` must
+    be of the same stream.
     """
     if high.file and cursor.order_key >= order_key(cursor.epoch, number_of(high.file), high.offset):
         return True

@@ -120,7 +120,8 @@ class SourceTable:
         AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
 
         From this call on, opening a connection raises SourceConnectionError if the connection leads to another server than the one of the
-        position. A connection to a replica is refused if the replica does not reach the position in time.
+        position. A connection to a replica is refused in the same way if the replica does not reach the position within a minute
+        (`source.reader`).
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()

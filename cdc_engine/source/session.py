@@ -62,8 +62,8 @@ class SourceSession(pymysql.connections.Connection):
         return self._sock
 
     def silent_for(self, seconds: float) -> None:
-        """Makes a read fail if the server sends nothing for `seconds`. Also enables TCP keepalive probes, which detect a lost server
-        earlier.
+        """Makes a read fail if the server sends nothing for `seconds`. Also enables TCP keepalive probes, which detect a lost server before
+        `seconds` have passed.
         """
         self._sock.settimeout(seconds)
         if self._tunnel is not None:  # Enables no probes: ssh itself checks whether the bastion still answers.

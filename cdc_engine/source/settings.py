@@ -49,7 +49,7 @@ TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readab
 class Strict(BaseModel):
     """A model of settings that refuses unknown settings and settings without effect, and validates defaults too.
 
-    - `removed`: the settings of earlier versions that no longer exist, each with what to write instead.
+    - `removed`: the settings of earlier versions of Sluice that no longer exist, each with the text that says what to write instead.
     - `only_with`: setting → (other setting, values). The setting has an effect only if the other setting has one of the values. If `values`
       is empty, the other setting must not be empty. A setting without effect is accepted if its value in conf/ is its default.
     """

@@ -68,7 +68,7 @@ class FileEventStore(BackedEventStore):
         """Returns the next batch, as `ports.EventStore.get` does. Raises StoreDamagedError if the next block cannot be read back, and
         StoreFullError if the files cannot be synced.
         """
-        # A put syncs earlier blocks if a sync is due. This call does so too, in case no further block is put.
+        # A put syncs the blocks that were put before it, if a sync is due. A get does so too, in case no further block is put.
         self._log.sync_if_due()
         return super().get(byte_count_max, event_count_max, timeout_seconds)
 

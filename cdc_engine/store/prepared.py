@@ -34,8 +34,8 @@ from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verifie
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
-# After this many failed attempts to open a record, `recorded_before` raises an error. An attempt fails if another thread renames the record
-# meanwhile.
+# After this many failed attempts to open a record, `recorded_before` raises an error. An attempt fails if another thread renames the
+# record's file before it is opened.
 LOOKS_MAX = 10
 
 

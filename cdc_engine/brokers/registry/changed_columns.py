@@ -1,6 +1,6 @@
-"""Finds the columns whose types differ so much between two Avro schemas of a table that a consumer would misread earlier messages. Pure.
-The registry's own check (compatibility BACKWARD) does not find all such columns: it ignores logical types, and accepts a change between
-bytes and string.
+"""Finds the columns whose types differ so much between an old and a new Avro schema of a table that a consumer with the new schema would
+misread messages with the old one. Pure. The registry's own check (compatibility BACKWARD) does not find all such columns: it ignores
+logical types, and accepts a change between bytes and string.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ WIDENED = {("int", "long"), ("float", "double")}
 
 def changed_columns(old: str, new: str) -> list[str]:
     """Returns a text for each column whose type differs between the schemas `old` and `new`, with both types. Ignores added and dropped
-    columns, and changes from int to long and from float to double, after which Avro still reads earlier messages correctly.
+    columns, and changes from int to long and from float to double, after which Avro still reads messages with the schema `old` correctly.
 
     Returns [] if the records of the two schemas have different names, because then no consumer can read messages of one schema with the
     other. Raises ValueError if `old` is not an Avro schema.

@@ -29,7 +29,7 @@ class MemoryRegistry:
 
     The registry checks the compatibility BACKWARD in the respects in which Sluice's schemas can differ: names of records, added fields, and
     types of fields. As real registries, it ignores logical types of Avro. As Apicurio, it requires that a new Protobuf schema has all
-    fields of the earlier schema.
+    fields of the subject's latest schema.
     """
 
     def __init__(self, schema_type: str = AVRO_TYPE) -> None:

@@ -91,7 +91,7 @@ class Subjects:
 
     def _registered(self, subject: str, followed: Followed) -> int:
         """Registers a new schema, and returns its id. Raises PublishError if the subject belongs to another table, if `registers` is False,
-        or if consumers would misread earlier messages.
+        or if a column has another type than in the subject's latest schema.
         """
         where = self._registry.where
         if followed.other:

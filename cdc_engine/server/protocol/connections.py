@@ -1,8 +1,8 @@
 """Limits the connections of one listener: the number of authenticated clients, and the number of connections that have not authenticated
 yet. Used by `listener`.
 
-If too many connections have not authenticated, the oldest of them is ended. Clients authenticate at once, so the oldest connection is
-probably not from a client.
+If too many connections have not authenticated, the oldest of them is ended. A client authenticates directly after it connects, so the
+oldest of these connections is probably not from a client.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def open(self) -> bool:
-        """Opens the files of an earlier process. Returns whether there are any files. If the end of the files is incomplete, ignores the
-        incomplete part and logs a warning. Call `go_on` before the first append.
+        """Opens the files that the last process of the engine left. Returns whether there are any files. If the end of the files is
+        incomplete, ignores the incomplete part and logs a warning. Call `go_on` before the first append.
 
         Raises StoreDamagedError if a file cannot be read, and StoreFullError after an I/O error.
         """

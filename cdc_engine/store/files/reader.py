@@ -56,8 +56,8 @@ class Segments(Protocol):
 @dataclasses.dataclass
 class LogOffset:
     """An offset between two records of the log. `mark` is the mark at the offset, and `complete` the mark at the last end of a transaction
-    before the offset. `seed` is the checksum of the previous record. `names` are the table versions and GTID sources to which the next
-    block refers.
+    before the offset. `seed` is the checksum of the record before the offset. `names` are the table versions and GTID sources to which the
+    next block refers.
     """
 
     segment: Segment

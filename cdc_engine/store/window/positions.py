@@ -68,7 +68,8 @@ class WindowReading:
     """The result of a read: pieces of the stream in order, or none if nothing was available. The next read begins at `end`.
 
     `restarted` is True if a transaction was partly read and the stream now has another transaction at its position; `pieces` then begin
-    with the first row event of the other transaction. `in_time` is False if the requested number of bytes did not arrive in time.
+    with the first row event of the other transaction. `in_time` is False if a read with `full` reached its time-out before the requested
+    amount had arrived.
     """
 
     pieces: tuple[WindowPiece, ...]
