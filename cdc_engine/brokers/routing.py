@@ -104,7 +104,9 @@ class Routing:
         return Route(self._topic(database, table), 0 if self._rules.partition_hash else self._rules.partition)
 
     def rows(self, database: str, table: str, columns: Sequence[str], keys: Sequence[bool]) -> Route:
-        """Returns the topic and partition for a table's rows. `keys` has, for each column, whether it is in the primary key."""
+        """Returns the topic and partition for a table's rows. `keys` has, for each column, whether it is in the table's `key` in conf/ or,
+        if there is none, in the primary key.
+        """
         topic = self._topic(database, table)
         if not self._rules.partition_hash:
             return Route(topic, self._rules.partition)

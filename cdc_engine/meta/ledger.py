@@ -150,7 +150,7 @@ class Ledger:
         """Adds the batch after `start` up to `end` to the batches in flight, as `outstanding[-1]`.
 
         Raises NotContinuousError if the batch does not begin exactly at `resume_position`, or does not end after its start. Raises
-        MetaError if the start is unknown.
+        MetaError if both `start` and `resume_position` are None.
         """
         resume = self.resume_position
         if start is not None and resume is not None and _coordinates(start) != _coordinates(resume):
@@ -383,8 +383,8 @@ class Ledger:
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
         """Raises the epoch to at least `epoch`, and the next delivery number above `delivery`. These are the numbers that a newer copy of
-        this ledger has written to a lake table. Removes all batches in flight if one of them has a lower epoch. An operator must have
-        allowed this call.
+        this ledger has written to a lake table. Removes all batches in flight if one of them has a lower epoch. The caller must have an
+        operator's permission.
         """
         below = any(batch.end.epoch < epoch for batch in self.outstanding)
         return dataclasses.replace(

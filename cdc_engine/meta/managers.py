@@ -37,8 +37,8 @@ def open_meta(location: Location, lease: Lease) -> MetaManager:
 
 
 def read_ledger(location: Location) -> Ledger:
-    """Returns the ledger of a destination, or a new one if none is stored. Takes no lock and writes nothing. Raises MetaError if the record
-    store does not answer or the ledger is invalid.
+    """Returns the ledger of a destination, or an empty `Ledger` if none is stored. Takes no lock and writes nothing. Raises MetaError if
+    the record store does not answer or the ledger is invalid.
     """
     location = as_location(location)
     return read_stored_ledger(record_store(location), location.destination)

@@ -27,8 +27,8 @@ LEDGER_OF_FORMAT_3 = "ledger"
 
 
 def read_stored_ledger(records: RecordStore, destination: str) -> Ledger:
-    """Returns the stored ledger, or a new one if there is none. Never writes. Raises MetaError if the record store does not answer or the
-    ledger is invalid.
+    """Returns the stored ledger, or an empty `Ledger` if none is stored. Never writes. Raises MetaError if the record store does not answer
+    or the ledger is invalid.
     """
     stored = _read(records)
     return Ledger() if stored is None else _ledger(stored, records, destination)

@@ -24,8 +24,8 @@ from sluice.object_stores.stored_files import StoredFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptChunk:
-    """A chunk that was read completely. `file` is the name of the Parquet file with its rows. It is empty until `ChunkFiles.prepare`
-    returns the chunk. It is empty until `ChunkFiles.prepare` returns the chunk.
+    """A chunk that was read completely. `file` is the name of the Parquet file with its rows. The name is empty until `ChunkFiles.prepare`
+    returns the chunk.
     """
 
     chunk: Chunk

@@ -125,8 +125,8 @@ def _wait_until_committed(reader: RowReader, end: Position) -> str:
 
 
 def reads_unlocked(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether the table can be read without a lock: the server's GTIDs show which transactions are committed, and the table has
-    consistent reads.
+    """Returns whether the table can be read without a lock. True only on a MySQL with GTIDs, which show which transactions are committed,
+    and only if the table's storage engine has transactions and so has consistent reads.
     """
     if reader.mariadb or not _is_transactional(reader, table):
         return False

@@ -99,7 +99,7 @@ def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, St
 
 def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
     """Advances the snapshot of one table as far as possible now. Returns the last decision: NOTHING, WAIT, or PUBLISH if the table was
-    published. Raises the error that stopped the snapshot. Raises the error that stopped the snapshot.
+    published. Raises the error that stopped the snapshot.
     """
     advanced = _Group([name], dependencies, alone=True).advance()
     for error in advanced.errors.values():

@@ -66,7 +66,7 @@ class RowReader:
         return int(self._session.thread_id())  # type: ignore[no-untyped-call]
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Returns the rows of a query whose values are ASCII or UTF-8, as the server prints them. NULL is None. NULL is None."""
+        """Returns the rows of a query whose values are ASCII or UTF-8, as the server prints them. NULL is None."""
         with self._translated(), self._session.cursor(Cursor) as cursor:
             cursor.execute(sql)
             return [tuple(_text(value) for value in row) for row in cursor.fetchall()]

@@ -183,7 +183,8 @@ class SnapshotRecord:
         self, reason: str, *, buffered_after: int | None = None, cause: RestartCause | None = None
     ) -> SnapshotRecord:
         """Returns the record in the state WANTED, so that all chunks are read again. `buffered_after` is the order key of a statement that
-        changed the table; None keeps all buffered changes. `cause` is set if the cause may occur only RESTARTS_MAX times.
+        changed the table: changes that were buffered before it are no longer used. None keeps all buffered changes. `cause` is set if the
+        cause may occur only RESTARTS_MAX times.
 
         Counts a restart only if the reading has begun. Otherwise a snapshot that still waits to be read could fail because of many changes
         of the table.

@@ -178,8 +178,8 @@ class SnapshotRecords:
         return {each.name: max(0.0, now - kept_at) for kept_at, each in found if each.has_work}
 
     def sweep_buffered(self, name: str) -> None:
-        """Removes buffered files that a table's snapshot no longer uses after a restart. Keeps all chunks, because a run may be writing
-        chunks now. The caller must hold the run lock.
+        """Removes buffered files that a table's snapshot no longer uses, because its rows must be read again. Keeps all chunks, because a
+        run may be writing chunks now. The caller must hold the run lock.
         """
         self._sweep(name, lambda folder: "-chunks-" not in folder)
 

@@ -135,7 +135,7 @@ class SecretConfig(Strict):
 
 def _reference(given: Any, info: ValidationInfo) -> Any:
     """Converts the location of a secret, such as `{file: …}`, `{command: […]}` or `{env: NAME}`, to a text that names the same location.
-    Raises ValueError for a text that begins like a location (`$`) but is invalid.
+    Returns a text that does not begin with `$` unchanged. Raises ValueError for a text that begins with `$` but is no location.
     """
     if isinstance(given, str) and is_reference(given):
         return SecretLocation.of(given).reference

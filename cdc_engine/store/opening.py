@@ -153,7 +153,7 @@ def another_file(there: Position, begin: Position) -> bool:
 def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
     """Returns a reader of the stored events from the ledger's position on. If the stored events do not continue at that position, begins a
     new log and returns the reader of the new log. Raises StoreUnfitError or StoreDamagedError instead if the source no longer has events
-    that are still needed. Raises StoreUnfitError or StoreDamagedError instead if the source no longer has events that are still needed.
+    that are still needed.
     """
     try:
         if not events.open():

@@ -50,7 +50,9 @@ class Segments(Protocol):
     """The segments of a log, in which a reader moves forward."""
 
     def after(self, segment: Segment) -> Segment | None:
-        """Returns the segment that follows `segment`, or None if there is none yet. Raises FileNotFoundError if it was removed."""
+        """Returns the segment that follows `segment`, or None if there is none yet. Raises FileNotFoundError if the following segment was
+        removed.
+        """
 
 
 @dataclasses.dataclass
@@ -208,7 +210,7 @@ class LogReader:
     def _within(self, key: Key, last: LogOffset | None) -> Position:
         """Moves the reader to the last end of a transaction that is not after `key`, and returns the position of this end. The end is in
         the reader's next block or, if all transactions of this block end after `key`, in the block at the offset `last`. If `last` is None
-        too, the end is the segment's beginning. If `last` is None too, the end is the segment's beginning.
+        too, the end is the segment's beginning.
         """
         before = copy.copy(self.log_offset)
         block = self._record()
