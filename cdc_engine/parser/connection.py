@@ -105,7 +105,7 @@ class SourceConnection:
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
         """Returns the rows of the first statement that this server supports and allows this account to run. Returns no rows if the server
-        refuses all statements.
+        refuses all statements as unknown (NOT_UNDERSTOOD) or not permitted (NOT_PERMITTED). Any other error is raised.
         """
         for sql in statements:
             try:
@@ -208,7 +208,7 @@ class SourceConnection:
         self._dump(COMMAND.COM_QUERY, sql.encode())
 
     def end_query(self) -> None:
-        """Makes the connection usable for other queries after the result of `begin_query` was read."""
+        """Makes the connection usable for other queries after the caller has read the last byte of the result of `begin_query`."""
         self._socket.setblocking(True)
         self._socket.settimeout(limits.READ_TIMEOUT_SECONDS)
 

@@ -120,7 +120,7 @@ def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
 
 
 def oldest_file(facts: ServerFacts) -> str:
-    """Returns the server's oldest binlog file, or an empty text."""
+    """Returns the server's oldest binlog file, or an empty text if the server lists no files."""
     return facts.logs[0].file if facts.logs else ""
 
 
@@ -165,7 +165,7 @@ def _purged(
 
 
 def logs_replicated(variables: Mapping[str, str]) -> bool:
-    """Returns whether a replica writes the changes that it replicates to its own binlog."""
+    """Returns whether a replica writes the changes that it replicates to its own binlog. True if the server did not return the variable."""
     found = variables.get("log_slave_updates") or variables.get("log_replica_updates") or "ON"
     return found.upper() in {"ON", "1"}
 

@@ -97,7 +97,7 @@ def _unlogged_problems(facts: ServerFacts, captured: Callable[[str, str], bool])
 
 
 def _databases(names: str) -> list[str]:
-    """Returns the databases in a list that is separated by commas, without the server's own databases."""
+    """Returns the databases in `names`, a list separated by commas, without the server's own databases."""
     return [name for name in names.split(",") if name and name.lower() not in SYSTEM_DATABASES]
 
 
@@ -165,7 +165,7 @@ def mixed_format_sentence(facts: ServerFacts) -> str:
 
 def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
     """Returns a sentence that tells why a running stream must not continue with the server's current binlog_format, or "" if it may.
-    `follows_mixed` tells whether the schema history knows the server's triggers and views.
+    `follows_mixed` tells whether the schema history knows the server's triggers and views, without which Sluice cannot follow MIXED.
     """
     row_format = facts.variables.get("binlog_format", "ROW").upper()
     if row_format == "ROW" or (row_format == MIXED and follows_mixed):
@@ -178,7 +178,7 @@ def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
 
 def server_version(text: str) -> tuple[int, ...]:
     """Parses the text of a server version into numbers. `5.5.5-10.6.12-MariaDB` becomes (10, 6, 12), because old MariaDB versions write
-    5.5.5 before their own version.
+    5.5.5 before their own version. Returns () if the text has no version.
     """
     numbers = re.findall(r"\d+\.\d+\.\d+", text.removeprefix("5.5.5-"))
     return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()
@@ -215,7 +215,8 @@ def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> Non
     whenever the other replica connects, and the other replica's dump whenever the engine connects.
 
     A replica that also has the engine's uuid is an earlier dump of this engine, or the dump of the host that ran this engine before. The
-    new dump replaces that dump, so this is not a clash.
+    engine's new dump replaces that dump, so this is not a clash. With `displaced` (`check_source`), it is one: that replica has just ended
+    the engine's dump, so it is not an old dump.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(

@@ -26,8 +26,11 @@ RESNAPSHOT = "re-snapshot the tables and start at the latest position"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartChoice:
-    """Where a destination without a cursor starts, by the settings in conf/. If no field is set, the destination starts at the latest
-    position. `executed` is the executed set at the position in `file`, if known.
+    """Where a destination without a cursor starts, by the settings in conf/ or as the result of a search. If no field is set, the
+    destination starts at the latest position.
+
+    - `file`, `offset`: the start in this file. `executed` is the executed set at this position, or empty if unknown.
+    - `gtid_set`: the stream starts after the transactions of this set. Ignored if `file` is set.
     """
 
     file: str = ""
@@ -55,7 +58,9 @@ class DumpStart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """The epochs of a ledger. `highest` is the newest epoch. `unfinished` tells why no new epoch may begin now, or is empty."""
+    """The epochs of a ledger. `highest` is the newest epoch. `unfinished` is a sentence that tells why no new epoch may begin now, or
+    empty.
+    """
 
     highest: int = FIRST_EPOCH
     unfinished: str = ""

@@ -59,8 +59,8 @@ class ReadableFiles(Protocol):
     @property
     def nothing_purged(self) -> bool: ...
     def bound(self, epoch: int) -> Position | None:
-        """Returns the end of the last complete transaction if the files may end within a transaction. Returns None if the files always end
-        with a complete transaction.
+        """Returns the end of the last complete transaction, as a position in `epoch`, if the files may end within a transaction. Returns
+        None if the files always end with a complete transaction.
         """
 
     def created(self, file: str) -> int:

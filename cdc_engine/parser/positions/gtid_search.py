@@ -99,7 +99,7 @@ class _XaHalves(UnwantedRows):
         self._halves = [each for each in self._halves if each.xa_name != name or each.statement == XA_COMMIT]
 
     def choose(self, block: Block, wanted: GtidSet) -> None:
-        """Finds in a block the GTIDs of the XA halves that were just recorded, and records whether `wanted` contains these GTIDs."""
+        """Finds in a block the GTIDs of the recorded XA halves without a known GTID. Records whether `wanted` contains these GTIDs."""
         keys = order_keys(FIRST_EPOCH, file_number(block.file), block.transaction_end).tolist() if self._new else []
         chosen = _mask(block, wanted) if self._new else ()
         for key, name, statement in list(self._new):

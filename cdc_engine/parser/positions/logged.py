@@ -68,7 +68,7 @@ def logged_after(
     executed: str = "",
 ) -> tuple[Position, bool]:
     """Reads the binlog from `begin` to its end. Returns the end with its executed set, and whether one of the tables may have changed up to
-    `until` (file, offset).
+    `until` (file, offset). Without `until`, the second value is False.
 
     Any statement counts as a change. If the GTID set `executed` is given, the first transactions after `begin` are ignored as long as the
     set contains them. Raises SourceConnectionError, or the errors of the scan.

@@ -63,7 +63,7 @@ def _executed(connection: SourceConnection) -> str:
 
 def _wait(connection: SourceConnection, needed: str) -> None:
     """Waits until the replica has executed the source's executed set `needed`. Raises SourceConnectionError if the replica has not executed
-    the set in time.
+    the set after `source.reader.WAIT_SECONDS_MAX`.
     """
     if why := replica.still_behind(connection.source.address, functools.partial(_executed, connection), needed):
         raise SourceConnectionError(why)

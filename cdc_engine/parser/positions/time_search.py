@@ -46,8 +46,8 @@ def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice
 
 
 def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
-    """Returns the end of the last transaction in a file that ends at `offset` or before. Returns the beginning of the file if there is no
-    such transaction.
+    """Returns the end of the last transaction that ends at `offset` of `file` or before. Returns the beginning of the file if no
+    transaction in it ends there or before.
     """
 
     def first_after(block: Block) -> int:
@@ -61,9 +61,9 @@ def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
 
 @dataclasses.dataclass(kw_only=True)
 class SearchedInterval:
-    """The statements and XA commits in the binlog from a position up to a time. `reached` tells whether anything was committed at that time
-    or later. `statements` are the DDL statements. `commits` are the XA transactions that were committed in the interval but prepared before
-    the interval.
+    """The statements and XA commits in the binlog from a position up to a time. `reached` tells whether the binlog has a commit at that
+    time or later. `statements` are the DDL statements. `commits` are the names of the XA transactions that were committed in the interval
+    but prepared before the interval.
     """
 
     reached: bool = False
@@ -75,8 +75,8 @@ def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> Search
     """Returns what the binlog contains from `begin` up to `time_us`. A stream that continues by commit time would read this interval
     twice.
 
-    Servers do not write commits in the exact order of their clocks. So the interval includes commits up to a second later than `time_us`,
-    and the search ends only at a block whose commits are all more than a minute later.
+    Servers do not write commits in the exact order of their clocks. So the result includes statements and XA commits up to LATE_US later
+    than `time_us`, and the search ends only at a block whose commits are all more than COMMITS_DISORDER_SECONDS later.
     """
     prepared = _PreparedBefore()
     return interval_of(blocks_without_rows(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
@@ -152,7 +152,7 @@ def reach_back(files: ReadableFiles, time_us: int) -> None:
 
 def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
     """Returns the binlog file in which to search for a time, or `Gone` if the time is purged. Opens one connection for each creation time
-    that it reads. Raises SourceConnectionError.
+    that it reads. Raises SourceConnectionError if a connection fails.
     """
     created: dict[str, int] = {}
     names = [log.file for log in files.logs]

@@ -1,6 +1,6 @@
 """Reads the facts that identify a server's provider, and the provider's own setting of the retention. `decision` evaluates these facts.
 
-The pages rds-aurora, cloud-sql and azure of docs/guides cite the sources.
+The pages rds-aurora, cloud-sql and azure of docs/guides cite the providers' documentation.
 """
 
 from __future__ import annotations

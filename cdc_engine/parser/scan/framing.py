@@ -141,8 +141,8 @@ class PacketFramer:
         return PACKET_HEADER_BYTES + length if length < limits.PACKET_BYTES_MAX else 0
 
     def _holds_large_packet(self) -> bool:
-        """Returns whether the packet at `_begin` fits into the current buffer, and is so large that copying it costs more than the unused
-        space.
+        """Returns whether the packet at `_begin` fits into the current buffer and has more than ROOM_BYTES_MIN bytes. Such a packet stays
+        in the buffer, because copying it costs more than a read into the small free space.
         """
         return ROOM_BYTES_MIN < self._packet_bytes() <= len(self._buffer) - self._begin
 

@@ -24,8 +24,8 @@ TABLE_ID_BYTES = 6
 
 
 class TableReferences:
-    """The table versions to which blocks refer. Entries of the list `versions` are never removed, because blocks refer to this list and to
-    indices in it.
+    """The table versions to which the blocks of one stream refer. Entries of the list `versions` are never removed, because blocks refer to
+    this list and to indices in it.
     """
 
     def __init__(self, history: SchemaHistory, captured: Captured) -> None:
@@ -96,8 +96,8 @@ class TableReferences:
 
 
 def _stopped_before(version: TableVersion) -> TableStoppedError:
-    """Returns the error for a table that stopped earlier and whose rows can be decoded again. The table stays stopped, because the lake
-    lacks the rows since the stop.
+    """Returns the error for a table that this object has already reported as stopped, although the schema history can decode its rows now.
+    The table stays stopped, because the lake lacks its rows since the stop.
     """
     stopped = dataclasses.replace(version, stopped=True)
     return TableStoppedError(

@@ -80,8 +80,10 @@ class SharedStreams:
             last.stream.close()
 
     def reader(self, sharing: Sharing, position: Position) -> SharedPosition | None:
-        """Returns a reader that continues after a position, if the shared dump has the position. If no shared dump runs and enough parsers
-        read the server, starts a shared dump at the position and returns None.
+        """Returns a reader that continues after a position, or None if no shared dump runs or its window does not have the position.
+
+        If no shared dump runs and at least SHARERS_MIN parsers read the server, starts a shared dump at the position. A later call then
+        returns a reader. After a dump has failed, starts no new dump for QUIET_SECONDS.
         """
         with self._lock:
             shared = self._shared.get(sharing.key)
@@ -120,8 +122,11 @@ class Sharing:
         self._streams.leave(self)
 
     def reader(self, position: Position | None, facts: ServerFacts) -> SharedPosition | None:
-        """Returns a reader with which a parser can continue, or None. `position` is the end of the parser's last transaction. `facts` were
-        read when the parser connected.
+        """Returns a reader with which a parser continues after `position`, the end of its last transaction. `facts` were read when the
+        parser connected.
+
+        Returns None if `position` is None or before the end of the binlog in `facts`, within REQUEST_SECONDS after the last request, or if
+        `SharedStreams.reader` has no reader.
         """
         now = time.monotonic()
         if now < self._request_at or position is None or not has_caught_up(position, facts):

@@ -56,7 +56,7 @@ class DumpBuffer:
 
 
 class DumpWindow:
-    """The newest bytes of a dump, in at most `pieces_max` buffers (at least two)."""
+    """The newest bytes of a dump, in at most `pieces_max` buffers. If `pieces_max` is below two, the window has two buffers."""
 
     def __init__(self, pieces_max: int) -> None:
         self._pieces_max = max(2, pieces_max)
@@ -126,7 +126,9 @@ class DumpWindow:
             return reader
 
     def _before(self, position: Position) -> Boundary | None:
-        """Returns the last boundary at or before a position, or None if the window does not have the position."""
+        """Returns the last boundary at or before a position, or None if the window does not have the position. A position up to
+        AHEAD_BYTES_MAX after the end of the window counts as one that the window has.
+        """
         tail = self._tail
         if tail is None or (tail.file == position.file and position.offset > tail.offset + AHEAD_BYTES_MAX):
             return None

@@ -70,8 +70,8 @@ class ParserCallbacks:
     - `on_start`: called with the start of the stream, before its first block. A caller without a cursor must store the start: until the
       first ack, nothing else records where the stream began, and a start at the latest position cannot be found again.
     - `on_idle`: whenever the stream has caught up and no data arrive.
-    - `learn`: before a stream is read, to complete the schema history up to the stream's start. `learn` gets a function that returns
-      whether to give up.
+    - `learn(given_up)`: before a stream is read, to complete the schema history up to the stream's start. `given_up` returns True when the
+      parser is to stop.
     """
 
     on_state: Callable[[str, str], None] = lambda _state, _reason: None
@@ -175,7 +175,9 @@ class EventParser:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and its dump on the server. Returns after the thread has ended."""
+        """Ends the thread and its dump on the server. Returns after the thread has ended. Raises SourceConnectionError if the thread has
+        not ended after STOP_SECONDS_MAX.
+        """
         self._stopping.set()
         self._sink.interrupt()
         if self._thread is not None:
@@ -186,7 +188,7 @@ class EventParser:
             self._set_state(STOPPED, "")
 
     def stream_state(self) -> StreamState | None:
-        """Returns how far the stream has read, or None if the parser is not streaming."""
+        """Returns how far the stream has read, or None if the parser is not in the state STREAMING or has no position yet."""
         position = self.position
         if self.state != STREAMING or position is None:
             return None

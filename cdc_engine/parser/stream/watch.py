@@ -75,8 +75,8 @@ class Watch:
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
-        """Returns whether this check confirms the misfit that the last check found. The confirmation is needed, because the stream may have
-        read on after the facts of the last check were read.
+        """Returns whether this check confirms the misfit that the last check found: whether the position of the last check does not fit the
+        facts of this check either. One check is not sufficient, because the stream may read on while the facts are queried.
         """
         return bool(self.misfit and self.newest and misfit_of(self.newest.stream_state.position, look.facts))
 
@@ -125,7 +125,9 @@ def misfit_of(position: Position, facts: ServerFacts) -> str:
 
 
 def has_read(stream_state: StreamState, facts: ServerFacts) -> bool:
-    """Returns whether the stream has reached the end of the source's binlog, by file and offset or by GTIDs."""
+    """Returns whether the stream has reached the end of the source's binlog, by file and offset or by GTIDs. True if `facts` do not have
+    the end of the binlog.
+    """
     if not facts.file or _reaches(stream_state, facts):
         return True
     sets = _sets(stream_state.position, facts)
