@@ -53,7 +53,7 @@ def created(
     session: StatementSession = NO_SESSION,
 ) -> TableSchema:
     """Returns the schema of a table that a CREATE TABLE creates in `database`. `database_charset` is the default charset of the database,
-    or None if unknown.
+    or None if unknown. `schema_of` returns the schema of the table after LIKE, or None if unknown.
 
     Raises CannotFollowError if the schema cannot be determined.
     """
@@ -108,7 +108,9 @@ def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) 
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
-    """Returns a column definition whose labels and DEFAULT are converted to the form in which a column with this charset stores them."""
+    """Returns a column definition whose labels and DEFAULT are converted to the form in which a column with this charset stores them. A
+    DEFAULT that cannot be converted becomes EXPRESSION, whose value is unknown. Raises CannotFollowError if a label cannot be converted.
+    """
     literals, default = definition.literals, definition.default
     try:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)

@@ -312,7 +312,7 @@ class TableHistory:
         self._known, self._count, self._added = known, len(records), 0
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns the versions of all captured tables that have a schema at `position`, ordered by name."""
+        """Returns the versions of all captured tables that have a schema at `position` and are not stopped, ordered by name."""
         states = self._captured_at(position, self.table_names())
         return tuple(_versions(each for each in states if isinstance(each, TableSchema)))
 
@@ -324,7 +324,9 @@ class TableHistory:
         return tuple(_versions(each for each in schemas if isinstance(each, TableSchema)))
 
     def list_written(self, position: Position) -> None:
-        """Records that the list of tables was written with the states of all tables at `position`."""
+        """Records that the list of tables was written with the states of all tables at `position`. If the history has later records,
+        `unlisted` becomes None, because these records may be about any table.
+        """
         self.unlisted = set() if position.order_key >= self._known.head else None
 
     def _captured_at(self, position: Position, names: Iterable[TableKey]) -> list[KnownTable]:
