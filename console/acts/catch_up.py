@@ -144,9 +144,10 @@ def running(
     config: SluiceConfig, conf: Path, names: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Callable[[], object]]:
     """Makes sure that Sluice runs during the block. If Sluice does not run, starts it for the given destinations and stops it at the end of
-    the block.
-    Yields a function that the caller must call from time to time. The function restarts processes that died, or, if Sluice ran already
-    before the block, only checks that Sluice still runs. Raises SetupError if another `sluice catch-up` uses this data_dir.
+    the block. Raises SetupError if another `sluice catch-up` uses this data_dir.
+
+    Yields a function that the caller must call from time to time. If this block has started Sluice, the function restarts processes that
+    died. The function raises SetupError if somebody has stopped Sluice.
     """
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():

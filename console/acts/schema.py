@@ -109,7 +109,9 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
 
 
 def render_pending(changes: Mapping[str, list[PendingSchemaChange]]) -> Group:
-    """Formats pending schema changes for the terminal: the statement, the plans, and the commands that approve them."""
+    """Formats pending schema changes for the terminal. For each change, shows the table and the reason of its stop, which names the
+    statement, the plans, and the commands that approve them.
+    """
     parts: list[Any] = []
     for name, pending in changes.items():
         for change in pending:

@@ -137,9 +137,7 @@ def run_transaction(connection: Connection[Any], transaction: Transaction) -> No
 
 
 def write_marker(connection: Connection[Any]) -> None:
-    """Writes a marker row with the server's time. When the marker is visible in the lake, all changes that were committed before it are
-    visible too.
-    """
+    """Writes a marker row with the server's time. The demo compares this time with the time at which the row is visible in the lake."""
     sql = (
         f"INSERT INTO {DATABASE}.{MARKERS} SELECT COALESCE(MAX(id), 0) + 1, UTC_TIMESTAMP(6) FROM {DATABASE}.{MARKERS}"
     )

@@ -222,8 +222,8 @@ class Demo:
         return f"acked {engine.cursor or 'nothing'} of {end[0]}:{end[1]}, engine {state}, last run {self.runs.read().last}{stopped}"
 
     def _sweep(self) -> None:
-        """Ends processes that an earlier demo in this directory has left running. This is rare, because guard processes end the processes
-        of a killed demo, unless the guards were killed too.
+        """Ends processes that an earlier demo in this directory has left running. Usually there are none, because a guard process ends the
+        processes of a killed demo. They remain only if the guards were killed too.
         """
         self.stack.down()
         for record in self.file.load():

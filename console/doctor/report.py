@@ -111,8 +111,8 @@ def as_text(record: Mapping[str, Any]) -> str:
 
 
 def write_archive(record: Mapping[str, Any], path: Path) -> None:
-    """Writes the report, as text and as JSON, to an archive that only its owner can read. Raises OSError if the archive
-    cannot be written.
+    """Writes the report, as text and as JSON, to an archive (.tar.gz) that only its owner can read. Overwrites an existing file. Raises
+    OSError if the archive cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:

@@ -127,8 +127,8 @@ def repair_rows(planned: Sequence[TableRepair]) -> Table:
 
 
 def repair(config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], to: Console) -> Repaired:
-    """Runs a repair, and prints the progress to `to`. Raises SetupError if a table could not be merged, and SluiceError for other expected
-    errors.
+    """Runs a repair, and prints the progress to `to`. `planned` is the plan that `repair_plan` returned for this request. Raises SetupError
+    if a table could not be merged, and SluiceError for other expected errors.
     """
     with _run(config, request.destination, to) as run:
         return run_repair(run, request, planned)

@@ -21,8 +21,8 @@ from sluice.console.toolchain.errors import SetupError
 
 
 def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
-    """Keeps the parts running until SIGTERM or Ctrl-C, or until `wanted` returns False. Returns when all parts have ended. Raises
-    SetupError if a part fails too often.
+    """Starts the parts, and keeps them running until SIGTERM or Ctrl-C, or until `wanted` returns False. Returns when all parts have ended.
+    Raises SetupError if Sluice runs already, or if a part fails too often.
     """
     running = {name: record.pid for name, record in stack.file.running().items() if name in {*STOP_ORDER, SUPERVISOR}}
     if running:

@@ -56,8 +56,8 @@ class TableReading:
         return False
 
     def answers(self) -> bool:
-        """Returns whether all tables are read. When they are, also prints which sources did not answer, and which tables share a path in
-        the lake.
+        """Returns whether all sources have been queried, even if some did not answer. In this case, also prints which sources did not
+        answer, and which tables share a path in the lake.
         """
         if self._thread is None or self._thread.is_alive() or self._failed:
             return False

@@ -52,8 +52,8 @@ def warm_up(url: str, folder: Path, idle_seconds_max: float) -> None:
 def wait_until_idle(
     used_percent: Callable[[], float], deadline: float, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Waits until `used_percent` has returned less than IDLE_PERCENT IDLE_LOOKS times in a row, or until the deadline, a value of `clock`.
-    `used_percent` waits a moment, and returns which percentage of the processors' time programs used during this moment.
+    """Waits until IDLE_LOOKS calls of `used_percent` in a row have returned less than IDLE_PERCENT, or until the deadline, a value of
+    `clock`. `used_percent` waits a moment, and returns which percentage of the processors' time programs used during this moment.
     """
     idle = 0
     while idle < IDLE_LOOKS and clock() < deadline:
