@@ -1,6 +1,6 @@
 """Defines the command `sluice`: the subcommands of `console.commands`, and those for the whole installation.
 
-Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/.
+Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/, 130 after Ctrl-C.
 """
 
 from __future__ import annotations

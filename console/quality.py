@@ -179,10 +179,10 @@ def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Co
 
 
 def _workers(choice: CheckChoice) -> tuple[str, ...]:
-    """Returns pytest's options for its workers. There are more workers than cores, because tests mostly wait for servers.
-    tests/conftest.py decides which tests share a worker.
+    """Returns pytest's options for its workers. If the memory permits, there are more workers than cores, because tests mostly wait for
+    servers. tests/conftest.py decides which tests share a worker.
 
-    A worker takes seconds to start, so no worker is started if all paths are files.
+    A worker takes seconds to start, so no worker is started if all paths are files, except with `everything`.
     """
     if not choice.everything and choice.paths and all(path.is_file() for path in choice.paths):
         return ("-n", "0")

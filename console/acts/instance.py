@@ -22,7 +22,8 @@ from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import read_destination, stop_order
 from sluice.console.toolchain.errors import SetupError
 
-REMOVED = "REMOVED"  # The state of a destination whose file is no longer in conf/, and whose ledger still exists.
+# The state of a destination whose file is no longer in conf/, but whose engine has left a status.json in data_dir.
+REMOVED = "REMOVED"
 LOGS = ("engine.log", "code-server.log")  # The logs of the two kinds of processes that may run engines.
 TAIL_BYTES_MAX = 8 << 20
 FOLLOW_SECONDS = 0.3
@@ -50,7 +51,7 @@ class ListedInstance:
 
 def listed(in_use: InUse) -> list[ListedInstance]:
     """Returns all destinations and groups in conf/, including those that did not start because their files are invalid. Also returns
-    destinations whose files were removed from conf/ and that still have a folder in data_dir.
+    destinations whose files were removed from conf/, but whose engines have left a status.json in data_dir.
     """
     config, now = in_use.config, time.time()
     names = sorted(config.streams)
@@ -116,7 +117,7 @@ def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iter
 
 
 def concerns(line: str, name: str) -> bool:
-    """Returns whether a log line names this destination."""
+    """Returns whether a log line has the field `destination` with this name."""
     return re.search(rf"\bdestination='?{re.escape(name)}'?(?![\w-])", line) is not None
 
 

@@ -147,8 +147,8 @@ class Lacking:
 
 
 def _is_renamed(owner: Owner, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> bool:
-    """Returns whether a run of `owner` has replaced the Delta table because the table was renamed in the source. In this case, the Delta
-    table has another id although no row is lost.
+    """Returns whether a run of `owner` has replaced the Delta table, after the version in `record`, because the table was renamed in the
+    source. In this case, the Delta table has another id although no row is lost.
     """
     return any(
         rewrites(each) and is_by(owner, each) for each in history if int(each.get("version", 0)) > record.version

@@ -76,7 +76,9 @@ class ProcessFile:
         self._lock = threading.Lock()
 
     def load(self) -> list[ProcessRecord]:
-        """Returns all records, in the order in which the processes started. Returns none if the file cannot be read."""
+        """Returns all records, in the order in which the processes started. Returns an empty list if the file does not exist or cannot be
+        read.
+        """
         try:
             return [ProcessRecord(**record) for record in json.loads(self.path.read_text())]
         except (OSError, ValueError, TypeError):

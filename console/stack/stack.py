@@ -65,7 +65,7 @@ START_SECONDS_MAX = 240.0
 DOWN_SECONDS_MAX = 120.0  # A supervisor has this many seconds to end all its processes. After that, it is killed.
 # When all parts are stopped, a run that is merging has this many seconds to finish. After that, the run's process gets SIGTERM.
 RUN_SECONDS_MAX = 30.0
-# The warm-up of Spark waits at most this many seconds until the processors are idle.
+# The warm-up of Spark waits at most this many seconds until the processors are idle. After that, it merges even if they are busy.
 IDLE_SECONDS_MAX = 20.0
 LOCATION = "sluice"
 

@@ -154,8 +154,8 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a message for each process that `sluice up` has not started, although other processes run. The cause is that `sluice up` was
-    killed during the start. After `sluice up --without-dagster`, does not report that the processes of Dagster are missing.
+    """Returns a message for each process that `sluice up` has not started, although other processes run. Usually, `sluice up` was killed
+    during the start. After `sluice up --without-dagster`, does not report that the processes of Dagster are missing.
     """
     there = {process["name"] for process in running}
     foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS
