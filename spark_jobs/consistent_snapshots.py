@@ -41,8 +41,8 @@ TOGETHER = deltalake.WriterProperties(compression="ZSTD", max_row_group_size=ROW
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedTables:
-    """The content of a consistent snapshot: for each "database.table" its path and the record of the last run (`tables`), the names of
-    stopped tables (`stopped`), and the id of the run (`run`).
+    """The content of a consistent snapshot: for each "database.table" its path and the record that the last run stored (`tables`), the
+    names of stopped tables (`stopped`), and the id of the run (`run`).
     """
 
     tables: Mapping[str, tuple[str, TableRecord]]

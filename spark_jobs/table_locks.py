@@ -63,7 +63,7 @@ class Writing:
     writes.
 
     `remote` is the address of Spark as `host` reaches it. `found_dead` is the time, in seconds since 1970, at which another run found this
-    text although its writer had ended. `found_dead` is 0 if no run has found the text.
+    text although its writer had ended. `found_dead` is 0 until then.
     """
 
     who: str

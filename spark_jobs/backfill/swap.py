@@ -140,7 +140,8 @@ def recorded_commits(table: DeltaTable) -> list[CommittedInterval]:
 
 def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableRecords, fence: Fence, *, run: str) -> int:
     """Replaces the rows of the live table (`table`) by those of the past state `rebuilt`, syncs the commit to disk, and stores the live
-    table's record in `records`. Returns the live table's new version. The caller holds the run lock.
+    table's record in `records`. Returns the live table's new version. `run` is the id of the run, which the commit stores. The caller holds
+    the run lock.
 
     If a swap fails with TableError, the caller can repeat the swap, which writes the same rows again.
     """
@@ -176,8 +177,8 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
 
 
 def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
-    """Returns the text that Delta's commit history stores for a swap. The text names no interval of the stream, because a swap merges no
-    part of the stream.
+    """Returns the text that Delta's commit history stores for a swap (`run` is the id of the run). The text names no interval of the
+    stream, because a swap merges no part of the stream.
     """
     record = {
         "sluice": 1,

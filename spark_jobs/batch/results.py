@@ -22,7 +22,7 @@ class BatchResults:
     conflicts: CommitConflicts
 
     def add(self, report: TableReport) -> None:
-        """Adds the report of a table. Sets the report's number of commit conflicts first."""
+        """Adds the report of a table, with the number of commit conflicts that were counted for the table until now."""
         report = dataclasses.replace(report, conflicts=self.conflicts.of(report.name))
         self.reports[report.name] = report
         self.on_table_done(report)

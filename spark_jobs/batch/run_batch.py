@@ -113,8 +113,8 @@ def _merge_tables(
     context: BatchContext,
     on_table_done: Callable[[TableReport], None],
 ) -> BatchResults:
-    """Merges all tables of the batch, and buffers the changes of tables with a running snapshot. Raises SparkUnavailableError if the
-    connection to Spark is lost, and any other error that concerns all tables.
+    """Merges all tables of the batch, and buffers the changes of tables with a running snapshot. Errors of single tables are in the result.
+    Raises SparkUnavailableError if the connection to Spark is lost, and any other error that concerns all tables.
     """
     buffering = Buffering(batch, targets, context.fence, context.buffers, on_table_done)
     results = BatchResults(on_table_done, buffering.reports, buffering.errors, context.conflicts)

@@ -64,7 +64,8 @@ class _Piece:
 
 
 def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, derived: Sequence[Derived]) -> StagedTable:
-    """Writes the segments of a table to which derived images are added. Returns the table with the new segments.
+    """Writes new files for the segments of a table to which derived images are added. Returns the table with these segments. `lake` is its
+    Delta table, which has the columns of images that fit into no staged segment.
 
     Raises TableError if a segment to which images are added has updates that change keys and lack columns. Also raises TableError if the
     columns of a segment with derived images only are unknown.

@@ -33,7 +33,9 @@ ROWS_MAX = 500_000
 
 
 def events_of(events: CascadeEvents) -> Iterator[Event]:
-    """Yields the deletions and key changes of parent rows that may trigger foreign keys, in stream order."""
+    """Yields the deletions of parent rows, and the changes of columns to which foreign keys refer, in stream order. Foreign keys may pass
+    them on to child rows.
+    """
     rows = pq.read_table(events.file).to_pylist()
     before: dict[str, Any] = {}
     for row in rows:

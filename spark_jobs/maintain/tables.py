@@ -101,8 +101,9 @@ class MaintainedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maintained:
-    """What maintenance did to one table, or what it would do (`looked_at`). `act` is a MaintenanceAct or VACUUM, and `version` is the
-    table's version afterwards. `removed_files` and `removed_bytes` count what VACUUM deleted.
+    """What maintenance did to one table, or what it would do (`looked_at`). `act` is a MaintenanceAct or VACUUM. `before` and `after` are
+    the statistics of the files before and after it, and `version` is the table's version afterwards. `removed_files` and `removed_bytes`
+    count what VACUUM deleted.
     """
 
     name: str
@@ -427,8 +428,8 @@ def newest_snapshot_age_hours(
 
 
 def _superseded_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
-    """Returns the time of the first commit after the version that a snapshot names. Returns None if there is no later commit, or its time
-    is unknown.
+    """Returns the time of the first commit after the version that a snapshot names. Returns None if there is no later commit, or if the log
+    with its time cannot be read.
     """
     try:
         log = deltalake.DeltaTable(str(found["path"]), storage_options=options)

@@ -113,8 +113,8 @@ def apply_lacking(
     refreshed the table and checked its owner.
 
     `apply` gets a segment and the order key of the table's last commit, and returns the counts of its commits. `known` is the table's
-    record, or None if it has none. `staged_at_seconds` is the time at which the batch was staged (`staged_at`). `started` is a value of
-    `time.monotonic`.
+    record, or None if it has none. `staged_at_seconds` is the time at which the batch was staged (`staged_at`). `started` is the value of
+    `time.monotonic` before the merge of the table.
     """
     before = table.snapshot
     counts, committed = CommitCounts(), False
@@ -194,8 +194,8 @@ class _TableMerge:
 
     @staticmethod
     def _all_new(segment: ChangesSegment, scanned: CommitCounts) -> bool:
-        """Returns whether file statistics prove that no file has a key of the segment. Only an integer key allows this proof, because only
-        integers have exact bounds in the statistics.
+        """Returns whether file statistics prove that no file has a key of the segment. `scanned` counts the files that a merge would read.
+        Only an integer key allows this proof, because only integers have exact bounds in the statistics.
         """
         first = next((each for each in segment.columns if each.name in segment.key[:1]), None)
         proves = first is not None and first.type in INTEGERS and not first.nullable

@@ -56,8 +56,8 @@ class RowValues:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayedTable:
-    """A table whose rows get quarantined values back. `target` has a current-state table and is not a shard. `records` are those that runs
-    store.
+    """A table whose rows get quarantined values back. `target` has a current-state table and is not a shard. `records` has the record that
+    the last run stored for each table.
     """
 
     session: LakeSession

@@ -65,7 +65,7 @@ def refuse_other_name(name: str, segment: SchemaSegment) -> None:
 
 def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
     """Returns the report of a table without a current-state table. `before` is the version of the change log or history before the batch.
-    `began` is a value of `time.monotonic`.
+    `began` is the value of `time.monotonic` before the table was written.
     """
     buffered = report_of_buffered(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
     return dataclasses.replace(

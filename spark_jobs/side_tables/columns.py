@@ -68,7 +68,8 @@ class TakenOver:
     """A column of a history whose values in open rows come from other columns: `origins`, pairs of name and type.
 
     If `renamed`, these values replace the column's own values. Otherwise they replace only NULL. If `required`, the values must be copied,
-    because a DDL statement requires it or the column is new. Otherwise the caller first checks whether values are missing.
+    because a DDL statement requires it or the column is new. Otherwise an earlier attempt may have copied them, and the caller first checks
+    whether values are missing.
     """
 
     column: str

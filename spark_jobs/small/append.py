@@ -38,7 +38,9 @@ DICTIONARY_ROWS = 1000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Appended:
-    """What the commit of an append has besides the rows: its transaction, and its metadata."""
+    """What the commit of an append has besides the rows: its Delta transaction (`app_id`, with `order_key` as the version), and its
+    metadata.
+    """
 
     app_id: str
     order_key: int

@@ -50,8 +50,8 @@ class DuplicateKeysError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lake:
-    """The lake's rows whose keys may be in the segment. `rows` has the segment's columns, by the segment's names, and the order key.
-    `deleted` is a mask of the rows that are marked as deleted.
+    """The rows of the Delta table whose keys may be in the segment. `rows` has the segment's columns, by the segment's names, and the order
+    key. `deleted` is a mask of the rows that are marked as deleted.
     """
 
     rows: pa.Table

@@ -70,8 +70,10 @@ def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
 
 
 def given_again(events: Sequence[Event]) -> str:
-    """Returns why a row that was read may have an old value of a foreign key although the row already contains the change of that value.
-    Returns "" if no row can. Each event has exactly one foreign key.
+    """Returns why it is unknown in which order foreign keys changed a row that was read, or "". Each event has exactly one foreign key.
+
+    The order is unknown if a parent lost a value, and a later ON UPDATE CASCADE gave this value to child rows again. A row that was read
+    with this value may have been read before the first change or after the second one.
     """
     every = {cascade.columns for event in events for cascade in event.cascades}
     gone: dict[tuple[tuple[str, ...], tuple[str, ...]], set[Values]] = defaultdict(set)

@@ -62,8 +62,8 @@ class Publication:
 
     @property
     def rows_key(self) -> int:
-        """The order key of the rows that were read. For a table with a key it is `since`, because all later changes are buffered. For a
-        table without a key it is `order_key`, the position at which the table was read.
+        """The order key that is stored with the rows that were read. For a table with a key it is `since`, because all later changes are
+        buffered. For a table without a key it is `order_key`, the position at which the table was read.
         """
         return self.since if self.key else self.order_key
 

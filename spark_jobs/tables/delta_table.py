@@ -236,7 +236,7 @@ class DeltaTable:
 
     @property
     def is_read_quickly(self) -> bool:
-        """Whether `local_log` has read the snapshot."""
+        """Whether `local_log` has read the snapshot. Otherwise deltalake has read it."""
         return isinstance(self._reader, LocalLog)
 
     @property
@@ -381,8 +381,8 @@ def wanted_columns(source: Iterable[LakeColumn], *, soft_deletes: bool) -> tuple
 def schema_statements(
     table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str
 ) -> list[str]:
-    """Returns the statements that give a table its columns and its owner. Returns no statement if the table has both already. Columns that
-    the source dropped stay.
+    """Returns the statements that create the table, or that give an existing table the columns and the owner that it lacks. Returns no
+    statement if it lacks nothing. Columns that the source dropped stay.
 
     Raises TableError if a column has another type in the table, or if a column of the source has the name of one of Sluice's columns.
     """

@@ -136,7 +136,9 @@ def _parsed_checkpoint(path: Path) -> list[Action]:
 
 
 class LocalLog:
-    """One version of a table's log. The methods have the names and the results of those of `deltalake.DeltaTable`."""
+    """One version of a table's log. `apply` adds the actions of a checkpoint or commit. The other methods have the names and the results of
+    those of `deltalake.DeltaTable`.
+    """
 
     def __init__(self, files: ParsedLog, *, version: int) -> None:
         self.files, self._version = files, version

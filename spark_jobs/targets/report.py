@@ -19,7 +19,8 @@ class TableTarget:
     """The Delta table of a source table, and how it is written.
 
     - `path` is an absolute path, or a URL that both Spark and deltalake accept.
-    - `merge` says whether conf/ selects Spark or small merges.
+    - `deletes` is "soft" if deleted rows of tables with a key are only marked.
+    - `merge` is the setting of conf/: Spark's MERGE, a small merge, or "auto", with which the size of the changes decides.
     - `change_log` and `history` are the paths of these tables, or are empty if conf/ does not configure the tables.
     - `current_state` says whether there is a current-state table at `path`.
     - `shard` identifies the rows of the source table, if several source tables share the Delta table.
