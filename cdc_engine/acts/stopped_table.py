@@ -84,7 +84,10 @@ def resumed_next(directory: Path) -> frozenset[str]:
 
 
 def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
-    """Requests that the engine resumes a stopped table. `position` is as in `stop_of`. Raises ActRefusedError as `stop_of` does."""
+    """Requests that the engine resumes a stopped table. `position` is the position of the stop that the operator has seen, or empty if it
+    must not be compared. Raises ActRefusedError if the table has not stopped, if a snapshot reads it, or if it has stopped at another
+    position.
+    """
     stop = stop_of(directory, table, position=position)
     request(directory, stop.database, stop.table)
     return stop

@@ -95,7 +95,8 @@ class HandOut:
         # The delivery number of the appendable batch, and the parts from which the batch was staged.
         self._appendable: tuple[int, list[Batch]] | None = None
         self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # The delivery that a run is taking now.
-        # Whether runs can reach this engine's process to take their batches. If not, no batch is appendable.
+        # Whether runs can reach this engine's process to take their batches. True after a run has taken a batch, and False again after a
+        # run has ended without taking its appendable batch. While it is False, the next batches are not appendable.
         self._runs_take = False
         # The commit time of the first change of the batch in flight, in µs since 1970; 0 if no batch is in flight.
         self.first_commit_time_us = 0

@@ -50,8 +50,8 @@ class StreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """What one consumer gets from a piece of the stream: a statement, or entries in order. The module `elements` describes `kinds` and
-    `indices`.
+    """What one consumer gets from a piece of the stream: a statement, or entries in order. `kinds` has the kind of each entry: BEGIN, ROWS,
+    END or QUERY of the module `elements`. `indices` has, for each entry, the index in the block of its transaction, row event or SQL text.
     """
 
     block: Block

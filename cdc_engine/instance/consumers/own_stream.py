@@ -162,8 +162,8 @@ class SourceStream:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position, as `Window.read` does. If an error ended the stream, raises the error after everything
-        before it was read.
+        """Returns the changes after a position, with the parameters of `Window.read`. If an error ended the stream, raises the error when
+        the consumer has read all changes before the error.
 
         Also returns None if the live stream has begun another epoch. The caller then opens another own stream, which numbers binlog files
         as the live stream does.

@@ -39,7 +39,7 @@ def history_kept(directory: Path, token: int = 0) -> Repository:
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
     """Returns the store in which engines on other hosts find copies of prepared XA transactions, or None if all hosts share the
-    destination's folder. `token` is as in `history_kept`.
+    destination's folder. `token` is the fencing token of the lease, or 0 for a caller that only reads.
     """
     location = as_location(directory)
     return PreparedCopies(location, token) if location.is_apart else None

@@ -49,7 +49,9 @@ class Watched(Protocol):
         """Returns why the stream must not continue with the source's current settings, or an empty text if it may."""
 
     def reconnect(self, reason: str) -> None:
-        """Ends the connection. The parser opens another one, and decides where to continue."""
+        """Ends the connection. The parser opens another one, and decides where to continue. `reason` becomes the reason of the parser's
+        state while it connects.
+        """
 
 
 def _nothing_saved() -> None:

@@ -111,7 +111,9 @@ class EngineActs:
             log.info("snapshot_records_removed", destination=self._config.name, tables=len(forgotten))
 
     def _take_up_tables(self, steering: Steering) -> None:
-        """Resumes or re-snapshots stopped tables, if an operator requested it or a re-snapshot is due."""
+        """Executes the operators' requests about stopped tables and snapshots, and the due re-snapshots. While a batch is in flight, does
+        nothing.
+        """
         wanted, due = requests(self._directory), self._retakes.due(steering.parts.meta.ledger.stopped_tables)
         if not wanted and not due:
             return
@@ -125,7 +127,8 @@ class EngineActs:
         """Executes the operators' requests about single tables, and the due re-snapshots. Called while no batch is in flight.
 
         All requests except the cancellation of a snapshot make the engine read the stream again from the cursor. If the source has purged
-        changes that are not merged, and only the store still has them, these requests wait until the changes have been handed out.
+        changes that are not merged, and only the store still has them, all requests except cancellations wait until the changes have been
+        handed out.
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):
@@ -186,8 +189,8 @@ class EngineActs:
 
 
 def schema_of_stopped(parts: EngineParts, stop: StoppedTable, position: Position) -> TableSchema | None:
-    """Returns the schema of a stopped table at a position, or None if it is unknown. Raises SourceConnectionError if the source must be
-    queried and does not answer.
+    """Returns the schema of a stopped table at a position. Returns None if the schema is unknown, if the table was dropped, or if the
+    binlog has no row events for the table's changes. Raises SourceConnectionError if the source must be queried and does not answer.
     """
     there = parts.history.state(stop.database, stop.table, position)
     query_schema = functools.partial(schema_at, parts.source, stop.database, stop.table, str(position))

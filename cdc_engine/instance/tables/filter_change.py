@@ -135,7 +135,7 @@ def may_resume(
 def take_rules(
     config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
 ) -> None:
-    """Saves the engine's current settings as the settings of the rows that these tables have in the lake. Called when tables are
+    """Saves the engine's current settings as the settings of the rows that the tables `names` have in the lake. Called when tables are
     re-snapshotted, or when an operator resumes tables although their older rows have other settings.
 
     `policies` are the value policies with which the engine started. The engine uses these policies until it stops, even for the changes

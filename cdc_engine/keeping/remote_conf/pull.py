@@ -121,7 +121,7 @@ def _interval(directory: Path) -> float:
 
 def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *, again: bool) -> RemoteRecord:
     """Fetches the newest revision and checks it. Returns the new record. If the newest revision is not used, the record says why. `before`
-    is the present record, or None if nothing was pulled yet. `again` is as in `pull`.
+    is the present record, or None if nothing was pulled yet. With `again`, also checks a revision that was refused before.
     """
     last = before or RemoteRecord(identity=remote.identity, shown=remote.shown)
     same = last.identity == remote.identity
