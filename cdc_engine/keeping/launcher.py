@@ -109,7 +109,9 @@ class EngineSlot(Generic[Kept]):
             return None
 
     def stop(self) -> None:
-        """Stops the engine. If an engine is being started, first waits for the end of the start, up to CONNECT_TIMEOUT_SECONDS."""
+        """Stops the engine. If an engine is being started, first waits for the end of the start, up to CONNECT_TIMEOUT_SECONDS. A start
+        that takes longer stops its own engine at the end.
+        """
         with self._lock:
             start = self._start
         if start is not None:

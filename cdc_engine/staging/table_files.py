@@ -58,7 +58,7 @@ class TableFiles:
         self.rows += rows.num_rows
 
     def add_to_log(self, block: Block, chosen: Int64s) -> None:
-        """Decodes the row events again for the change log, if the table has a change log."""
+        """Decodes the row events `chosen` of a block a second time, for the change log. Does nothing if the table has no change log."""
         if self.log is not None:
             for rows in self.log.decoder.chunks(block, chosen):
                 self.log.add(rows)

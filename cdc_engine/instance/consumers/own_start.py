@@ -84,7 +84,8 @@ def own_start(
     recorded_before: Callable[[str, Position], Content | None],
 ) -> OwnStart | None:
     """Returns the start of a consumer's own stream, or None if the schema history does not reach back to `begin`. Raises PositionLostError
-    if a GTID set cannot be parsed. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position.
+    if a GTID set cannot be parsed. `live` is the position up to which the live stream has read, and `records` are the records of the schema
+    history. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position.
     """
     try:
         known = known_position(begin, live)

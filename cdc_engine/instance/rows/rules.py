@@ -155,7 +155,7 @@ def _columns(version: TableVersion) -> list[tuple[str, int]]:
 
 
 def check_request(request: RequestedInterval, now_us: int) -> None:
-    """Raises ConfigurationError if the interval is empty or begins in the future."""
+    """Raises ConfigurationError if the requested interval is empty, or begins after the present time `now_us` (µs since 1970)."""
     if request.to_us is not None and request.to_us <= request.from_us:
         raise ConfigurationError(f"--to {time_text(request.to_us)} is not after --from {time_text(request.from_us)}")
     if request.from_us > now_us:

@@ -99,7 +99,7 @@ class IntervalSchemas:
         position: Position,
         session: StatementSession = NO_SESSION,
     ) -> tuple[TableChange, ...]:
-        """Records which tables a statement concerns. The statement does not change their schemas."""
+        """Records a statement for each captured table that it concerns (`statements`). Changes no schema, so returns no table changes."""
         read = self._read(statement, self._server.known(session))
         objects = self._known.stored_objects(self._start.order_key)
         read = _reaching_everything(read, objects, default_database)

@@ -115,7 +115,9 @@ class SnapshotDecisions:
 
 
 def decisions(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, StepDecision]]:
-    """Returns what `SnapshotDecisions.now` yields."""
+    """Returns the record of each open snapshot of a destination, with the decision about its next step. Raises MetaError if the record
+    store does not answer.
+    """
     return list(SnapshotDecisions(config, destination).now())
 
 

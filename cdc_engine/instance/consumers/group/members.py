@@ -31,7 +31,7 @@ class Here(NamedTuple):
 
 class Members:
     """The members of a group. `consumers_of` returns the consumers of a member's engine, or raises SluiceError if the engine does not run
-    in this process. Thread-safe.
+    in this process. `clock_of` makes the clock of a member's source. Thread-safe.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class MemberStream:
         return View(Ahead((), position, NOTHING), clock_us, newest_us, clock_trouble=trouble)
 
     def wait(self, position: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
-        """Waits at most `seconds` until the member has changes after the position."""
+        """Waits until the member has changes after the position, at most for `seconds`, and only until `given_up` returns True."""
         self._woken.clear()
         try:
             stream = self._destination_stream(self._members.here(self.name))
