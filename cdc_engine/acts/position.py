@@ -113,8 +113,8 @@ def choose(
     facts: ServerFacts,
     reachable: Callable[[ServerFacts], ServerFacts] = lambda facts: facts,
 ) -> Position:
-    """Returns the requested position as the ledger stores it. Raises PositionLostError, with the reason and the safe options, if the source
-    does not have the position.
+    """Returns the requested position `choice` as the ledger stores it. `reachable` adds the files of an archive to the source's facts.
+    Raises PositionLostError, with the reason and the safe options, if the source does not have the position.
     """
     start = decide_start(None, choice, facts)
     archived = reachable(facts) if isinstance(start, Lost) and start.purged else facts

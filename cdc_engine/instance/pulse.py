@@ -69,8 +69,8 @@ class Pulse:
         return now - self._out[1] if delivery else 0.0
 
     def unmoved_seconds(self, cursor: Position | None, *, waits: bool) -> float:
-        """Returns for how many seconds the cursor has not moved while changes waited for an ack. The engine must call this once per second,
-        because the call notices when the cursor moves.
+        """Returns for how many seconds the cursor has not moved while changes waited for an ack. `waits` says whether changes wait now; if
+        not, returns 0. The engine must call this once per second, because the call notices when the cursor moves.
         """
         now = time.monotonic()
         if not waits or self._stood[0] != cursor:

@@ -46,8 +46,8 @@ def stopped(directory: Path) -> Order | None:
 
 
 def stay_stopped(directory: Path, by: str = "") -> Order:
-    """Requests that the engine stops and stays stopped. When the call returns, the request is durable. Raises MetaError if it cannot be
-    stored.
+    """Requests that the engine stops and stays stopped. `by` names who requests it; empty means the user of this process. When the call
+    returns, the request is durable. Raises MetaError if it cannot be stored.
     """
     return _write(directory, STOPPED_FILE, Order(by=by or somebody(), at=time.time()))
 
@@ -67,7 +67,9 @@ def requested(directory: Path, now: float | None = None) -> Order | None:
 
 
 def request(directory: Path, kind: OrderKind, by: str = "") -> Order:
-    """Requests that the engine restarts, or releases the destination, once. Raises MetaError if the request cannot be stored."""
+    """Requests that the engine restarts, or releases the destination, once. `by` names who requests it; empty means the user of this
+    process. Raises MetaError if the request cannot be stored.
+    """
     return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), kind=kind))
 
 

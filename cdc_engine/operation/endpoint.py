@@ -74,7 +74,9 @@ _kept = _OpenEndpoint()
 
 
 def keep_served(host: str, port: int, statuses: Statuses) -> None:
-    """Starts the endpoint of this process in a thread, unless an earlier call has done so. Does nothing if `port` is 0."""
+    """Starts the endpoint of this process in a thread, unless an earlier call has done so. `statuses` returns the status of each
+    destination of this process. Does nothing if `port` is 0.
+    """
     with _kept.lock:
         if _kept.begun or not port:
             return

@@ -178,8 +178,8 @@ class SegmentWriter:
             self.flush()
 
     def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns a record batch with the numbers of its rows added. In a partial segment, also adds the columns that show which values are
-        present, and the columns that identify the row of each image (`Moves`).
+        """Returns a record batch with the numbers of its rows added, which begin with `first_row`. In a partial segment, also adds the
+        columns that show which values are present, and the columns that identify the row of each image (`Moves`).
         """
         if self._moves is not None:
             batch = self._moves.with_identity(batch if lacks_columns(batch) else with_presence(batch), first_row)

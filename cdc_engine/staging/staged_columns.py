@@ -31,8 +31,8 @@ def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:
 
 
 def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Returns the values that existing rows get in added columns that are captured, as (column, text). Leaves out NULLs. Raises
-    TableStoppedError if the policy of the table refuses a value.
+    """Converts `fills`, the values (column, value) that existing rows get in added columns, to texts for the manifest. Leaves out NULLs,
+    and columns that are not captured. Raises TableStoppedError if the policy of the table refuses a value.
     """
     types = {column.name: each for column, each in zip(decoder.columns, decoder.types, strict=True)}
     staged = []

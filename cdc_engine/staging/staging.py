@@ -385,9 +385,9 @@ class _Staging:
         table.positions.add(events + self.events, rows.column(OPERATION).to_numpy())
 
     def _change_version(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
-        """Prepares for rows of another version of a table. If the columns and the key of the new version are staged in the same way, the
-        segment continues; otherwise another segment begins. A segment never ends within a transaction, because the position up to which the
-        lake has a table is always the end of a transaction.
+        """Prepares for rows of another version of a table, which begin at `order_key`. If the columns and the key of the new version are
+        staged in the same way, the segment continues; otherwise another segment begins. A segment never ends within a transaction, because
+        the position up to which the lake has a table is always the end of a transaction.
         """
         decoder, writer = self._decoder(version), table.writer
         table.source = version

@@ -41,8 +41,9 @@ class StreamBatches:
         self._stopped = True
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, which then waits for its ack. Several batches may wait. If no change arrives within `timeout_seconds`,
-        the result's batch_id is -1.
+        """Returns the next batch, which then waits for its ack. Several batches may wait. The batch has whole transactions: as many as fit
+        into `byte_count_max` bytes and `event_count_max` row events, but at least one. If no change arrives within `timeout_seconds`, the
+        result's batch_id is -1.
 
         A batch without slices has no captured changes, but its ack moves the cursor. If the store is not at the ledger's position, which
         happens after a failed rewind, restarts the reading at the ledger's position, and returns an empty batch with batch_id -1. Raises
@@ -70,8 +71,9 @@ class StreamBatches:
         *,
         kept: bool = False,
     ) -> Batch:
-        """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. If no change
-        arrives within `timeout_seconds`, or if the next changes must be in another batch, the result's batch_id is -1.
+        """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. The result is
+        limited by `byte_count_max` and `event_count_max` as in `get`. If no change arrives within `timeout_seconds`, or if the next changes
+        must be in another batch, the result's batch_id is -1.
 
         The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, the store removes
         these changes, so that a batch can be larger than the ring. If such a batch is rolled back, the source is read again.

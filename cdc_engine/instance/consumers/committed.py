@@ -68,8 +68,8 @@ def packed(identity: str, record: dict[str, Any]) -> str:
 
 
 def unpacked(text: str, identity: str) -> dict[str, Any] | None:
-    """Decodes a text that `packed` encoded. Returns None if another consumer wrote the text. Raises PublishError if another version of
-    Sluice wrote the text.
+    """Decodes a text that `packed` encoded. Returns None if a consumer with another identity than `identity` wrote the text. Raises
+    PublishError if another version of Sluice wrote the text.
     """
     try:
         record = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
@@ -94,15 +94,17 @@ def _of_another_version(error: Exception) -> PublishError:
 
 
 def stream_record(position: StreamPosition, counting: Counting) -> dict[str, Any]:
-    """Converts a position in the stream of one destination to the record that `packed` encodes."""
+    """Converts a position in the stream of one destination to the record that `packed` encodes. `counting` has the present epoch and table
+    filter of the destination.
+    """
     at = position.window_position
     within = {"events": at.events, "begun": at.begun, "last": at.last, "tables": zlib.crc32(counting.tables.encode())}
     return {"position": at.position.to_json(), **(within if at.events else {}), "state": position.state}
 
 
 def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) -> StreamPosition | None:
-    """Returns the committed position in a broker's record if it is after the acked position, otherwise None. Raises PublishError if the two
-    positions cannot be compared.
+    """Returns the committed position in a broker's record if it is after the acked position, otherwise None. `counting` has the present
+    epoch and table filter of the destination. Raises PublishError if the two positions cannot be compared.
     """
     try:
         committed = _position_of(record, counting)

@@ -283,8 +283,9 @@ class DestinationStream:
         entries_max: int = BATCH_EVENTS_MAX,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position, from the live stream's window or from the consumer's own stream. Returns None if the
-        consumer's own stream cannot read from the position; the next call opens another one there.
+        """Returns the changes after a position, from the live stream's window or from the consumer's own stream. Waits for changes up to
+        `wait_seconds`, or until `given_up` returns True. With `full`, waits until `bytes_max` bytes or `entries_max` entries are available.
+        Returns None if the consumer's own stream cannot read from the position; the next call opens another one there.
         """
         alone, held_up = self._own is not None, self._held_up()
         wait = 0.0 if alone or held_up else wait_seconds

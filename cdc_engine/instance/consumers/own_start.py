@@ -52,8 +52,9 @@ class OwnStart:
         self._known, self._learnt = known, False
 
     def learn(self, source: Source, archive: Archive | None, captured: Captured, given_up: Callable[[], bool]) -> None:
-        """Reads the DDL statements from `known` to `begin` from the source, unless an earlier call has done so. Raises the errors of
-        `scan_ddl`; after an error, the next call reads them again from `known`.
+        """Reads the DDL statements from `known` to `begin` from the source, unless an earlier call has done so. `archive` has binlog files
+        that the source has purged. `captured` returns whether conf/ captures a table. `given_up` returns whether to end the call early.
+        Raises the errors of `scan_ddl`; after an error, the next call reads them again from `known`.
         """
         if self._learnt:
             return

@@ -59,7 +59,7 @@ class OwnStreams:
     rows_queries: bool = False
 
     def open(self, reader: StreamReader, position: WindowPosition) -> SourceStream:
-        """Opens a stream at a position. Raises PositionLostError if the schemas at the position are unknown."""
+        """Opens a stream at a position for the consumer `reader`. Raises PositionLostError if the schemas at the position are unknown."""
         begin, destination = position.position, self.source.destination
         way_out = (
             f"`sluice consumer forget {reader.group or destination} {reader.client_id}` deletes the cursor; "
@@ -110,8 +110,9 @@ class OwnStreams:
 def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """Finds by commit time where a consumer's own stream continues on another server after a failover. The returned position has the epoch
-    that the live stream has on this server. If the live stream still reads the old server, the position has the epoch that it will begin.
+    """Finds by commit time (`by_time`) where a consumer's own stream continues on another server after a failover. `live_epoch` returns the
+    present epoch of the live stream. The returned position has the epoch that the live stream has on this server. If the live stream still
+    reads the old server, the position has the epoch that it will begin.
     """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:

@@ -37,8 +37,8 @@ class StoredStreams:
         self._spent: dict[StreamReader, WindowPosition] = {}
 
     def open(self, reader: StreamReader, position: WindowPosition) -> OwnStream:
-        """Opens a stream at a position: a stream of the files if the files have the position, otherwise a stream of the source. Raises the
-        errors of `otherwise`.
+        """Opens a stream at a position for the consumer `reader`: a stream of the files if the files have the position, otherwise a stream
+        of the source. Raises the errors of `otherwise`.
         """
         if self._spent.pop(reader, None) != position:
             try:

@@ -91,7 +91,8 @@ def remove_strays(meta: MetaManager, directory: Path) -> None:
 
 def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> list[Position]:
     """Returns the positions from which changes may be read again: where the stream starts, where tables stopped, where open snapshots began
-    to buffer changes, and the cursors of consumers and groups.
+    to buffer changes, and the cursors of consumers and groups. `groups` are the folders of the groups that have the destination as a
+    member.
     """
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
@@ -113,7 +114,8 @@ def positions_while_running(
     store's acked position, and the start of `window`.
 
     After a rollback, the engine reads again from the cursor, or from `begin` if the ledger has no cursor. A new consumer starts at the
-    oldest change in `window`, and reads the source if the window has dropped this change meanwhile.
+    oldest change in `window`, and reads the source if the window has dropped this change meanwhile. `window` is None if the destination has
+    no consumers and belongs to no group.
     """
     kept = positions_to_keep(meta, meta.ledger.cursor or begin, directory, groups)
     return [*kept, *filter(None, [store.acked_position, window.begin if window is not None else None])]

@@ -115,8 +115,8 @@ class SourceWatch:
                 log.warning("source_query_failed", reason=str(error))
 
     def look(self, stopping: threading.Event | None = None) -> None:
-        """Checks the stream once, and reconnects it if it does not match the source's binlog. Raises SluiceError if the source does not
-        answer.
+        """Checks the stream once, and reconnects it if it does not match the source's binlog, unless `stopping` was set meanwhile. Raises
+        SluiceError if the source does not answer.
         """
         stream_state = self._parser.stream_state()
         if stream_state is None:

@@ -183,7 +183,9 @@ class Failover:
 def failover_of(
     config: DestinationConfig, directory: Path, parts: EngineParts, gives_way: Callable[[], None]
 ) -> Failover | None:
-    """Returns the failover of an engine, or None if conf/ names only one source."""
+    """Returns the failover of an engine, or None if conf/ names only one source. `gives_way` is called once, when another source must be
+    read.
+    """
     if len(config.sources) <= 1:
         return None
     dependencies = FailoverDependencies(

@@ -196,8 +196,8 @@ def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ..
 
 
 def check_source(destination: str, cursor: Position | None, server_uuid: str) -> Position:
-    """Checks that the source is the server of the cursor, and returns the cursor. Raises ActRefusedError if the destination has no cursor,
-    or if its cursor belongs to another server.
+    """Checks that the source, whose uuid is `server_uuid`, is the server of the cursor, and returns the cursor. Raises ActRefusedError if
+    the destination has no cursor, or if its cursor belongs to another server.
     """
     if cursor is None:
         raise ActRefusedError(f"{destination} has no position yet: start the engine with `sluice up`, then try again")
@@ -211,8 +211,8 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
 
 
 def check_reaches(request: RequestedInterval, read_to: Position, lake: Position) -> None:
-    """Raises ActRefusedError if the requested archive ends before the lake's position, because the changes after the archive's end would
-    then be missing.
+    """Raises ActRefusedError if the requested archive ends (`read_to`) before the lake's position `lake`, because the changes after the
+    archive's end would then be missing. A request that builds a past state is accepted.
     """
     if request.archive and not request.past and read_to.order_key < lake.order_key:
         raise ActRefusedError(
@@ -235,6 +235,8 @@ def scaled(count: int, read_bytes: int, all_bytes: int) -> int:
 
 
 def seconds_expected(read_bytes: int, read_seconds: float, all_bytes: int, tables: int, changes: int) -> float:
-    """Estimates how many seconds a backfill takes: reading the interval at the measured rate, and merging the tables."""
+    """Estimates how many seconds a backfill takes: reading the interval of `all_bytes` at the rate of `read_bytes` in `read_seconds`, and
+    merging `changes` changes into `tables` tables.
+    """
     reading = all_bytes * read_seconds / read_bytes if read_bytes else 0.0
     return reading + tables * MERGE_SECONDS_A_TABLE + changes * MERGE_SECONDS_A_CHANGE

@@ -106,9 +106,9 @@ def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
 
 
 def changed_settings(before: Shape, after: Shape, version: TableVersion | None) -> tuple[str, ...]:
-    """Returns the settings whose change makes the rows in the lake wrong. A new `key` that names the primary key's columns counts as
-    unchanged. A new column filter that keeps the same columns also counts as unchanged. `version` is the table, or None if its columns are
-    unknown.
+    """Returns the settings whose change from `before` to `after` makes the rows in the lake wrong. A new `key` that names the primary key's
+    columns counts as unchanged. A new column filter that keeps the same columns also counts as unchanged. `version` is the table, or None
+    if its columns are unknown.
     """
     return tuple(
         setting

@@ -65,8 +65,8 @@ class _Function:
     late: dict[tuple[str, str], threading.Thread] = dataclasses.field(default_factory=dict)
 
     def called(self, rows: pa.RecordBatch, *, table: tuple[str, str], seconds_max: float) -> Any:
-        """Calls the function in a thread, and returns its result. Raises TransformFailedError if the function fails or does not return in
-        time.
+        """Calls the function in a thread, and returns its result. Raises TransformFailedError if the function fails or does not return
+        within `seconds_max`.
         """
         late = self.late.get(table)
         if late is not None and late.is_alive():
