@@ -42,7 +42,7 @@ class ArchiveAlone:
 
     @property
     def origin(self) -> str:
-        return f"the archive {self._archive.location}" + (f", which lacks {self._lacks}" if self._lacks else "")
+        return f"the archive {self._archive.location}" + (f" (which lacks {self._lacks})" if self._lacks else "")
 
     @property
     def nothing_purged(self) -> bool:

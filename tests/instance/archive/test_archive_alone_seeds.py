@@ -200,7 +200,7 @@ def _refused(captured: Recorded, archive: Path, names: list[str], over_network: 
             captured.rows(str(archive))
         file.write_bytes(content)
 
-    spoilt(middle, middle.unlink, f"which lacks {middle.name}: the binlog of", PositionLostError)
+    spoilt(middle, middle.unlink, rf"which lacks {middle.name}\): the binlog of", PositionLostError)
     spoilt(
         newest, lambda: newest.write_bytes(b"\xfdbin" + bytes(600)), f"{newest.name} is encrypted", PositionLostError
     )

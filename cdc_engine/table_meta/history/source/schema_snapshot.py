@@ -197,8 +197,8 @@ def stable_snapshot(
             return after, position
         before = after
     raise SourceConnectionError(
-        f"the schema of the source changed during each of {ATTEMPTS_MAX} snapshots; start again when no "
-        "statement changes the schema"
+        f"a statement changed the schema of the source during each of {ATTEMPTS_MAX} attempts to read the schemas; "
+        "try again when no statement changes tables"
     )
 
 
