@@ -48,8 +48,8 @@ _WAY_OUT = (
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
     """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name as the captured
     table. The captured table stops, because the statement changed one of the two tables, and the binlog does not say which one. Returns
-    None for any other statement, and if the event does not have the flag thread_specific, with which a server marks sessions that have
-    temporary tables.
+    None for any other statement, and if the event lacks the flag thread_specific, with which a server marks a statement that depends on its
+    session.
     """
     if not context.session.thread_specific:
         return None
