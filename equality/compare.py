@@ -37,7 +37,8 @@ from sluice.equality.values import (
 )
 
 LOOKS_MAX = 8
-LOOKED_ROWS = 2_000_000  # One look at differing chunks reads about this many rows of them.
+# About how many rows of differing chunks are read and compared at one time. The rows of the other differing chunks are read afterwards.
+LOOKED_ROWS = 2_000_000
 # A comparison for a repair reports at most this many differing keys. If more keys differ, the next repair corrects the other keys.
 KEYS_MAX = 1_000_000
 Sums = Mapping[int, Sum]
