@@ -325,7 +325,7 @@ class ClientIdentity:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
     """The ledger's record of a consumer: its filter, and the position up to which it has acked. After a restart of the engine, it gets the
-    changes after this position again. `identity` differs from the identity of a forgotten consumer that had the same number.
+    changes after this position again. `identity` distinguishes it from a forgotten consumer of this number; empty until first used.
     """
 
     client_id: int

@@ -119,9 +119,8 @@ class SourceTable:
         """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
         AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
 
-        From this call on, opening a connection raises SourceConnectionError if the connection leads to another server than the one of the
-        position. A connection to a replica is refused in the same way if the replica does not reach the position within a minute
-        (`source.reader`).
+        From this call on, opening a connection raises SourceConnectionError if it does not lead to the server of the position. If `connect`
+        leads to a replica, it raises this error if the replica does not reach the position within a minute (`source.reader`).
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()

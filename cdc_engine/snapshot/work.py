@@ -336,7 +336,7 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
     """Returns a transition that makes the snapshot read its rows again, because the columns of rows and buffered changes differ. After
-    RESTARTS_MAX restarts for this cause, the transition makes the snapshot fail, because the difference may never end.
+    RESTARTS_MAX restarts for this cause, the transition makes the snapshot fail, because the difference may remain after each reading.
     """
     cause = RestartCause.COLUMNS
     return lambda now: now.failed(why) if now.restarts_for(cause) >= RESTARTS_MAX else now.again(why, cause=cause)
