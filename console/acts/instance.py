@@ -164,7 +164,7 @@ def changed(directory: Path, name: str, text: str) -> bool:
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} cannot be the name of a destination: use a letter, then letters, digits and _"
+            f"{name!r} cannot be the name of a destination: use a lower-case letter, then at most 62 lower-case letters, digits or _"
         )
     if (remote := read_remote(directory)) is not None:
         raise ConfigurationError(

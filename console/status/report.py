@@ -305,7 +305,7 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
-        return {}, None, [f"{error}; until then, the cursor and the reading process are unknown"]
+        return {}, None, [f"{error}; while this lasts, the cursor and the process that runs the engine are unknown"]
 
 
 def _without_status(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:

@@ -300,7 +300,7 @@ def test_ha_status_says_that_the_store_of_the_ledger_does_not_answer(tmp_path: P
     location = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
     status = read_destination(DestinationDir.of(location), "shop", time.time())
     (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
-    assert "until then, the cursor" in problem
+    assert "while this lasts, the cursor" in problem
     assert "hidden" not in problem + repr(location)
 
 
