@@ -1,7 +1,8 @@
 """Finds the captured tables without a key, and checks whether the account may lock them, for `sluice init` and `sluice check`.
 
-A snapshot of a table without a key must know the exact binlog position at which it reads. On MySQL, a table lock gives the position at
-once. Without a lock, a snapshot needs GTIDs, and may need several attempts (`cdc_engine.snapshot.exact_position`).
+A snapshot of a table without a key must know the exact binlog position at which it reads. MariaDB reports this position without a lock if
+the table's storage engine has transactions. On MySQL, a table lock gives the position at once. Without a lock, a snapshot on MySQL needs
+GTIDs, and may need several attempts (`cdc_engine.snapshot.exact_position`).
 """
 
 from __future__ import annotations
