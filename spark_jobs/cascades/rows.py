@@ -33,8 +33,8 @@ ROWS_MAX = 500_000
 
 
 def events_of(events: CascadeEvents) -> Iterator[Event]:
-    """Yields the deletions of parent rows, and the changes of columns to which foreign keys refer, in stream order. Foreign keys may pass
-    them on to child rows.
+    """Yields the changes of parent rows that foreign keys may pass on to child rows, in stream order: deleted rows, and changed values in
+    columns to which foreign keys refer.
     """
     rows = pq.read_table(events.file).to_pylist()
     before: dict[str, Any] = {}

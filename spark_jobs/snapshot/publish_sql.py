@@ -37,8 +37,8 @@ NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 class Rows:
     """The input from which a table is created.
 
-    - `label` is the order key that is stored with a row that was read, if no buffered change replaces the row. `read_at_us` is their commit
-      time in µs since 1970.
+    - `label` is the order key that is stored with a row that was read, if no buffered change replaces the row. `read_at_us` is the commit
+      time of such a row in µs since 1970.
     - `buffered_after` is for a table without a key: the order key up to which the rows that were read contain the table's changes.
     - `changes` says whether there are buffered changes. `partial` says whether any of them lack columns.
     """
