@@ -27,7 +27,8 @@ from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRec
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LockClaim:
     """The content of a lock's record. `claim_id` identifies the object that took the lock, and `since` is when it took the lock, in seconds
-    since 1970. `held` is False after the lock was released.
+    since 1970. `token` is greater than the tokens of all earlier holders. `pid` and `host` name the holder's process for messages. `held`
+    is False after the lock was released.
     """
 
     claim_id: str

@@ -31,8 +31,9 @@ class OpenParts(Generic[ConsumersT]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineParts(OpenParts[Consumers]):
-    """The parts of the engine of one destination. `policies` has each table's value policy by "database.table", as read when the engine
-    started. The files that a policy uses, such as the module of a transform, may have changed since.
+    """The parts of the engine of one destination. `window` is None if the destination has no consumers and belongs to no group. `policies`
+    has each table's value policy by "database.table", as read when the engine started. The files that a policy uses, such as the module of
+    a transform, may have changed since.
     """
 
     source: Source

@@ -25,7 +25,7 @@ DEBEZIUM = {"plugin": "mysql", "context": "streaming"}
 @dataclasses.dataclass(frozen=True)
 class StatusSample:
     """The values of a destination from which the metrics are computed. `status` is None if the destination's engine does not run in this
-    process. `now` is in seconds since 1970.
+    process. `clients` counts the requests of Canal clients. `now` is in seconds since 1970.
     """
 
     destination: str

@@ -59,7 +59,8 @@ class BackfillTablePlan:
 class Plan:
     """The plan of a backfill. Times are in ISO form. `to_time` is empty if no end was requested. `earliest_time` is the earliest time whose
     binlog can be read, and `earliest_file` the file that begins at this time; both are empty if no file can be read. The backfill applies
-    the changes between the positions `begin` and `end`, and reads the binlog up to `read_to`.
+    the changes between the positions `begin` and `end`, and reads the binlog files `files` up to `read_to`. `cursor` is the destination's
+    cursor.
 
     If `gtids` is set, the backfill applies only these transactions, and `changes` is an upper limit. If `counted` is True, the whole
     interval was read for the plan, so `changes` is exact. `bytes` is how much of the binlog the backfill must read, and `sample_bytes` how

@@ -49,8 +49,9 @@ class SourceRows:
         self._tables = SourceTables(config, destination)
 
     def read(self, name: str, conditions: Iterable[str], low: Position, folder: Path) -> RowsRead:
-        """Reads the rows of the table `name` ("database.table") that meet one of the SQL conditions. Raises ActRefusedError if the table is
-        not captured or its rows cannot be decoded, and the errors of `TableReader`.
+        """Reads the rows of the table `name` ("database.table") that meet one of the SQL `conditions`. The rows include all changes up to
+        the position `low`. Raises ActRefusedError if the table is not captured or its rows cannot be decoded, and the errors of
+        `TableReader`.
         """
         table = self._tables.table(name)
         if table is None:
@@ -87,7 +88,7 @@ class SourceRows:
 
     def wait_until_past(self, high: SourceEnd, low: Position, seconds: float) -> None:
         """Waits until the cursor has passed `high`, so that the lake has every change that the read rows may include. Raises
-        ActRefusedError after `seconds`.
+        ActRefusedError after `seconds`, or if the stream is no longer in the epoch of `low`.
         """
         deadline = time.monotonic() + seconds
         while True:

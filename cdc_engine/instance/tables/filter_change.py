@@ -201,7 +201,7 @@ def rules_digest(rules: RowRules) -> str:
 def _stop_changed(
     config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position, why: Sequence[str]
 ) -> bool:
-    """Stops a table because its settings changed. Returns whether the table is now stopped for this reason.
+    """Stops a table because the settings `why` changed. Returns whether the table is now stopped for this reason.
 
     A table that already stopped because its rules did not fit, or because its transform failed, gets the new reason, so that it is
     re-snapshotted with the new rules. A table that is stopped for any other reason keeps that reason; its rules are checked when it
