@@ -21,7 +21,7 @@ from sluice.equality.lake_side import LakeSide
 from sluice.equality.merged import Merged
 from sluice.equality.source_side import BinlogEnd, SourceSide, literal
 from sluice.equality.table_plan import ComparisonPlan
-from sluice.equality.tables import LAKE, SOURCE, ComparedRow, DifferingKey, Key, Sum, Tables, difference
+from sluice.equality.tables import LAKE, NO_ROWS, SOURCE, ComparedRow, DifferingKey, Key, Sum, Tables, difference
 from sluice.equality.values import (
     DIFFERENCES_MAX,
     SHOWN_MAX,
@@ -74,7 +74,7 @@ class Compared:
     """The result of a comparison, and what the next comparison uses.
 
     - `chunks` says how the table was split, and `compared` has the numbers of the compared chunks.
-    - `equal_sums` has the lake's sums of the chunks that are equal.
+    - `equal_sums` has the lake's sums of the chunks that are equal. A chunk without rows has the sum NO_ROWS.
     - `keys` are the keys that differ, or is empty for a table without a key.
     """
 
@@ -146,8 +146,14 @@ class Comparison:
             checked_at_us=began_us,
             seconds=round(time.monotonic() - started, 3),
         )
-        alike = {number: each for number, each in lake.items() if source.get(number) == each}
-        return Compared(result, chunks, range(chunks.count) if wanted is None else wanted, alike, found.keys)
+        compared = range(chunks.count) if wanted is None else wanted
+        # A chunk without rows in source and lake has a sum too, NO_ROWS. Only a chunk that was not found equal has none.
+        alike = {
+            number: lake.get(number, NO_ROWS)
+            for number in {*compared, *lake, *source}
+            if source.get(number) == lake.get(number)
+        }
+        return Compared(result, chunks, compared, alike, found.keys)
 
     # Tables with a key.
 

@@ -38,6 +38,7 @@ from sluice.equality.table_plan import (
     refuse_log_alone,
     refuse_stopped,
 )
+from sluice.equality.tables import NO_ROWS
 from sluice.equality.values import Extent, TableResult, Verdict
 from sluice.equality.visible import VisibleSource
 
@@ -234,12 +235,12 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
 
 
 def _changed(before: Sums) -> Choose:
-    """Returns a function that selects the chunks whose sums in the lake differ from `before`, the sums that the lake had when the chunks
-    were last found equal. A chunk without such a sum is selected if the lake has rows in it.
+    """Returns a function that selects the chunks that may have changed in the lake. `before` has the sums that the lake had when the chunks
+    were last found equal. A chunk is selected if its sum differs from this sum, or if it was not found equal.
     """
 
     def choose(chunks: Chunks, now: Sums) -> Collection[int]:
-        return {number for number in range(chunks.count) if before.get(number) != now.get(number)}
+        return {number for number in range(chunks.count) if before.get(number) != now.get(number, NO_ROWS)}
 
     return choose
 

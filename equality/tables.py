@@ -38,6 +38,9 @@ class Sum:
     hashes: int
 
 
+NO_ROWS = Sum(0, 0)  # The sum of a chunk without rows. `Sums` of source and lake leave such chunks out.
+
+
 @dataclasses.dataclass(frozen=True)
 class ComparedRow:
     """The rows of one key in source and lake. `lake_rows` is the number of rows that the lake has for the key. `order_key` is the highest
