@@ -17,6 +17,7 @@ from sluice.cdc_engine.parser.start_position import StartChoice
 from sluice.cdc_engine.time_text import time_us
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.parser.recording import capturing, source_of
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.servers
 
@@ -48,7 +49,18 @@ class Clocked:
         return BinlogFiles(source_of(self.server), self.facts())
 
     def file(self, seconds: int) -> None:
+        """Begins a binlog file. MariaDB writes a last BINLOG_CHECKPOINT event into the file some time later, which must not come between
+        two rows.
+        """
         self._at(seconds, "FLUSH BINARY LOGS")
+        if self.mariadb:
+            wait_for("the file has its last checkpoint", self._has_checkpoint)
+
+    def _has_checkpoint(self) -> bool:
+        file = self.facts().file
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SHOW BINLOG EVENTS IN '{file}' LIMIT 20")
+            return any((event[2], event[5]) == ("Binlog_checkpoint", file) for event in cursor.fetchall())
 
     def row(self, number: int, seconds: int) -> Committed:
         self._at(seconds, f"INSERT INTO shop.orders VALUES ({number}, '')")
