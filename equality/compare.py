@@ -223,8 +223,8 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # A row may change at every look and still be proven to differ: one of its columns had the same value in the source at all looks,
-        # and the same other value in the lake.
+        # A row that changes at every look is still proven to differ if one of its columns had one value in the source at all looks, and
+        # another value in the lake at all looks.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._add_rows(sure, rows, found)
         # The results keep `in_source` from `first`, because the first look compared whole chunks byte by byte. `_look` selects rows by the

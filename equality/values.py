@@ -174,8 +174,8 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the columns of a row in which source and lake differ, if the source had the same value, and the lake had the same other
-    value, at this look and at all looks before it. The result maps a column to (value in the source, value in the lake). `before` is the
+    """Returns the columns of a row that had one value in the source, and another value in the lake, at this look and at all looks before
+    it. The result maps a column to (value in the source, value in the lake). `before` is the
     result for the previous look, or None if this is the first look.
     """
     pairs = zip(names, source, lake, strict=True)

@@ -106,6 +106,6 @@ def show(summary: DemoSummary, screen: Console) -> None:
                 screen.print(f"{table.comparison.table}: {sentence}", style="red", markup=False)
     figures = summary.to_json()
     screen.print(
-        f"{figures['runs']} runs, {figures['batches']} batches, freshness p50 {figures['freshness_p50_s']} s,"
-        f" p95 {figures['freshness_p95_s']} s, {figures['wall_s']} s in all"
+        f"{figures['runs']} runs merged {figures['batches']} batches in {figures['wall_s']} s. Rows were visible in the lake "
+        f"{figures['freshness_p50_s']} s after their commit (median), and {figures['freshness_p95_s']} s (95th percentile)"
     )

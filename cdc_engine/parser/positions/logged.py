@@ -21,8 +21,8 @@ from sluice.cdc_engine.source.server import Source
 
 
 class _Changes(NoHistory):
-    """A schema history without schemas that records in `seen` whether one of the tables may have changed up to the order key `until`. If
-    `until` is None, `seen` stays False.
+    """The schema history of a scan, without schemas. `seen` becomes True when the scan meets, up to the order key `until`, row events of
+    one of `tables`, or a statement or XA COMMIT, which may change rows of any table. If `until` is None, `seen` stays False.
     """
 
     def __init__(self, tables: Collection[tuple[str, str]], until: int | None) -> None:

@@ -1,7 +1,8 @@
-"""Applies the changes of a past interval again. The jobs of `job` and `sluice backfill` call this module.
+"""Applies the changes of a past interval again. Called by the jobs in `job.py`, and by the command `sluice backfill`.
 
-A backfill chooses the keys that changed in the interval. The backfill reads all changes from the interval's start to the current end of the
-source's binlog over a separate connection. Afterwards, `operation` merges the changes of the chosen keys.
+A backfill chooses the keys that changed in the interval. It reads the changes of the source from the interval's start to the current end of
+the binlog, over a connection of its own, because a chosen key may have later changes that the lake has too. Afterwards, `operation.py`
+merges the last change of each chosen key.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_failover_each_reader_of_conf_reads_the_source_that_was_chosen(config: S
 def test_failover_conf_names_each_source_once(config: SluiceConfig) -> None:
     file = directory(config).parents[2] / "conf" / "destinations" / "shop.yaml"
     for text, words in (
-        ("source: {user: root}\nsources: [{user: root}]\n", "not both"),
+        ("source: {user: root}\nsources: [{user: root}]\n", "set either `source` or"),
         ("sources: [{user: root}, {user: other}]\n", "have the same address"),
         ("sources: []\n", "source"),
     ):

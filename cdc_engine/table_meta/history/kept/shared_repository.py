@@ -2,8 +2,8 @@
 
 The schema history is divided into chunks of some hundred kilobytes, because a node of ZooKeeper has at most a megabyte. Chunks are named
 `schema-<generation>-<number>`. The record `schema-head` has the valid generation and its number of chunks. A writer first writes new
-chunks, and then replaces the head with the token of its lease. If a writer crashes before it replaces the head, its chunks are not valid,
-and the next writer overwrites them. The record store refuses the head of an earlier holder of the lease.
+chunks, and then writes a new head. It passes the token of its lease with each write, so that the record store can refuse the writes of an
+earlier holder of the lease. If a writer crashes before it writes the head, its chunks are not valid, and the next writer overwrites them.
 """
 
 from __future__ import annotations
