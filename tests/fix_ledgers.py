@@ -56,15 +56,17 @@ def stopped(table: str, offset: int) -> StoppedTable:
     )
 
 
+def handed_out(ledger: Ledger, end: Position, start: Position | None = None, **changes: object) -> Ledger:
+    """Returns the ledger with one more staged batch in flight. `changes` are fields of the batch's record."""
+    content = {"path": "staging/x", "rows": 1, "bytes": 1, "tables": ("shop.audit", "shop.orders"), **changes}
+    return ledger.hand_out(dataclasses.replace(ledger.next_batch(end, start), **content))  # type: ignore[arg-type]
+
+
 def full_ledger() -> Ledger:
     """Returns a ledger with a value in every field."""
     ledger = LEDGER.subscribe(ClientIdentity(destination="shop", filter=r"shop\..*")).set_cursor(at(4))
-    ledger = (
-        ledger.hand_out(at(10))
-        .hand_out(at(20))
-        .staged(1, path="staging/x", rows=3, size_bytes=99, tables=("shop.orders",))
-    )
-    return ledger.ack(1).hand_out(at(30)).stop_table(stopped("audit", 25)).begin_epoch(2).with_consumer(CONSUMER)
+    ledger = handed_out(handed_out(ledger, at(10)), at(20)).ack(1)
+    return handed_out(ledger, at(30)).stop_table(stopped("audit", 25)).begin_epoch(2).with_consumer(CONSUMER)
 
 
 def home_of(kind: str, folder: Path) -> Path:

@@ -3,12 +3,12 @@ a new ledger.
 
 `instance` applies the transitions through a `MetaManager`. `destination_files` reads the ledger.
 
-    subscribe ─▶ hand_out ─▶ staged ─▶ taken ─▶ ack        the cursor moves to the batch's end
-                     ▲                   ├────▶ redeliver  the same staged files again, under a new delivery
-                     │                   └────▶ rollback   all batches in flight are removed; their changes are handed out again
+    subscribe ─▶ hand_out ─▶ taken ─▶ ack        the cursor moves to the batch's end
+                    ▲          ├────▶ redeliver  the same staged files again, under a new delivery
+                    │          └────▶ rollback   all batches in flight are removed; their changes are handed out again
 
-The end of a staged batch is fixed, unless the batch is `appendable`. The run of an appendable batch takes the batch before it merges it,
-and this fixes the end.
+A batch is staged before it is handed out, and the ledger does not have it before. The end of a batch in flight is fixed, unless the batch
+is `appendable`. The run of an appendable batch takes the batch before it merges it, and this fixes the end.
 
 Guarantees: batch ids, delivery numbers and the epoch only rise, even over rollbacks and restarts. Only `set_cursor` can move the cursor
 backward. Batches are acked in the order in which they were handed out. Each batch begins exactly at the end of the previous batch.
@@ -146,8 +146,9 @@ class Ledger:
             group_consumers=tuple(each for each in self.group_consumers if each.client_id != client_id),
         )
 
-    def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
-        """Adds the batch after `start` up to `end` to the batches in flight, as `outstanding[-1]`.
+    def next_batch(self, end: Position, start: Position | None = None) -> OutstandingBatch:
+        """Returns the record of the next batch, which has the changes after `start` up to `end`, before the batch is staged. `hand_out`
+        adds the record to the ledger.
 
         Raises NotContinuousError if the batch does not begin exactly at `resume_position`, or does not end after its start. Raises
         MetaError if both `start` and `resume_position` are None.
@@ -165,7 +166,7 @@ class Ledger:
             )
         if end.order_key <= start.order_key:
             raise NotContinuousError(f"the batch up to {end} does not end after its start {start}: {READ_AGAIN}")
-        batch = OutstandingBatch(
+        return OutstandingBatch(
             ledger_id=self.ledger_id,
             batch_id=self.next_batch_id,
             delivery=self.next_delivery,
@@ -175,58 +176,35 @@ class Ledger:
             rows=0,
             bytes=0,
         )
+
+    def reserve(self) -> Ledger:
+        """Uses up the numbers of the next batch, because other programs see these numbers before the batch is handed out. If the batch is
+        never handed out, no other batch gets its numbers.
+        """
+        return dataclasses.replace(self, next_batch_id=self.next_batch_id + 1, next_delivery=self.next_delivery + 1)
+
+    def hand_out(self, batch: OutstandingBatch) -> Ledger:
+        """Adds a staged batch to the batches in flight, as `outstanding[-1]`. Its numbers are the next ones, or those that `reserve` has
+        used up.
+
+        Raises the errors of `next_batch`. Raises MetaError if the batch is not staged, or has other numbers.
+        """
+        due = self.next_batch(batch.end, batch.start)
+        ahead = due.batch_id - batch.batch_id
+        if ahead not in {0, 1} or due.delivery - batch.delivery != ahead or due.ledger_id != batch.ledger_id:
+            raise MetaError(
+                f"batch {batch.batch_id} cannot be handed out as delivery {batch.delivery}, because the ledger continues with batch "
+                f"{due.batch_id} and delivery {due.delivery}: {READ_AGAIN}"
+            )
+        if not batch.path:
+            raise MetaError(f"batch {batch.batch_id} cannot be handed out, because it is not staged")
         return dataclasses.replace(
             self,
-            epoch=max(self.epoch, end.epoch),
-            outstanding=(*self.outstanding, batch),
-            next_batch_id=self.next_batch_id + 1,
-            next_delivery=self.next_delivery + 1,
+            epoch=max(self.epoch, batch.end.epoch),
+            outstanding=(*self.outstanding, dataclasses.replace(batch, first_end=batch.end.order_key)),
+            next_batch_id=batch.batch_id + 1,
+            next_delivery=batch.delivery + 1,
         )
-
-    def extended(self, batch_id: int, end: Position) -> Ledger:
-        """Moves the end of the last batch to `end` while the batch is being staged. Raises BatchNotFoundError if the batch is not in
-        flight, BatchNotFirstError if another batch follows it or it is already staged, and MetaError if `end` is not after the old end or
-        in another epoch.
-        """
-        batch = self._outstanding(batch_id, "extended")
-        if batch is not self.outstanding[-1] or batch.path:
-            raise BatchNotFirstError(
-                f"changes cannot be appended to batch {batch_id}: the batch is staged, or another batch was "
-                "handed out after it"
-            )
-        if end.epoch != batch.end.epoch or end.order_key <= batch.end.order_key:
-            raise MetaError(
-                f"changes up to {end} cannot be appended to the batch up to {batch.end}: they must end after it, in the same epoch"
-            )
-        return dataclasses.replace(self, outstanding=(*self.outstanding[:-1], dataclasses.replace(batch, end=end)))
-
-    def staged(
-        self,
-        batch_id: int,
-        *,
-        path: str,
-        rows: int,
-        size_bytes: int,
-        tables: tuple[str, ...],
-        appendable: bool = False,
-    ) -> Ledger:
-        """Records the result of staging a batch in flight. Raises BatchNotFoundError if the batch is not in flight."""
-        self._outstanding(batch_id, "staged")
-        outstanding = tuple(
-            dataclasses.replace(
-                each,
-                path=path,
-                rows=rows,
-                bytes=size_bytes,
-                tables=tables,
-                appendable=appendable,
-                first_end=each.end.order_key,
-            )
-            if each.batch_id == batch_id
-            else each
-            for each in self.outstanding
-        )
-        return dataclasses.replace(self, outstanding=outstanding)
 
     def taken(
         self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
@@ -300,16 +278,14 @@ class Ledger:
         """Returns the ledger with which a new engine starts. `whole` returns whether the staged files of a batch are complete. Removes the
         first batch in flight whose files are not complete, and all later batches. The changes of the removed batches are handed out again.
         """
-        kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
+        kept = tuple(itertools.takewhile(whole, self.outstanding))
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
         """Removes all batches in flight. Sets `given_up` to the highest end of the batches in `batches` that may be merged in part. An
         appendable batch cannot be merged in part, because no run has taken it.
         """
-        ends = [batch.end for batch in batches if batch.path and not batch.appendable] + (
-            [self.given_up] if self.given_up else []
-        )
+        ends = [batch.end for batch in batches if not batch.appendable] + ([self.given_up] if self.given_up else [])
         return dataclasses.replace(
             self, outstanding=(), given_up=max(ends, key=lambda end: end.order_key, default=None)
         )

@@ -56,7 +56,8 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
             **fields,
             "cursor": _position(fields["cursor"]) if fields["cursor"] is not None else None,
             "clients": tuple(_client(each, destination) for each in fields["clients"]),
-            "outstanding": tuple(_outstanding(each) for each in fields["outstanding"]),
+            # Earlier versions recorded a batch without a path before it was staged. No run has got such a batch.
+            "outstanding": tuple(itertools.takewhile(_is_staged, map(_outstanding, fields["outstanding"]))),
             "stopped_tables": tuple(_stopped(each) for each in fields["stopped_tables"]),
             "given_up": _position(fields["given_up"]) if fields["given_up"] is not None else None,
             "consumers": tuple(_consumer(each) for each in fields["consumers"]),
@@ -114,7 +115,11 @@ def _outstanding(record: Any) -> OutstandingBatch:
         "tables": tuple(fields["tables"]),
     }
     batch = OutstandingBatch(**{**fields, **positions})
-    return dataclasses.replace(batch, first_end=batch.end.order_key) if batch.first_end < 0 and batch.path else batch
+    return dataclasses.replace(batch, first_end=batch.end.order_key) if batch.first_end < 0 else batch
+
+
+def _is_staged(batch: OutstandingBatch) -> bool:
+    return bool(batch.path)
 
 
 def _stopped(record: Any) -> StoppedTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +12,18 @@ from sluice.cdc_engine.staging.batches import FOLDER
 from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.staging import stage
 
+PROCESS_BYTES = 4
 RulesFor = Callable[[OutstandingBatch], StagingRules]
 
 
 def make_stager(destination: str, directory: Path, rules_for: RulesFor) -> Stager:
     """Returns the function that stages a batch of the destination. `directory` is the folder of the destination. `rules_for` returns the
     rules for a batch.
+
+    The ledger gets a batch after it is staged. If another process takes over the destination meanwhile, both stage a batch with the same
+    numbers. So the names of their directories end in a random text, and neither replaces the other's files.
     """
+    process = secrets.token_hex(PROCESS_BYTES)
 
     def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         staged = stage(
@@ -27,6 +33,7 @@ def make_stager(destination: str, directory: Path, rules_for: RulesFor) -> Stage
             directory / FOLDER,
             rules_for(record),
             ledger_id=record.ledger_id,
+            process=process,
             more=more,
         )
         return Staged(

@@ -73,9 +73,11 @@ class StagingResult:
     stopped: tuple[StoppedTable, ...]
 
 
-def batch_directory(end: Position, delivery: int) -> str:
-    """Returns the name of the directory of a batch that ends at `end`, for its delivery number `delivery`."""
-    return f"{end.epoch}-{file_number(end.file)}-{end.offset}-{delivery}"
+def batch_directory(end: Position, delivery: int, process: str = "") -> str:
+    """Returns the name of the directory of a batch that ends at `end`, for its delivery number `delivery`. `process` distinguishes the
+    processes that stage batches of one destination.
+    """
+    return "-".join(filter(None, (f"{end.epoch}-{file_number(end.file)}-{end.offset}-{delivery}", process)))
 
 
 def stage(
@@ -86,6 +88,7 @@ def stage(
     rules: StagingRules = DEFAULT_RULES,
     *,
     ledger_id: str = "",
+    process: str = "",
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
 ) -> StagingResult:
     """Decodes `batch`, and writes the files into `directory`/<batch_directory>, for delivery number `delivery` of the ledger `ledger_id`.
@@ -101,7 +104,7 @@ def stage(
     """
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
-    partial = directory / (batch_directory(batch.end, delivery) + ".partial")
+    partial = directory / (batch_directory(batch.end, delivery, process) + ".partial")
     staging = _Staging(partial, batch.start, rules)
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -109,7 +112,7 @@ def stage(
         while not batch.empty:
             staging.take_batch(batch)
             batch = more(batch)
-        path = directory / batch_directory(staging.end, delivery)
+        path = directory / batch_directory(staging.end, delivery, process)
         manifest = _manifest(staging, destination, ledger_id, delivery)
         _publish(manifest, partial, path)
     except OSError as error:

@@ -20,7 +20,7 @@ from sluice.cdc_engine.meta.managers import open_meta, read_ledger
 from sluice.cdc_engine.meta.stored_ledger import LEDGER, StoredLedger
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 from sluice.cdc_engine.records.location import record_store
-from tests.fix_ledgers import at, full_ledger
+from tests.fix_ledgers import at, full_ledger, handed_out
 from tests.parser.proxy import Proxy
 from tests.records.fix_locations import SHARED, location_of
 from tests.waiting import wait_for
@@ -260,7 +260,7 @@ def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[LedgerLo
             "timestamp": 0,
         },
     }
-    meta.update(lambda ledger: ledger.hand_out(at(10)).ack(1))
+    meta.update(lambda ledger: handed_out(ledger, at(10)).ack(1))
     assert canal_cursor.from_text(look("1001/cursor")).offset == at(10).offset
 
 

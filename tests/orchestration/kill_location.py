@@ -85,7 +85,7 @@ class NumberEngine:
     def _write(self, delivery: int, taken: int, end: int) -> tuple[str, int]:
         """Writes the numbers after `taken`, up to `end`. Returns their folder, and their number."""
         path = f"staging/1-1-{end}-{delivery}"
-        (self.directory / path).mkdir(parents=True)
+        (self.directory / path).mkdir(parents=True, exist_ok=True)
         numbers = list(range(taken + 1, end + 1))
         atomically(self.directory / path / "manifest.json", json.dumps(numbers))
         return path, len(numbers)
@@ -96,14 +96,10 @@ class NumberEngine:
         if end <= taken:
             return
         position = dataclasses.replace(cursor, offset=end * NUMBER_BYTES, time_us=int(time.time() * 1e6))
-        batch = self._meta.update(lambda ledger: ledger.hand_out(position, cursor)).outstanding[-1]
+        batch = self._meta.ledger.next_batch(position, cursor)
         path, rows = self._write(batch.delivery, taken, end)
-
-        def staged(ledger: Ledger) -> Ledger:
-            number = batch.batch_id
-            return ledger.staged(number, path=path, rows=rows, size_bytes=1, tables=(TABLE,), appendable=appendable)
-
-        self._meta.update(staged)
+        staged = dataclasses.replace(batch, path=path, rows=rows, bytes=1, tables=(TABLE,), appendable=appendable)
+        self._meta.update(lambda ledger: ledger.hand_out(staged))
 
     def ack(self, batch: OutstandingBatch) -> None:
         self._meta.update(lambda ledger: ledger.ack(batch.batch_id, batch.delivery))

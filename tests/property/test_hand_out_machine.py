@@ -7,7 +7,7 @@ after the acked prefix is the source's sequence without a gap, a repetition or a
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 import os
 import shutil
 import tempfile
@@ -25,7 +25,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.memory_store import MemoryEventStore
 from sluice.cdc_engine.store.opening import GoingOn, StorePlan, open_store
 from tests.fix_blocks import SERVER, Source, numbers_in
-from tests.fix_ledgers import CLIENT, FileLedger
+from tests.fix_ledgers import CLIENT, FileLedger, handed_out
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 RING_EVENTS = 12
@@ -36,37 +36,34 @@ MEMORY_DIR = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a
 
 
 class Model:
-    """`handed_out`: the row events of each batch that waits, and whether it is staged. `ends`: the number of row events before the end of
-    each transaction.
+    """`handed_out`: the number of row events of each batch in flight. `taken`: the number of row events of the batch that is being staged.
+    `ends`: the number of row events before the end of each transaction.
     """
 
     def __init__(self) -> None:
-        self.acked, self.handed_out, self.ends = 0, list[tuple[int, bool]](), {0}
+        self.acked, self.handed_out, self.taken, self.ends = 0, list[int](), 0, {0}
 
-    def get(self, numbers: list[int], *, staged: bool) -> None:
-        first = self.acked + sum(count for count, _ in self.handed_out)
+    def get(self, numbers: list[int]) -> None:
+        """Also gets a further part of the batch that is being staged."""
+        first = self.acked + sum(self.handed_out) + self.taken
         assert numbers == list(range(first, first + len(numbers)))
         assert first + len(numbers) in self.ends
-        self.handed_out.append((len(numbers), staged))
+        self.taken += len(numbers)
 
-    def get_more(self, numbers: list[int]) -> None:
-        self.get(numbers, staged=False)
-        (before, _), (more, _) = self.handed_out[-2:]
-        self.handed_out[-2:] = [(before + more, False)]
+    def hand_out(self) -> None:
+        self.handed_out.append(self.taken)
+        self.taken = 0
 
     def append_to(self, numbers: list[int]) -> None:
-        self.get(numbers, staged=True)
-        (before, _), (more, _) = self.handed_out
-        self.handed_out = [(before + more, True)]
+        self.get(numbers)
+        self.handed_out, self.taken = [self.handed_out[0] + self.taken], 0
 
     def ack(self) -> None:
-        self.acked += self.handed_out.pop(0)[0]
-
-    def restart(self) -> None:
-        self.handed_out = list(itertools.takewhile(lambda batch: batch[1], self.handed_out))
+        self.acked += self.handed_out.pop(0)
 
     def rollback(self) -> None:
         self.handed_out.clear()
+        self.taken = 0
 
 
 class HandOut(RuleBasedStateMachine):
@@ -79,15 +76,16 @@ class HandOut(RuleBasedStateMachine):
         # End offset of a transaction → (events, transactions).
         self.written: dict[int, tuple[int, int]] = {START.offset: (0, 0)}
         self.last_id, self.last_delivery, self.end = 0, 0, START.order_key
-        self.parts: list[Batch] = []  # The parts of the batch that was requested last, while the store keeps them.
+        # The parts of the batch that was requested last, while the store keeps them, and whether it is being staged.
+        self.parts: list[Batch] = []
+        self.staging = False
         FileLedger(self.directory).update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
         self._start()
 
     def _start(self) -> None:
-        self.parts = []
+        self.parts, self.staging, self.model.taken = [], False, 0
         self.meta = FileLedger(self.directory)
         self.meta.update(lambda ledger: ledger.restarted(lambda _: True))
-        self.model.restart()
         position = self.meta.ledger.resume_position
         assert position is not None
         self.store = self._made(position)
@@ -149,32 +147,61 @@ class HandOut(RuleBasedStateMachine):
         self._read_from(position)
         self.end = end
 
+    @precondition(lambda self: not self.staging)
     @rule(events=LIMITS, stage=st.booleans())
     def get(self, events: int, *, stage: bool) -> None:
-        """Gets a batch. If it is not staged, a restart forgets it and the batches after it."""
+        """Gets a batch, and hands it out at once if other batches are in flight, or if `stage` is true."""
         batch = self.stream.get(1 << 40, events)
         if batch.empty:
             return
-        record = self.meta.ledger.outstanding[-1]
         assert batch.start is not None
         assert batch.end is not None
-        assert batch.batch_id == record.batch_id > self.last_id
-        assert record.delivery > self.last_delivery
         assert self.end <= batch.start.order_key < batch.end.order_key
-        self.last_id, self.last_delivery, self.end = record.batch_id, record.delivery, batch.end.order_key
-        self.taken, self.parts = batch, [batch]
-        self.model.get(numbers_in(batch), staged=stage)
-        if stage:
-            self._staged(record.batch_id)
+        self.begun = self.meta.ledger.next_batch(batch.end, batch.start)
+        assert self.begun.batch_id > self.last_id
+        assert self.begun.delivery > self.last_delivery
+        self.taken, self.parts, self.staging, self.end = batch, [batch], True, batch.end.order_key
+        self.model.get(numbers_in(batch))
+        if stage or self.model.handed_out:
+            self.hand_out()
 
-    def _staged(self, batch_id: int, *, appendable: bool = False) -> OutstandingBatch:
-        content: dict[str, Any] = {"path": "x", "rows": 1, "size_bytes": 1, "tables": (), "appendable": appendable}
-        return self.meta.update(lambda ledger: ledger.staged(batch_id, **content)).outstanding[0]
+    def _staged(self) -> OutstandingBatch:
+        """Returns the record of the batch that is being staged, as if all files were written."""
+        assert self.taken.end is not None
+        return dataclasses.replace(self.begun, end=self.taken.end, path="x", rows=1, bytes=1)
 
-    @precondition(lambda self: self.model.handed_out and not self.model.handed_out[-1][1])
+    @precondition(lambda self: self.staging)
+    @rule()
+    def hand_out(self, *, appendable: bool = False) -> None:
+        staged = dataclasses.replace(self._staged(), appendable=appendable)
+        record = self.meta.update(lambda ledger: ledger.hand_out(staged)).outstanding[-1]
+        self.last_id, self.last_delivery, self.staging = record.batch_id, record.delivery, False
+        self.model.hand_out()
+
+    @precondition(lambda self: self.staging)
+    @rule()
+    def skip(self) -> None:
+        """The staged batch has nothing for the lake."""
+        staged = self._staged()
+        self.stream.skip(staged)
+        self.last_id, self.last_delivery, self.staging = staged.batch_id, staged.delivery, False
+        self.model.hand_out()
+        self.model.ack()
+
+    @precondition(lambda self: self.staging)
+    @rule()
+    def put_back(self) -> None:
+        """The batch cannot be staged."""
+        cursor = self.meta.ledger.cursor
+        assert cursor is not None
+        self.end, self.staging = cursor.order_key, False
+        self.stream.put_back()
+        self.model.rollback()
+
+    @precondition(lambda self: self.staging)
     @rule(events=LIMITS, kept=st.booleans())
     def get_more(self, events: int, *, kept: bool) -> None:
-        """Appends to the last batch while it is being staged. The parts that were taken before are freed, or kept."""
+        """Appends to the batch that is being staged. The parts that were taken before are freed, or kept."""
         part = self.stream.get_more(self.taken, 1 << 40, events, kept=kept)
         self.parts = [*self.parts, part] if kept and self.parts else []
         if part.empty:
@@ -182,28 +209,29 @@ class HandOut(RuleBasedStateMachine):
         assert part.start is not None
         assert part.end is not None
         assert part.start == self.taken.end
-        assert part.batch_id == self.taken.batch_id
         assert self.end <= part.start.order_key < part.end.order_key
         self.taken, self.end = part, part.end.order_key
-        self.model.get_more(numbers_in(part))
+        self.model.get(numbers_in(part))
 
     @rule(events=st.integers(1, 5), done=st.booleans())
     def take(self, events: int, *, done: bool) -> None:
         """Takes the one batch that waits and whose parts are kept: with the changes that follow it, or as it is staged."""
         while self.model.handed_out:
             self.ack()
-        self.get(events, stage=False)
-        if not self.model.handed_out:
+        if not self.staging:
+            self.get(events, stage=False)
+        if not self.staging:
             return
         self.get_more(events, kept=True)
-        number = self.meta.ledger.outstanding[0].batch_id
-        head = self._staged(number, appendable=True)
-        self.model.handed_out = [(self.model.handed_out[0][0], True)]
+        self.hand_out(appendable=True)
+        head = self.meta.ledger.outstanding[0]
+        if not self.parts:
+            return
 
         def keep(part: Batch) -> bool:
             if not done or part.end is None:
                 return False
-            count = self.model.handed_out[0][0]
+            count = self.model.handed_out[0]
             content = [number for each in self.parts for number in numbers_in(each)]
             assert content == list(range(self.model.acked, self.model.acked + count)), "the store has kept all of it"
             longer = dataclasses.replace(head, end=part.end, path="y")
@@ -229,8 +257,12 @@ class HandOut(RuleBasedStateMachine):
         """Lets the reader catch up, until only an open transaction is left."""
         while self.model.handed_out:
             self.ack()
+        if self.staging:
+            self.hand_out()
+            self.ack()
         self.get(1 << 40, stage=True)
 
+    @precondition(lambda self: not self.staging)
     @rule(one=st.booleans())
     def rollback(self, *, one: bool) -> None:
         head = self.meta.ledger.head
@@ -240,7 +272,7 @@ class HandOut(RuleBasedStateMachine):
         self.stream.rollback(head.batch_id if one and head else None)
         self.model.rollback()
 
-    @precondition(lambda self: self.model.handed_out)
+    @precondition(lambda self: self.model.handed_out or self.staging)
     @rule(roll_back=st.booleans())
     def restart(self, *, roll_back: bool) -> None:
         """With `roll_back`, a new engine first learns that the run of its staged batch has failed."""
@@ -259,9 +291,14 @@ class HandOut(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Requires that, at the end, every complete transaction arrives."""
         if hasattr(self, "store"):
+            if self.staging:
+                self.put_back()
             self.rollback(one=False)
             while not (batch := self.stream.get(1 << 40, 5)).empty:
-                self.model.get(numbers_in(batch), staged=False)
+                self.model.get(numbers_in(batch))
+                assert batch.end is not None
+                self.meta.update(functools.partial(handed_out, end=batch.end))
+                self.model.hand_out()
             shutil.rmtree(self.directory.parent)
 
 
@@ -282,7 +319,7 @@ class StoredHandOut(HandOut):
         with self.store._changed:
             return self.store._room()
 
-    @precondition(lambda self: self.model.handed_out)
+    @precondition(lambda self: self.model.handed_out or self.staging)
     @rule(lost_bytes=st.sampled_from((0, 1, 30, 400, 3000)))
     def power_loss(self, lost_bytes: int) -> None:
         newest = max(self.directory.glob("*/*.events"))
@@ -329,6 +366,6 @@ def test_an_open_transaction_that_is_dropped_while_its_end_waits_in_files_does_n
         machine.drain()
         machine._put_one(cast("st.DataObject", Drawn([1], 0)))
         machine.drain()
-        assert machine.model.acked + machine.model.handed_out[0][0] == 3
+        assert machine.model.acked + machine.model.handed_out[0] == 3
     finally:
         machine.teardown()

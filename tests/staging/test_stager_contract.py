@@ -15,6 +15,7 @@ from sluice.cdc_engine.instance.engine.staging_rules import make_rules
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.ports import Stager
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.staging.batches import StagedBatches
 from sluice.cdc_engine.staging.reader import is_whole
 from sluice.cdc_engine.staging.stager import make_stager
 from sluice.cdc_engine.states import TableState
@@ -74,6 +75,19 @@ def test_what_is_staged_is_whole_and_described(make: Make, meta: MemoryLedger, t
     assert staged.first_commit_time_us == 1_000_000
     assert staged.path.is_relative_to(tmp_path)
     assert is_whole(staged.path)
+
+
+def test_fault_a_process_that_stages_a_batch_late_leaves_the_files_of_the_next_process(
+    make: Make, meta: MemoryLedger, tmp_path: Path
+) -> None:
+    """The first process stood still, and another took the destination over and handed out the same changes with the same numbers."""
+    part, (first, second) = orders(1, 2, 3), (make(tmp_path, meta) for _ in range(2))
+    there = second(part, record(part), no_more)
+    late = first(part, record(part), no_more)
+    assert late.path != there.path
+    assert files(late.path) == files(there.path)
+    StagedBatches(tmp_path).remove(late.path, LEDGER.ledger_id)
+    assert is_whole(there.path)
 
 
 def test_the_same_batch_gives_the_same_files(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:

@@ -104,9 +104,8 @@ class HandOut:
         self.trouble: SluiceError | None = None
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the first batch in flight if it is staged, otherwise None."""
-        head = self._meta.ledger.head
-        return head if head is not None and head.path else None
+        """Returns the first batch in flight, or None."""
+        return self._meta.ledger.head
 
     def next(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
         """Returns the batch in flight. If there is none, stages the next batch and returns it, or returns None after the timeout. With
@@ -201,13 +200,7 @@ class HandOut:
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
                     # Appends nothing, because a table stops within these changes, and a table must stop at the start of a batch.
                     return False
-                longer = dataclasses.replace(
-                    longer,
-                    path=str(staged.path.relative_to(self._directory)),
-                    rows=staged.rows,
-                    bytes=staged.size_bytes,
-                    tables=staged.tables,
-                )
+                longer = self._described(longer, staged)
                 self._batches.publish(staged.path, head.ledger_id)
                 try:
                     found = _of(self._meta.update(lambda ledger: ledger.taken(head, longer, part.start)), head)
@@ -322,33 +315,32 @@ class HandOut:
         head = self.outstanding()
         if head is not None:
             return head
-        if any(not each.path for each in self._meta.ledger.outstanding):
-            # Rolls back a batch whose staging failed earlier. The rollback at that time could not be written to the ledger, for example
-            # because a disk was full.
-            self._stream.rollback()
         batch = self._stream.get(self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS)
-        if batch.empty:
+        if batch.end is None:
             return None
-        taken_ns = time.time_ns()
-        record = next(each for each in self._meta.ledger.outstanding if each.batch_id == batch.batch_id)
+        taken_ns, record = time.time_ns(), self._meta.ledger.next_batch(batch.end, batch.start)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._stream.rollback)
+            undo.callback(self._stream.put_back)
             rest = _Rest(self._stream, self._limits)
             staged = self._stage(batch, record, rest)
             undo.callback(self._batches.remove, staged.path, record.ledger_id)
             fixed = not appendable or not self._runs_take or staged.stopped or self._handlers.any
-            handed_out = self._keep(batch, record, staged, [] if fixed else rest.parts or [])
+            parts = [] if fixed else rest.parts or []
+            record = self._described(
+                dataclasses.replace(record, end=rest.end or batch.end, appendable=bool(parts)), staged
+            )
+            handed_out = self._record(record, staged, parts)
             undo.pop_all()
-        if handed_out is not None:
+        if handed_out is None:
+            self._batches.remove(staged.path, record.ledger_id)
+        else:
             self._traces.staged(handed_out, taken_ns)
         return handed_out
 
-    def _keep(
-        self, batch: Batch, record: OutstandingBatch, staged: Staged, parts: list[Batch]
-    ) -> OutstandingBatch | None:
-        """Stops the tables that stopped while the batch was staged. Then publishes the batch, records it in the ledger, and returns its
-        record. If the batch has no changes for the lake, acks it and returns None. `parts` are the parts of the stream from which the batch
-        was staged, or empty if no changes may be appended to it.
+    def _record(self, batch: OutstandingBatch, staged: Staged, parts: list[Batch]) -> OutstandingBatch | None:
+        """Stops the tables that stopped while the batch was staged. Then publishes the batch, adds it to the ledger, and returns its
+        record. If the batch has no changes for the lake, moves the cursor to its end and returns None. `parts` are the parts of the stream
+        from which the batch was staged, or empty if no changes may be appended to it.
         """
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"
@@ -363,26 +355,20 @@ class HandOut:
             )
             self._meta.update(stops(stopped))
         if not staged.tables:
-            self._stream.ack(batch.batch_id)
-            self._batches.remove(staged.path, record.ledger_id)
+            self._stream.skip(batch)
             return None
-        path = str(staged.path.relative_to(self._directory))
-
-        def described(ledger: Ledger) -> Ledger:
-            return ledger.staged(
-                record.batch_id,
-                path=path,
-                rows=staged.rows,
-                size_bytes=staged.size_bytes,
-                tables=staged.tables,
-                appendable=bool(parts),
-            )
-
-        self._handlers.before(_of(described(self._meta.ledger), record))
-        self._batches.publish(staged.path, record.ledger_id)
-        self._appendable = (record.delivery, parts) if parts else None
+        if self._handlers.any:
+            self._meta.update(Ledger.reserve)
+            self._handlers.before(batch)
+        self._batches.publish(staged.path, batch.ledger_id)
+        self._appendable = (batch.delivery, parts) if parts else None
         self.first_commit_time_us = staged.first_commit_time_us
-        return _of(self._meta.update(described), record)
+        return _of(self._meta.update(lambda ledger: ledger.hand_out(batch)), batch)
+
+    def _described(self, record: OutstandingBatch, staged: Staged) -> OutstandingBatch:
+        """Returns the record of a batch with the result of its staging."""
+        path = str(staged.path.relative_to(self._directory))
+        return dataclasses.replace(record, path=path, rows=staged.rows, bytes=staged.size_bytes, tables=staged.tables)
 
     def _ledger_extract(self) -> LedgerExtract:
         ledger = self._meta.ledger
@@ -396,8 +382,7 @@ class HandOut:
 
     def _remove(self, batch: OutstandingBatch) -> None:
         """Removes the files of a batch that is settled, or that a longer batch replaces."""
-        if batch.path:
-            self._batches.remove(self._directory / batch.path, batch.ledger_id)
+        self._batches.remove(self._directory / batch.path, batch.ledger_id)
 
 
 class _Rest:
@@ -419,8 +404,10 @@ class _Rest:
         self._begun, self._window_begun, self._window_bytes = time.monotonic(), 0.0, 0
         # The parts that were read, if they are small enough to stay in memory; otherwise None.
         self.parts: list[Batch] | None = []
+        self.end: Position | None = None  # The end of the last part.
 
     def __call__(self, taken: Batch) -> Batch:
+        self.end = taken.end
         if self.parts is not None:
             self.parts = self._if_little([*self.parts, taken])
         self._bytes_left -= taken.byte_count

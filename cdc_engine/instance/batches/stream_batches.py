@@ -1,20 +1,19 @@
-"""Takes the batches of a destination from the store, and records in the ledger which batches are handed out, acked or rolled back.
+"""Takes the batches of a destination from the store, and settles them: writes an ack or a rollback to the ledger, then to the store.
 
-`hand_out` calls this module. Each method writes the ledger before it changes the store. After a crash between these two steps, the next
-start begins at the ledger's position.
+`hand_out` calls this module, and records a batch in the ledger after the batch is staged. Until then, no file names the batch. After a
+crash, the next start begins at the ledger's position.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
 from collections.abc import Callable
 
-from sluice.cdc_engine.contracts import NOTHING, Batch
-from sluice.cdc_engine.errors import CanalServiceError, NotContinuousError, NotStartedError
+from sluice.cdc_engine.contracts import NOTHING, Batch, OutstandingBatch
+from sluice.cdc_engine.errors import CanalServiceError, NotContinuousError, NotStartedError, SluiceError
 from sluice.cdc_engine.meta.ledger import Ledger
-from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.manager import MetaManager, Transition
 from sluice.cdc_engine.ports import EventStore
 from sluice.cdc_engine.position import Position
 
@@ -41,26 +40,31 @@ class StreamBatches:
         self._stopped = True
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, which then waits for its ack. Several batches may wait. The batch has whole transactions: as many as fit
-        into `byte_count_max` bytes and `event_count_max` row events, but at least one. If no change arrives within `timeout_seconds`, the
-        result's batch_id is -1.
+        """Takes the next batch from the store. The caller stages it, and then records it in the ledger, or calls `put_back`. The batch has
+        whole transactions: as many as fit into `byte_count_max` bytes and `event_count_max` row events, but at least one. If no change
+        arrives within `timeout_seconds`, the result's batch_id is -1.
 
-        A batch without slices has no captured changes, but its ack moves the cursor. If the store is not at the ledger's position, which
-        happens after a failed rewind, restarts the reading at the ledger's position, and returns an empty batch with batch_id -1. Raises
-        NotContinuousError if the next call finds the store at another position again.
+        A batch without slices has no captured changes, but its end moves the cursor (`skip`). If the store is not at the ledger's position,
+        which happens after a failed rewind, restarts the reading at the ledger's position, and returns an empty batch with batch_id -1.
+        Raises NotContinuousError if the next call finds the store at another position again.
         """
         self._require_started()
         with self._taking:
             if self._owed:
                 self._start_again()
             batch = self._store.get(byte_count_max, event_count_max, timeout_seconds)
+            if batch.end is None:
+                return NOTHING
             try:
-                entered = self._entered(batch, lambda ledger, end: ledger.hand_out(end, batch.start))
-            except NotContinuousError as error:
+                self._meta.ledger.next_batch(batch.end, batch.start)
+            except SluiceError as error:
+                self._store.take_back()
+                if not isinstance(error, NotContinuousError):
+                    raise
                 self._went_elsewhere(error)
                 return NOTHING
-            self._was_elsewhere = self._was_elsewhere and entered.empty
-            return entered
+            self._was_elsewhere = False
+            return batch
 
     def get_more(
         self,
@@ -90,8 +94,22 @@ class StreamBatches:
             if part.end is not None and (part.end.epoch != taken.end.epoch or part.stands_alone):
                 self._store.take_back()
                 return NOTHING
-            part = self._entered(part, lambda ledger, end: ledger.extended(taken.batch_id, end))
-            return part if part.empty else dataclasses.replace(part, batch_id=taken.batch_id)
+            return part
+
+    def put_back(self) -> None:
+        """Gives the changes of a batch that is not recorded in the ledger back to the store, so that the next get returns them again. No
+        other batch may be in flight. If the store has removed some of the changes, restarts the reading at the ledger's position.
+        """
+        self._require_started()
+        with self._taking, self._settling:
+            self._go_back(self._meta.ledger.cursor)
+
+    def skip(self, batch: OutstandingBatch) -> None:
+        """Moves the cursor to the end of a batch that has no changes for the lake: hands the batch out and acks it, in one write of the
+        ledger. Then frees the batch's changes in the store. Raises the errors of `Ledger.hand_out`, and MetaError if the ledger cannot be
+        written.
+        """
+        self._settle(lambda ledger: ledger.hand_out(batch).ack(batch.batch_id))
 
     def append_to(self, taken: Batch, byte_count_max: int, event_count_max: int, keep: Callable[[Batch], bool]) -> None:
         """Calls `keep` with the changes that follow the last batch `taken`, so that `keep` can record these changes and `taken` in the
@@ -108,17 +126,18 @@ class StreamBatches:
                 undo.pop_all()
 
     def ack(self, batch_id: int, delivery: int | None = None) -> None:
-        """Acks a batch: moves the cursor in the ledger to the end of the batch, and then frees the batch's changes in the store. Does
-        nothing for batch -1. If `delivery` is given, the batch must have this delivery number.
+        """Acks a batch: moves the cursor in the ledger to the end of the batch, and then frees the batch's changes in the store. If
+        `delivery` is given, the batch must have this delivery number.
 
         Raises BatchNotFoundError if the batch does not wait for an ack, and BatchNotFirstError if an earlier batch waits. Raises MetaError
         if the ledger cannot be written. The batch then still waits for its ack.
         """
+        self._settle(lambda ledger: ledger.ack(batch_id, delivery))
+
+    def _settle(self, transition: Transition) -> None:
         self._require_started()
-        if batch_id == -1:
-            return
         with self._settling:
-            ledger = self._meta.update(lambda ledger: ledger.ack(batch_id, delivery))
+            ledger = self._meta.update(transition)
             if ledger.cursor is not None:
                 self._store.ack(ledger.cursor)
 
@@ -132,10 +151,13 @@ class StreamBatches:
         self._require_started()
         with self._taking, self._settling:
             ledger = self._meta.update(lambda ledger: _rolled_back(ledger, batch_id, delivery))
-            if ledger.cursor is None or self._store.go_back(ledger.cursor):
-                self._store.rollback()
-            else:
-                self._start_again()
+            self._go_back(ledger.cursor)
+
+    def _go_back(self, cursor: Position | None) -> None:
+        if cursor is None or self._store.go_back(cursor):
+            self._store.rollback()
+        else:
+            self._start_again()
 
     def read_again(self) -> None:
         """Restarts the reading of the stream at the ledger's position. The caller must make sure that no batch is in flight. Raises the
@@ -161,19 +183,6 @@ class StreamBatches:
         if self._was_elsewhere:
             raise error
         self._was_elsewhere = True
-
-    def _entered(self, batch: Batch, transition: Callable[[Ledger, Position], Ledger]) -> Batch:
-        """Records the batch in the ledger by `transition`, and returns the batch with its id. If the ledger cannot be written, the store
-        takes the batch back, so that the next get hands it out.
-        """
-        end = batch.end
-        if batch.empty or end is None:
-            return batch
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._store.take_back)
-            ledger = self._meta.update(lambda ledger: transition(ledger, end))
-            undo.pop_all()
-        return dataclasses.replace(batch, batch_id=ledger.next_batch_id - 1)
 
     def _require_started(self) -> None:
         if self._stopped:

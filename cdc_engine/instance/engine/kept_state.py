@@ -85,7 +85,7 @@ def remove_strays(meta: MetaManager, directory: Path) -> None:
     """Removes staged files that a killed process left behind. Only files that the ledger does not name are removed, because no run reads
     these.
     """
-    named = [batch.path for batch in meta.ledger.outstanding if batch.path]
+    named = [batch.path for batch in meta.ledger.outstanding]
     StagedBatches(directory).remove_others(meta.ledger.ledger_id, named)
 
 

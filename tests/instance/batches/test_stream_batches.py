@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from pathlib import Path
 
 import pytest
 
-from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.contracts import Batch, TableChange, TableChangeKind
 from sluice.cdc_engine.errors import (
     BatchNotFirstError,
     BatchNotFoundError,
@@ -22,7 +23,7 @@ from sluice.cdc_engine.meta.managers import read_ledger
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import SERVER, Source, numbers_in
-from tests.fix_ledgers import FileLedger, MemoryLedger
+from tests.fix_ledgers import FileLedger, MemoryLedger, handed_out
 
 MANY = 1 << 40
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
@@ -51,8 +52,19 @@ class Engine:
         self.rewound.append(position)
 
     def get(self, events: int = MANY) -> tuple[int, list[int]]:
+        """Returns the id and the numbers of the next batch, which is then in flight."""
         batch = self.stream.get(MANY, events)
-        return batch.batch_id, numbers_in(batch)
+        return self.hand_out(batch), numbers_in(batch)
+
+    def hand_out(self, batch: Batch) -> int:
+        if batch.end is None:
+            return -1
+        end, start = batch.end, batch.start
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.store.take_back)
+            ledger = self.meta.update(lambda ledger: handed_out(ledger, end, start))
+            undo.pop_all()
+        return ledger.outstanding[-1].batch_id
 
 
 @pytest.fixture
@@ -85,7 +97,6 @@ def test_nothing_waiting_is_batch_minus_one_and_leaves_no_trace(engine: Engine, 
     engine.store.put(source.block([], open_events=1))
     before = engine.meta.ledger
     assert engine.stream.get(MANY, MANY).empty
-    engine.stream.ack(-1)
     assert engine.meta.ledger == before
 
 
@@ -111,6 +122,41 @@ def test_rollback_of_one_is_for_the_first_and_takes_all(engine: Engine, source: 
     assert engine.get() == (3, [0, 1])
 
 
+def test_a_batch_that_is_put_back_comes_again_with_the_changes_that_followed_it(engine: Engine, source: Source) -> None:
+    engine.store.put(source.block([1, 1, 1]))
+    before = engine.meta.ledger
+    batch = engine.stream.get(MANY, 1)
+    engine.stream.get_more(batch, MANY, 1, kept=True)
+    engine.stream.put_back()
+    assert engine.meta.ledger == before
+    assert engine.rewound == []
+    assert engine.get() == (1, [0, 1, 2])
+
+
+def test_a_batch_that_is_put_back_is_read_again_if_the_store_has_removed_its_changes(
+    engine: Engine, source: Source
+) -> None:
+    engine.store.put(source.block([1, 1, 1]))
+    batch = engine.stream.get(MANY, 1)
+    engine.stream.get_more(batch, MANY, 1)
+    engine.stream.put_back()
+    assert engine.rewound == [START]
+    engine.store.put(Source().block([1, 1, 1]))
+    assert engine.get() == (1, [0, 1, 2])
+
+
+def test_a_batch_without_changes_for_the_lake_moves_the_cursor_in_one_write(engine: Engine, source: Source) -> None:
+    engine.store.put(source.block([1, 1]))
+    batch = engine.stream.get(MANY, 1)
+    assert batch.end is not None
+    due = engine.meta.ledger.next_batch(batch.end, batch.start)
+    engine.stream.skip(dataclasses.replace(due, path="staging/x"))
+    ledger = read_ledger(engine.directory)
+    assert (ledger.cursor, ledger.outstanding) == (batch.end, ())
+    assert engine.store.acked_position == batch.end
+    assert engine.get() == (2, [1])
+
+
 def test_a_full_ring_takes_the_next_block_after_an_ack(tmp_path: Path, source: Source) -> None:
     """In Canal's ring of 8, the ninth put waits until an ack."""
     meta = MemoryLedger()
@@ -120,7 +166,9 @@ def test_a_full_ring_takes_the_next_block_after_an_ack(tmp_path: Path, source: S
     store.put(source.block([1] * 8))
     thread = threading.Thread(target=store.put, args=(source.block([1]),), daemon=True)
     thread.start()
-    batch = stream.get(MANY, 3)
+    end = stream.get(MANY, 3).end
+    assert end is not None
+    batch = meta.update(lambda ledger: handed_out(ledger, end)).outstanding[0]
     assert thread.is_alive()
     stream.ack(batch.batch_id)
     thread.join(10.0)
@@ -208,13 +256,15 @@ def test_an_ack_does_not_wait_for_a_get(engine: Engine, source: Source) -> None:
     engine.store.put(source.block([1]))
     engine.get()
     got: list[int] = []
-    thread = threading.Thread(target=lambda: got.append(engine.stream.get(MANY, MANY, timeout_seconds=30.0).batch_id))
+    thread = threading.Thread(
+        target=lambda: got.extend(numbers_in(engine.stream.get(MANY, MANY, timeout_seconds=30.0)))
+    )
     thread.start()
     engine.stream.ack(1)
     assert got == []
     engine.store.put(source.block([1]))
     thread.join(10.0)
-    assert got == [2]
+    assert got == [1]
 
 
 def test_ddl_a_batch_does_not_continue_over_a_table_that_took_another_name(engine: Engine, source: Source) -> None:
@@ -229,26 +279,29 @@ def test_ddl_a_batch_does_not_continue_over_a_table_that_took_another_name(engin
     more = engine.stream.get_more(first, MANY, MANY)
     assert (numbers_in(first), numbers_in(more)) == ([0], [1])
     assert engine.stream.get_more(more, MANY, MANY).empty
-    engine.stream.ack(first.batch_id)
+    engine.stream.ack(engine.hand_out(dataclasses.replace(more, start=first.start)))
     alone = engine.stream.get(MANY, MANY)
     assert alone.slices[0].changes == (renamed,)
     assert engine.stream.get_more(alone, MANY, MANY).empty
-    engine.stream.ack(alone.batch_id)
+    engine.stream.ack(engine.hand_out(alone))
     assert engine.get()[1] == [2]
 
 
 def test_a_stopped_destination_hands_out_and_settles_nothing(engine: Engine, source: Source) -> None:
     engine.store.put(source.block([1]))
     batch = engine.stream.get(MANY, MANY)
+    number = engine.hand_out(batch)
     engine.stream.stop()
     for call in (
         lambda: engine.stream.get(MANY, MANY),
         lambda: engine.stream.get_more(batch, MANY, MANY),
         lambda: engine.stream.append_to(batch, MANY, MANY, lambda _: True),
-        lambda: engine.stream.ack(batch.batch_id),
+        lambda: engine.stream.ack(number),
+        lambda: engine.stream.skip(engine.meta.ledger.outstanding[0]),
+        engine.stream.put_back,
         engine.stream.rollback,
         engine.stream.read_again,
     ):
         with pytest.raises(NotStartedError, match="start the destination first"):
             call()
-    assert [each.batch_id for each in engine.meta.ledger.outstanding] == [batch.batch_id]
+    assert [each.batch_id for each in engine.meta.ledger.outstanding] == [number]

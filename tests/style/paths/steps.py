@@ -111,18 +111,13 @@ HANDED_OUT = (
     Step(ENGINE, "Engine.hand_out", "executes the open requests of operators, then makes the next batch"),
     Step(
         HAND_OUT,
-        "HandOut.next > HandOut._begin > HandOut._try_next > HandOut._stage_next",
+        "HandOut.next > HandOut._begin > HandOut._try_next > HandOut._stage_next > HandOut._record",
         "takes a batch from the store, stages it, and records it in the ledger",
     ),
-    Step(
-        STREAM_BATCHES,
-        "StreamBatches.get",
-        "takes the next changes from the store, and records them as a batch in flight",
-    ),
+    Step(STREAM_BATCHES, "StreamBatches.get", "takes the next changes from the store", "HandOut._stage_next"),
     Step(STORE, "MemoryEventStore.get", "takes complete transactions up to the limits of a batch"),
     Step(TIMELINE, "batch_end", "finds the transaction at which the batch ends"),
     Step(STORE, "MemoryEventStore._batch", "makes the batch of slices of the blocks", "MemoryEventStore.get"),
-    Step(LEDGER, "Ledger.hand_out", "adds the batch to the ledger", "StreamBatches.get"),
 )
 
 STAGED = (
@@ -162,8 +157,7 @@ STAGED = (
     ),
     Step(STAGING, "_publish", "writes the manifest, then gives the batch's folder its final name", "stage"),
     Step(MANIFEST, "manifest_json", "formats the manifest as JSON"),
-    Step(HAND_OUT, "HandOut._keep", "returns the staged batch to the engine sensor", "HandOut._stage_next"),
-    Step(LEDGER, "Ledger.staged", "adds the path of the staged batch to the ledger"),
+    Step(LEDGER, "Ledger.hand_out", "adds the staged batch to the ledger", "HandOut._record"),
 )
 
 MERGED = (
@@ -215,12 +209,19 @@ ACKED = (
     ),
     Step(ENGINE, "Engine.ack", "acks the batch"),
     Step(HAND_OUT, "HandOut.ack", "records which handler of the user is due, acks, and removes the staged files"),
-    Step(STREAM_BATCHES, "StreamBatches.ack", "acks the batch in the ledger, then in the store"),
-    Step(LEDGER, "Ledger.ack", "moves the ledger's cursor to the end of the batch"),
     Step(
-        STORED_LEDGER, "StoredLedger.update > StoredLedger._write", "writes the ledger to its file", "StreamBatches.ack"
+        STREAM_BATCHES,
+        "StreamBatches.ack > StreamBatches._settle",
+        "acks the batch in the ledger, then in the store",
     ),
-    Step(STORE, "MemoryEventStore.ack", "frees the batch's blocks", "StreamBatches.ack"),
+    Step(LEDGER, "Ledger.ack", "moves the ledger's cursor to the end of the batch", "StreamBatches.ack"),
+    Step(
+        STORED_LEDGER,
+        "StoredLedger.update > StoredLedger._write",
+        "writes the ledger to its file",
+        "StreamBatches._settle",
+    ),
+    Step(STORE, "MemoryEventStore.ack", "frees the batch's blocks", "StreamBatches._settle"),
 )
 
 SNAPSHOT_RUN = "orchestration/run/snapshot_run.py"

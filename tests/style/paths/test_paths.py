@@ -10,7 +10,7 @@ from tests.style.paths.files import PAGE, files, mistakes, returns, with_tables
 from tests.style.paths.steps import CHUNK, PATHS, Step
 
 # How many files a path has at most, and how often it returns to a package. Lower a bound when a path becomes shorter.
-BOUNDS = {"a change, from socket to ack": (32, 10), "a chunk of a snapshot": (18, 3), "a backfill": (25, 3)}
+BOUNDS = {"a change, from socket to ack": (32, 8), "a chunk of a snapshot": (18, 3), "a backfill": (25, 3)}
 
 
 @pytest.mark.parametrize("name", PATHS)
