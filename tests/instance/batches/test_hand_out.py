@@ -375,6 +375,27 @@ def test_a_request_whose_ledger_write_is_not_confirmed_has_no_answer_and_may_be_
     assert shop.staged[-1] == [2]
 
 
+def test_a_batch_that_the_ledger_cannot_record_is_staged_again(shop: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.hand_out.ack(shop.first)
+    shop.come(1)
+
+    def fail(_: object) -> Ledger:
+        raise MetaError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.meta, "update", fail)
+        for _ in range(2):
+            with pytest.raises(MetaError, match="the disk is full"):
+                shop.hand_out.next(60.0)
+            assert not shop.folders()
+            assert shop.hand_out.outstanding() is None
+            assert shop.hand_out.trouble is not None
+    batch = shop.next()
+    assert (batch.delivery, batch.start) == (3, shop.first.end)
+    assert shop.staged[-3:] == [[2], [2], [2]]
+    assert shop.hand_out.trouble is None
+
+
 def test_files_that_the_ledger_may_name_stay(shop: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write is stored, its answer is lost, and the process ends before the request is repeated."""
     shop.come(1)
