@@ -36,14 +36,18 @@ def is_whole(directory: Path) -> bool:
 
 def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
     """Returns whether the files in the manifest exist: the files with rows and the quarantine with the size in the manifest, and the files
-    for cascades with any size. `size_bytes` returns the size of a file, or -1 if the file does not exist.
+    of change logs and for cascades with any size. `size_bytes` returns the size of a file, or -1 if the file does not exist.
     """
-    changes = (segment for table in manifest.tables for segment in table.changes)
+    changes = [segment for table in manifest.tables for segment in table.changes]
     sizes = {segment.file.name: segment.size_bytes for segment in changes}
     if manifest.quarantine is not None:
         sizes[manifest.quarantine.file.name] = manifest.quarantine.size_bytes
     positions = [table.positions for table in manifest.tables if table.positions]
-    if any(size_bytes(file.name) < 0 for file in (*positions, *(events.file for events in manifest.cascades))):
+    others = [*positions, *(events.file for events in manifest.cascades)]
+    if any(
+        size_bytes(name) < 0
+        for name in (*(each.name for each in others), *filter(None, (each.log for each in changes)))
+    ):
         return False
     return all(size_bytes(file) == wanted for file, wanted in sizes.items())
 

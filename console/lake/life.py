@@ -26,6 +26,10 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDE
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 
 LOOKS_MAX = 500
+ENDED = (
+    "the search ended before version {at} of the table, after {looks} steps, and the row may have earlier changes, which are not shown: to "
+    "see them, read earlier versions of the table, for example in Spark with `VERSION AS OF {at}`"
+)
 SNAPSHOT = "read by a snapshot"
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 OURS = (ORDER_KEY, COMMIT_TIME, OPERATION, DELETED)
@@ -33,7 +37,9 @@ Row = Mapping[str, Any]
 
 
 class GoneError(Exception):
-    """Raised if a version of the table cannot be read any more, for example because VACUUM has removed its files."""
+    """Raised if older changes of a row remain unknown: a version of the table cannot be read any more, for example because VACUUM has
+    removed its files, or the search has read LOOKS_MAX versions.
+    """
 
 
 class RowVersions(Protocol):
@@ -70,12 +76,14 @@ class LifeStep:
 
 
 def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterator[LifeStep]:
-    """Yields the changes of a row, newest first. `commits` are all commits in the Delta log, newest first. Ends without an error after
-    LOOKS_MAX reads of a version, even if older changes exist.
+    """Yields the changes of a row, newest first. `commits` are all commits in the Delta log, newest first. Raises GoneError after LOOKS_MAX
+    steps of the search, each of which reads one or two versions.
     """
     at, looks = (commits[0].version if commits else -1), 0
-    while at >= 0 and looks < LOOKS_MAX:
+    while at >= 0:
         looks += 1
+        if looks > LOOKS_MAX:
+            raise GoneError(ENDED.format(at=at, looks=LOOKS_MAX))
         row = versions.row(at)
         if row is not None:
             commit = _commit_of(commits, int(row[ORDER_KEY]), at)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from sluice.cdc_engine.contracts import RowEventKind, TableChangeKind
 from sluice.cdc_engine.staging import StagingRules, stage
+from sluice.cdc_engine.staging.reader import is_whole
 from sluice.spark_jobs.staged_files.read import read_staged_batch
 from tests.binlog.rows.event_bytes import KEYLESS, ORDERS, block, event
 from tests.staging.test_staging import DELETE, INSERT, UPDATE, batch, change, changes, files, rows_block, whole
@@ -34,6 +36,17 @@ def test_every_preimage_is_in_the_log_and_the_segment_stays_as_it_is_history(tmp
     assert operations(path / segment.log) == [(1, 1), (2, 1), (3, 1), (2, 1), (3, 2), (4, 2)]
     assert segment.log_rows == 6
     assert read_staged_batch(path).tables[0].changes[0].log == segment.log
+
+
+@pytest.mark.found
+def test_fault_a_batch_without_the_file_of_a_change_log_is_not_whole_history(tmp_path: Path) -> None:
+    """Defect 79: a batch whose only missing file was that of a change log was handed out again, and its run failed."""
+    given = rows_block((ORDERS, INSERT, [(1, 10, "a")]))
+    path = stage(batch(whole(given)), "shop", 7, tmp_path, StagingRules(logged=LOGGED)).path
+    (segment,) = changes(path)
+    assert is_whole(path)
+    (path / segment.log).unlink()
+    assert not is_whole(path)
 
 
 def test_a_table_without_a_key_has_all_in_both_history(tmp_path: Path) -> None:
