@@ -15,7 +15,8 @@ import unicodedata
 from pathlib import Path
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-# Matches the beginning of Azure's URLs: AZURE_URI those that deltalake and pyarrow accept, SPARK_AZURE_URI those that Spark accepts too.
+# These expressions match the beginning of a URL of Azure. AZURE_URI matches URLs that deltalake and pyarrow accept. SPARK_AZURE_URI matches
+# the form that Spark accepts too.
 AZURE_URI = re.compile(r"(?:abfss?|az|azure|adl)://", re.IGNORECASE)
 SPARK_AZURE_URI = re.compile(r"abfss?://[^/@]+@[^/@.]+\.[^/]+")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
@@ -112,8 +113,8 @@ def storage_options(options: dict[str, str]) -> dict[str, str]:
 
 
 def path_template(template: str) -> str:
-    """Checks the template of table paths, and returns it unchanged. Raises ValueError if two tables could get the same path, or if a table
-    could get a path that Sluice uses for its own data.
+    """Checks the template of table paths, and returns it unchanged. Raises ValueError if the template has no {table} or an unknown
+    placeholder, or if a path could be outside the lake or in a folder that Sluice uses for its own data.
     """
     known = {(name, "", None) for name in ("destination", "database", "table")}
     try:
@@ -144,8 +145,8 @@ def path_segment(name: str) -> str:
 
     ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Any other character becomes `@` and four
     hexadecimal digits, as in MySQL's own file names. The form `%2F` cannot be used, because deltalake decodes it in paths. The first
-    character becomes `@` and four digits too if it is a dot or a space, or if the name begins like a folder of Sluice or Delta. A name of
-    more than SEGMENT_BYTES_MAX is cut, and gets a digest at its end.
+    character becomes `@` and four digits too if it is a dot or a space, or if the name begins with one of OWN_NAMES. A folder name of more
+    than SEGMENT_BYTES_MAX bytes is cut, and gets a digest at its end.
     """
     text = "".join(char if _is_plain(char) else _escaped(char) for char in ESCAPE.sub("@0040", name))
     if text.startswith((".", " ")) or text.lower().startswith(OWN_NAMES):

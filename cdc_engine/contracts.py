@@ -1,8 +1,8 @@
 """Defines the values that the stages of the engine exchange. `ports` has the protocols. Stages import these two modules, never each other.
 
 `parser` reads bytes and makes a `Block`. `sink` removes rows that are not captured, and puts the block into the store. The store hands out
-a `Batch` of `BlockSlice`s, which ends on a transaction boundary. `staging` decodes it into one Parquet file per table and schema version.
-`meta` keeps the `Ledger` of what was handed out and acked.
+a `Batch` of `BlockSlice`s, which ends on a transaction boundary. `staging` decodes the batch into Parquet files, one per table and schema
+version. `meta` keeps the `Ledger` of what was handed out and acked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Operation(enum.IntEnum):
 
 
 class RowEventKind(enum.IntEnum):
-    """What a row event does to its table: WRITE, UPDATE or DELETE rows of the protocol, in version 1 or 2."""
+    """What a row event does to rows of its table. The binlog's names of the events are WRITE_ROWS, UPDATE_ROWS or PARTIAL_UPDATE_ROWS, and
+    DELETE_ROWS.
+    """
 
     INSERT = 1
     UPDATE = 2
@@ -107,8 +109,8 @@ class TableChange:
 
     - `schema`: the table's schema afterwards. For STOPPED, the schema with which consumers read the table, or None.
     - `alterations`: for SCHEMA, the changes that the Delta table must get, in order, without the changes that a policy ignores.
-    - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default).
-      Other added columns are NULL there.
+    - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default). In
+      existing rows, other added columns are NULL.
     - `renamed_from`: for SCHEMA, the "database.table" whose rows, as the lake has them immediately before `order_key`, become the rows of
       this table. Empty if the table keeps its own rows.
     """
@@ -172,7 +174,9 @@ NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedStatement:
-    """A statement in the binlog that changes no rows. `offset` and `length` (bytes) are of the event in the block's buffer."""
+    """A statement that the binlog contains as text, without row events, for example a DDL statement. `offset` and `length` (bytes) are of
+    the event in the block's buffer.
+    """
 
     text: str
     database: str
@@ -255,7 +259,7 @@ class Block:
 
     @property
     def byte_count(self) -> int:
-        """The number of bytes of the block's row events. The limits of the ring count these bytes."""
+        """The number of bytes of the block's row events and rows queries. The limits of the ring count these bytes."""
         return int(self.event_length.sum() + self.query_length.sum())
 
     @property

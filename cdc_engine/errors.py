@@ -24,14 +24,14 @@
     ├── EngineStoppedError          an operator stopped the engine, or moved it to another host
     ├── ActRefusedError             an operator's request is not possible in the current state
     ├── MetaError                   a stored record, such as the ledger, cannot be read or written
-    │   ├── NotContinuousError      a batch does not begin where the last batch ends: the stream is read again from that end
+    │   ├── NotContinuousError      a batch does not begin at the end of the last batch: Sluice reads the stream again from this end
     │   ├── NotSharedError          data that several hosts share could not be uploaded or downloaded: Sluice tries again
     │   └── StaleWriteError         another writer changed the record first: this write changed nothing
     ├── StagingError                a batch could not be written: disk full, not permitted
     │   └── StoreFullError          events could not be stored: disk full, not permitted
     ├── StoreDamagedError           stored events that cannot be read back
-    ├── StoreUnfitError             the stored events do not continue at the ledger's cursor, and the source lacks the events after it
-    ├── HandlerError                an installed handler failed: each tick calls it again; the batches wait
+    ├── StoreUnfitError             the stored events do not continue at the ledger's cursor, and the source lacks events after the cursor
+    ├── HandlerError                an installed handler failed: each tick calls the handler again, and until then no batch is handed out
     ├── PublishError                a broker did not accept a message: it is sent again
     └── CanalServiceError           a call of get, ack or rollback that is not allowed
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
@@ -160,8 +160,9 @@ class UnknownEventError(BinlogFormatError):
 
 
 class UndoneRowsError(UnknownEventError):
-    """The scan has already yielded row events that their transaction now undoes by a ROLLBACK or ROLLBACK TO. The reader must drop the rows
-    of the open transaction, and read the transaction again with the same `UndoneRows`, which now leaves the undone events out.
+    """A transaction undoes row events by a ROLLBACK or ROLLBACK TO, and the scan of the binlog has already yielded these row events. The
+    caller of the scan must drop the rows of the open transaction, and read the transaction again with the same `UndoneRows`, which then
+    leaves the undone events out.
     """
 
 

@@ -37,7 +37,9 @@ class BrokerUnderTest(Protocol):
         """Creates a new topic and returns its name."""
 
     def publisher(self) -> Publisher:
-        """Returns a new publisher for the broker, which must give up a message after a few seconds."""
+        """Returns a new publisher for the broker. The publisher must raise an error if the broker does not confirm a message within a few
+        seconds.
+        """
 
     def read(self, topic: str, partition: int, count: int) -> list[bytes]:
         """Waits until a partition has `count` messages, and returns all of its messages."""

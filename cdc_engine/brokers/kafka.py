@@ -63,8 +63,8 @@ NOT_ALLOWED = (
 def settings_of(
     servers: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Returns the settings for librdkafka, in which references to secrets, such as `$NAME`, are replaced by the secrets. Raises
-    ConfigurationError if a secret cannot be read.
+    """Returns the settings for librdkafka. Replaces references to secrets, such as `$NAME`, by the secrets. Raises ConfigurationError if a
+    secret cannot be read.
     """
     given = {name: filled(value, f"brokers.options.{name}", environment) for name, value in options.items()}
     return {**DEFAULTS, **given, **FIXED, "bootstrap.servers": servers}
@@ -197,8 +197,8 @@ class TransactionalPublisher:
 
     The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message. The offset
     is the number of transactions so far, and its metadata is the position of the batch's end. When a producer starts, Kafka fences the
-    older producer with the same `transactional.id`, and aborts its open transaction. So the older producer cannot change the position after
-    the new one has read it.
+    older producer with the same `transactional.id`, and aborts the older producer's open transaction. So the older producer cannot change
+    the position after the new producer has read the position.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -331,8 +331,8 @@ class CommittedOffset:
 
 
 class CommittedOffsets:
-    """Reads the positions that transactions of a `transactional.id` have committed. `group` is the metadata of the consumer group that
-    Kafka requires for a commit.
+    """Reads the positions that transactions of a `transactional.id` have committed. `group`: the metadata of the consumer group, which a
+    transaction needs to commit an offset.
     """
 
     def __init__(self, settings: Mapping[str, str], name: str) -> None:

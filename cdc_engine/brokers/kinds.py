@@ -1,5 +1,6 @@
-"""Defines the kinds of brokers Kafka, RabbitMQ and RocketMQ: for each kind, a settings class that opens a publisher. pyproject.toml
-registers the classes in the entry-point group `sluice.brokers`. The client libraries are imported only when the engine connects.
+"""Defines three kinds of brokers: Kafka, RabbitMQ and RocketMQ. Each kind is a settings class with a method that opens a publisher.
+pyproject.toml registers the classes in the entry-point group `sluice.brokers`. The client libraries are imported only when the engine
+connects.
 """
 
 from __future__ import annotations

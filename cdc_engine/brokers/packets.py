@@ -1,4 +1,4 @@
-"""Makes messages in the format `protobuf`: packets of Canal's protocol, each with the entries of a batch for one topic and partition."""
+"""Makes messages in the format `protobuf`: packets of Canal's protocol with the entries of a batch."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def packet_of(entries: Sequence[bytes]) -> bytes:
 
 def by_unit(shown: ShownRows, units: Units) -> tuple[ShownRows, Int64s]:
     """Returns the rows with each unit as an event of its own, so that each unit gets its own entry. A unit is the change of one row, or a
-    half of an update that moves the row to another partition (see `units_of`). Also returns, for each unit, the row count of its original
-    event, which the header of the unit's entry contains.
+    half of an update that moves the row to another partition (see `units_of`). Also returns, for each unit, the row count of the event that
+    the unit comes from. The header of the unit's entry contains this row count.
     """
     paired = units.kind == KIND_UPDATE
     owner = np.repeat(np.arange(len(units.kind)), 1 + paired)

@@ -1,5 +1,4 @@
-"""Defines the settings of the kind of broker Pulsar, and implements `Publisher` for it with Pulsar's own client. The only file that uses
-this client.
+"""Defines the settings for Pulsar, and implements `Publisher` for Pulsar with Pulsar's own client. The only file that uses this client.
 
 Each partition of a partitioned topic has its own producer, which keeps messages in order. After a lost connection, the client itself
 retries a message for up to SEND_SECONDS_MAX. If the message then fails, the sender closes the client, which drops its unsent messages, and
@@ -43,7 +42,7 @@ SEND_SECONDS_MAX = 30
 UNCONFIRMED_MAX = 1000
 NOT_ALLOWED = ("AuthenticationError", "AuthorizationError", "NotAllowedError")
 
-# Hides the client's own log, in which each attempt to connect is a line. The errors that Sluice raises have the reason.
+# Hides the client's own log, which has a line for each attempt to connect. Sluice's errors contain the reason of a failure.
 logging.getLogger("pulsar").setLevel(logging.CRITICAL)
 
 
@@ -51,7 +50,7 @@ class PulsarConfig(PartitionedConfig):
     """Apache Pulsar. A partition number means a partition of a partitioned topic."""
 
     removed: ClassVar[Mapping[str, str]] = {
-        "timeout_seconds": f"a message is tried for {SEND_SECONDS_MAX} seconds, then its batch is sent again"
+        "timeout_seconds": f"the client tries to send a message for {SEND_SECONDS_MAX} seconds, then Sluice sends the batch again"
     }
 
     kind: Literal["pulsar"] = Field(description="Apache Pulsar.")

@@ -1,10 +1,10 @@
 """Implements `Publisher` for RabbitMQ with pika. Messages are persistent and confirmed, and a routing key without a queue is an error. The
 only file that uses RabbitMQ's client.
 
-The messages of a batch are published in order on one channel, without waiting between them. The batch counts as sent when the broker has
-confirmed every message. After a failed batch, the connection is aborted with its unsent messages, so none of them arrives after the batch
-is sent again. The broker closes a connection that is idle for longer than its heartbeat. For the next batch, the publisher opens a new
-connection, and raises no error.
+The publisher sends the messages of a batch in order on one channel, without waiting between them. The batch counts as sent when the broker
+has confirmed every message. If a batch fails, the publisher aborts the connection and drops the unsent messages, so that none of them
+arrives after the batch is sent again. RabbitMQ closes a connection that is idle for longer than the connection's heartbeat. This is no
+error: the publisher opens a new connection for the next batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROPERTIES = pika.BasicProperties(content_type="text/plain", delivery_mode=2, pr
 TOO_LARGE = re.compile(r"message size (\d+) is larger than configured max size (\d+)")
 NO_EXCHANGE = "no exchange"
 
-# Hides pika's own log, in which each attempt to connect is a long error. The errors that Sluice raises have the reason.
+# Hides pika's own log, which has a long error for each failed attempt to connect. Sluice's errors contain the reason of a failure.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
@@ -142,7 +142,7 @@ class _Link:
         self._connection.add_on_connection_unblocked_callback(self._note_blocked)
 
     def open(self, given_up: Callable[[], bool]) -> None:
-        """Waits until messages may be published. Raises PublishError if the broker refuses or does not answer."""
+        """Waits until messages may be published. Raises PublishError if the broker refuses the connection or does not answer."""
         end = time.monotonic() + OPEN_SECONDS
         while not self._ready:
             if time.monotonic() > end:

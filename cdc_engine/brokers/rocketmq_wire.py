@@ -24,8 +24,8 @@ from sluice.cdc_engine.errors import PublishError
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
 SUCCESS, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 13, 16, 17
-# Code of an answer → what it means. The broker has the message in memory, but not as safely as it is configured, so the message is sent
-# again.
+# Code of an answer → what the code means. The broker has the message, but has not stored it on disk or on a replica as its configuration
+# requires. So the message is sent again.
 KEPT_IN_PART = {
     10: "the disk of the broker was too slow",
     11: "the broker has no replica",
@@ -171,7 +171,7 @@ def several_messages(
     messages: Sequence[tuple[bytes, str]], fields: Mapping[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
     """Returns the code, fields and body of a request that sends several messages (body, properties) to one queue, in this order. The
-    request's own properties have no id, because they override the properties of the messages.
+    properties of the request contain no message id, because an id in them would replace the ids of all messages.
     """
     parts = []
     for body, own in messages:

@@ -58,8 +58,8 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A pattern of names, which ignores letter case. If `text` has a character of WILD, it is a regular expression that must match the
-    whole name. Otherwise it is itself a name.
+    """A pattern that matches names, without regard to letter case. If `text` has a character of WILD, `text` is a regular expression that
+    must match the whole name. Otherwise `text` is the name to match.
     """
 
     text: str
@@ -104,8 +104,8 @@ class Routing:
         return Route(self._topic(database, table), 0 if self._rules.partition_hash else self._rules.partition)
 
     def rows(self, database: str, table: str, columns: Sequence[str], keys: Sequence[bool]) -> Route:
-        """Returns the topic and partition for a table's rows. `keys` has, for each column, whether it is in the table's `key` in conf/ or,
-        if there is none, in the primary key.
+        """Returns the topic and partition for a table's rows. `keys` says for each column whether the column belongs to the key: `key` of
+        the table in conf/, or the primary key if conf/ has no `key`.
         """
         topic = self._topic(database, table)
         if not self._rules.partition_hash:
@@ -156,8 +156,8 @@ def _topic_item(item: str) -> tuple[str, Pattern]:
 
 
 def _hash_item(item: str) -> tuple[Pattern, tuple[str, ...]]:
-    """Parses one item of partition_hash. Returns the pattern of tables, and the columns to hash, or no columns if the table's name is
-    hashed.
+    """Parses one item of partition_hash. Returns the pattern of tables, and what to hash: names of columns, (KEY,) for the key columns, or
+    () for the table's name.
     """
     name, colon, words = item.rpartition(":")
     if not (colon and name):

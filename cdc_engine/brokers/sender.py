@@ -1,11 +1,11 @@
 """Sends batches to one broker in a loop: gets a batch, sends its messages, and acks the batch when the broker has confirmed all messages.
 
   get ─▶ messages ─▶ send ─▶ broker confirms all ─▶ ack
-            └────▶ refused, or unknown ─▶ rollback: the batch is sent again, after a pause
+            └────▶ refused or not confirmed ─▶ rollback: the batch is sent again, after a pause
 
 The sender acks a batch only after the broker has confirmed it, and the ack moves the cursor in the ledger. So a batch that is interrupted
 before the ack is sent again, and no batch is skipped. A message that the broker refuses is sent again until the broker accepts it, because
-a skipped message would be lost. `sluice status` shows why the broker's consumer waits.
+a skipped message would be lost. `sluice status` shows why the batch waits.
 
 With a `CommittingPublisher`, the broker stores the position of each batch's end. After a crash or an error between the broker's commit and
 the ack, this position is after the consumer's cursor, and the consumer continues at this position.

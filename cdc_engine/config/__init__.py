@@ -1,8 +1,8 @@
 """Reads conf/sluice.yaml and conf/destinations/*.yaml into checked values.
 
-Only the engine's launcher, Dagster's code and the console read conf/. The stages of the engine get values as arguments, so no stage depends
-on the format of a file. A setting for a secret names the variable, file or command that has the secret. The secret itself is read each time
-a connection is opened.
+Only the engine's launcher, the package `orchestration` and the console read conf/. The parts of the engine, such as the parser, get values
+as arguments, so they do not depend on the format of a file. A setting for a secret names the variable, file or command that has the secret.
+The secret itself is read each time a connection is opened.
 """
 
 from sluice.cdc_engine.config.consumers import CanalServerConfig

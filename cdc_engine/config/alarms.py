@@ -68,7 +68,7 @@ class AlarmConfig(Strict):
         wrong = [each for each in (self.sender, *self.to) if not _MAIL_ADDRESS.fullmatch(each)]
         if wrong or not self.to:
             raise ValueError(
-                f"an email needs an email address in sender, and at least one in to: {', '.join(map(repr, wrong)) or 'to is empty'}"
+                f"an email needs an email address in sender, and at least one in to; wrong: {', '.join(map(repr, wrong)) or 'to is empty'}"
             )
         if bool(self.user) != bool(self.password):
             raise ValueError("set both user and password, or neither")

@@ -171,8 +171,9 @@ class BrokerConfig(RenderingConfig):
         return self.batch_bytes_max or (PACKET_BYTES if self.format == "protobuf" else FLAT_BYTES)
 
     def publisher(self) -> Any:
-        """Returns a publisher that sends messages with these settings. Imports the broker's library only here, because processes that send
-        nothing need not have it. Raises ConfigurationError if the settings are invalid, and PublishError if the broker does not answer.
+        """Returns a publisher that sends messages with these settings. Each kind of broker overrides this method. The broker's library is
+        imported only in this method, so that processes that send nothing do not need the library. Raises ConfigurationError if the settings
+        are invalid or the class does not override the method, and PublishError if the broker does not answer.
         """
         raise ConfigurationError(
             f"brokers: the plug-in of kind {self.kind!r} cannot send messages: its settings class defines no "

@@ -1,4 +1,4 @@
-"""Defines the settings of the server for Canal clients, and of the handlers around each batch."""
+"""Defines the settings of the server for Canal clients, and of the handlers that are called before and after each batch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RenderingConfig(Strict):
 
 
 class CanalServerConfig(RenderingConfig):
-    """The server for Canal clients of one destination. Destinations with the same host and port share it."""
+    """A destination's settings of the server for Canal clients. Destinations with the same host and port share one server."""
 
     removed: ClassVar[Mapping[str, str]] = {
         **moved_secret("password_hash"),
@@ -138,7 +138,7 @@ class CanalServerConfig(RenderingConfig):
 
 
 class HandlerConfig(Strict):
-    """An installed handler that is called around each batch."""
+    """An installed handler, which is called before and after each batch."""
 
     name: str = Field(min_length=1, description="Name of an entry point in the group `sluice.handlers`.")
     options: dict[str, Any] = Field(

@@ -28,8 +28,8 @@ from sluice.cdc_engine.source.settings import (
 )
 
 READER_INSTEAD = (
-    "name the replica in `reader`, next to `source`; snapshots, comparisons, repairs and time searches then "
-    "read the replica"
+    "name the replica in `reader`, next to `source`; snapshots, comparisons, repairs and searches for a "
+    "time then read the replica"
 )
 
 
@@ -431,7 +431,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
         """Returns the policy for each kind of schema change of a table. The table's own policies override the destination's. If conf/
-        declares the table's key, a change of the source's key is applied by default, because it does not affect the declared key.
+        declares the table's `key`, the default policy for a change of the primary key is `apply`, because the change does not affect the
+        declared key.
         """
         for each in self.shards:
             if each.of(self.name, database, table) is not None:
@@ -447,8 +448,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         """
         options = self.table(database, table)
         action = options.cascades or self.cascades
-        # `apply` finds the rows of the Delta table by key. Rows of several shards may have the same key, so it could change rows of other
-        # shards.
+        # `apply` finds the rows of the Delta table by the source table's key. Rows of several shards may have the same key, so `apply`
+        # could change rows of other shards.
         confined = options.current_state and self.shard(database, table) is None
         return "stop" if action == "apply" and not confined else action
 
@@ -463,7 +464,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return own or NO_OPTIONS
 
     def folder(self, database: str, table: str) -> str:
-        """Returns the path of a table's folder below the lake: `into` of the table's shards, or else the folder that `table_path` gives."""
+        """Returns the path of a table's folder below the lake: `into` of the `shards` entry if the table is a shard, otherwise the folder
+        from `table_path`.
+        """
         if (shard := self.shard(database, table)) is not None:
             return shard.into
         names = {"database": path_segment(database), "table": path_segment(table)}

@@ -28,7 +28,7 @@ def _owner(text: str) -> str:
 
 def _group(text: str) -> str:
     if not _GROUP.fullmatch(text):
-        raise ValueError(f"{text!r} is not a group name: use up to 200 of A-Z, a-z, 0-9 and _")
+        raise ValueError(f"{text!r} is not a group name: use up to 200 characters of A-Z, a-z, 0-9 and _")
     return text
 
 
@@ -105,7 +105,7 @@ class MaintenanceConfig(Strict):
 
 
 class DagsterConfig(Strict):
-    """How long Dagster's storage keeps runs and events that have ended."""
+    """How long Dagster's storage keeps the events, and the runs that have ended."""
 
     removed: ClassVar[Mapping[str, str]] = {
         "prune": "old runs are removed once an hour; to keep all of them, switch off prune_dagster_schedule in Dagster, under Automation",
@@ -124,7 +124,7 @@ class DagsterConfig(Strict):
 
 
 class AssetConfig(BaseModel):
-    """The Dagster settings of assets, which a destination has for all of its assets, and a table for its own asset."""
+    """The Dagster settings of assets. A destination's settings apply to all its assets, and a table's settings to the table's asset."""
 
     owners: tuple[Owner, ...] = Field(
         (),

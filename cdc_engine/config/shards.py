@@ -34,8 +34,8 @@ POLICIES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """A source table that shares a Delta table with other source tables. `into` is the path of the Delta table in the lake. In the table's
-    rows, `column` contains `name`. `options` are the settings of the Delta table.
+    """A source table that shares a Delta table with other source tables. `into` is the path of the Delta table in the lake. In the rows of
+    this source table, the Delta table's column `column` contains `name`. `options` are the settings of the Delta table.
     """
 
     into: str
@@ -125,8 +125,8 @@ class ShardsConfig(Strict):
         )
 
     def policy(self, general: dict[str, str]) -> dict[str, str]:
-        """Returns the policy for each kind of schema change of a shard. `general` are the destination's policies, which `options` override.
-        A policy that would change columns of other shards is replaced by `stop`.
+        """Returns the policy for each kind of schema change of a shard. `general` are the destination's policies. The policies in `options`
+        override them. `stop` replaces a policy that would change columns of other shards.
         """
         own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)
         found = {**general, **own}

@@ -388,7 +388,7 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
 
 
 def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, TableWriter]]:
-    """Returns the tables that write to each Delta path. The first key is the path, the second one the text "table of destination"."""
+    """Returns the tables that write to each Delta path. The first key is the path. The second key is the text "table of destination"."""
     users: dict[str, dict[str, TableWriter]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:

@@ -183,7 +183,7 @@ class TableConfig(AssetOfTable, Strict):
         if self.has_rules and self.undecodable == "quarantine":
             raise ValueError(
                 "rows, masks and transform require undecodable: stop, because quarantine would store the values of masked columns, and "
-                "whether a row with an undecodable value meets the condition is unknown"
+                "Sluice cannot check `rows` for a row with an undecodable value"
             )
         if len({column.lower() for column in self.masks}) < len(self.masks):
             raise ValueError("masks has a column twice: column names are case-insensitive")
@@ -195,6 +195,7 @@ class TableConfig(AssetOfTable, Strict):
             )
         if unmasked := [column for column in self.masks if column.lower() in written]:
             raise ValueError(
-                f"the transform writes {unmasked[0]}, which is masked, and would replace the mask: remove one of the two"
+                f"the transform writes {unmasked[0]}, which is masked, and would replace the mask: remove the column "
+                "from writes or from masks"
             )
         return self

@@ -1,8 +1,8 @@
 """Gives runs access to two files of the engine's folder: the list of tables, and the source in use. Runs on hosts that do not have this
 folder get copies from the object store of the staged batches.
 
-The engine uploads a file whenever it writes the file, and a run downloads the files that it reads. If there is an object store, runs on the
-engine's host use the copies too.
+Copies exist only if the ledger is shared and staged batches are in an object store (`LedgerLocation.is_apart`). The engine then uploads a
+file whenever it writes the file, and a run downloads the files that it reads. Runs on the engine's host use the copies too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ DOWNLOADED = "downloaded"  # The folder for downloaded files, in the destination
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
-    """Uploads a file of the engine's folder, so that runs on other hosts can download it. Does nothing if there is no object store. Raises
-    NotSharedError if the upload fails.
+    """Uploads a file of the engine's folder, so that runs on other hosts can download it. Does nothing if runs need the engine's folder
+    anyway (`is_apart` is False). Raises NotSharedError if the upload fails.
     """
     location = as_location(destination_dir)
     if location.is_apart:

@@ -150,8 +150,8 @@ class LakeTables:
         self._versions[record] = self._records.write(record, text, version=self._versions.get(record, NOT_THERE))
 
     def _divide(self) -> None:
-        """Divides the entries of the record that an earlier version of Sluice stored among the other records, and then removes it. Until it
-        is removed, readers read only this record. So a crash before the removal loses nothing.
+        """Divides the entries of UNDIVIDED, the record of an earlier version of Sluice, among the other records. Then removes UNDIVIDED.
+        Until the removal, readers read only UNDIVIDED, so a crash before the removal loses nothing.
         """
         if not self._undivided:
             return

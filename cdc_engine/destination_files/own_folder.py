@@ -41,7 +41,7 @@ class OwnFolder:
             return
         name = self._directory.name
         raise ConfigurationError(
-            f"{name} was last read on {self._last_host} with another folder than {self._directory}: staged "
+            f"the last engine of {name} was on {self._last_host}, with another folder than {self._directory}: staged "
             f"batches, open snapshots and prepared transactions are in the folder on {self._last_host}. Mount "
             "a common folder at this path on both hosts, or name a store in `staging` of conf/, so that no "
             f"common folder is needed. If the folder on {self._last_host} is lost, use the folder here: run "

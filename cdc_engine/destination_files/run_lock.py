@@ -60,7 +60,7 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
             if time.monotonic() >= deadline:
                 raise RunLockTimeoutError(
                     f"another run of {where.destination} still holds the run lock after {timeout_seconds:g} "
-                    "s: wait until that run ends, or end that run; Sluice hands this batch out again"
+                    "s: wait until that run ends, or end that run. If this run merges a batch, Sluice hands the batch out again"
                 )
             # Ignores that the folder may not support locks, or that the record store may not answer. The only effect is that a draining run
             # does not notice this process.
@@ -154,8 +154,8 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
     try:
         with contextlib.suppress(MetaError):
-            # Tries at once, although `why_not` tries again. If the lock is shared and another run holds it, this attempt starts the time
-            # after which the lock can be taken, unless the other run renews it.
+            # Tries at once, although `why_not` tries again. If another run holds the shared lock, this process waits `session_seconds` to
+            # find out whether the other run is dead. The wait begins with this attempt.
             lock.try_acquire()
         yield why_not
     finally:

@@ -53,9 +53,9 @@ class LockWatcher:
         self._seen: tuple[int, float] = (NOT_THERE, 0.0)
 
     def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
-        """Reads the record of the lock. Returns the record, the parsed content, and whether a process holds the lock. This is False if the
-        lock was released or never taken, or if the record's version has not changed for `seconds`. Raises MetaError if the record store
-        does not answer.
+        """Reads the record of the lock. Returns the record, the parsed content, and whether a process holds the lock. No process holds the
+        lock if it was released or never taken, or if the record's version has not changed for `seconds`. Raises MetaError if the record
+        store does not answer.
         """
         requested_at = now()
         kept = self._store.read(self._name)

@@ -1,5 +1,5 @@
-"""Opens the lease and the locks of a destination, and the locks of Delta tables that several destinations write, in the store that conf/
-names.
+"""Opens leases and locks: the lease and the locks of a destination, and the locks of Delta tables that several destinations write. They are
+in the ledger's store if several hosts share it, otherwise in files.
 """
 
 from __future__ import annotations

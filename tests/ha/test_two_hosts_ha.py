@@ -129,7 +129,8 @@ def test_ha_another_folder_is_refused_where_batches_are_in_folders(apart: Hosts)
         assert one.take(engine, 1) == [1]
     with (
         pytest.raises(
-            ConfigurationError, match=r"was last read on .* with another folder than .*two.*sluice position set shop"
+            ConfigurationError,
+            match=r"the last engine of shop was on .* with another folder than .*two.*sluice position set shop",
         ),
         running(two),
     ):

@@ -1,7 +1,7 @@
 """Decodes the row events of one table version into Arrow record batches. Called by `staging`, and by `entries.shown_rules` for row filters.
 
-`RowDecoder` prepares the kernels' arguments for a table version. `RowDecoder.chunks` decodes row events of a block into small record
-batches, so that the offsets and sizes of a batch's values stay in the processor's caches.
+`RowDecoder` prepares the kernels' arguments for a table version. `RowDecoder.chunks` divides the rows of a block into chunks, and decodes
+each chunk into one record batch. Chunks are small, so that the offsets and sizes of a chunk's values stay in the processor's caches.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
 CHUNK_CELLS_MAX = 1 << 19  # A chunk has at most this many values. Their offsets and sizes take 8 MiB.
 # A chunk has at most this many rows. A larger chunk would not fit into the processor's caches.
 CHUNK_ROWS_MAX = 1 << 14
-CHUNK_BYTES_MAX = 32 << 20  # After this number of bytes of images, a chunk ends. So a single larger image is allowed.
+CHUNK_BYTES_MAX = 32 << 20  # A chunk ends with the image that reaches this number of bytes. So one image may be larger.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,12 +98,14 @@ class ValueLocations:
         return min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, columns))
 
     def cells(self, columns: int) -> tuple[Int64s, Int64s]:
-        """Returns the arrays (starts, sizes), each columns by rows."""
+        """Returns (starts, sizes): two arrays of shape (columns, rows)."""
         rows = self.rows(columns)
         return self.starts[: columns * rows].reshape(columns, rows), self.sizes[: columns * rows].reshape(columns, rows)
 
     def memory(self, columns: int, differences: Int64s) -> ChunkMemory:
-        """Returns this memory, as an argument for kernels that locate a chunk with `columns` columns."""
+        """Returns this memory, as an argument for kernels that locate a chunk with `columns` columns. `differences`: the array for JSON
+        differences.
+        """
         rows, before = self.rows(columns), (np.empty((columns, 1), np.int64) for _ in range(2))
         values = LocatedValues(*self.cells(columns))
         return ChunkMemory(values, LocatedValues(*before), self.operation[:rows], self.image_event[:rows], differences)
@@ -116,8 +118,8 @@ class RowDecoder:
     - `nulls_in_key`: whether NULL is allowed in the key columns. True for a key that does not identify rows, such as the columns that a
       foreign key references.
     - `every_preimage`: whether the before image becomes a row for every update that changes a column in `kept`.
-    - `columns`, `types`, `schema`, `key`: the columns of the decoded rows, their types, the Arrow schema and the key, after the policy's
-      rules and with the shard column.
+    - `columns`, `types`, `schema`, `key`: the columns of the decoded rows, their types, the Arrow schema and the key. They include the
+      effects of the policy's masks and transform, and the shard column.
 
     Without `every_preimage`, the before image of an update becomes a row only if a key column's bytes change. In a table without a key,
     every before image becomes a row. Raises TableStoppedError with TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with
@@ -137,7 +139,7 @@ class RowDecoder:
         self.version, self.policy, self._nulls_in_key = version, policy, nulls_in_key
         self._refused: list[RefusedValue] = []
         self._decoded = 0  # Number of rows decoded so far.
-        # Slot, row, bytes and reason of each value of the current chunk that cannot be decoded.
+        # The values of the current chunk that cannot be decoded: slot, row, bytes and reason.
         self._found: list[tuple[int, int, bytes, str]] = []
         indices = list(range(len(version.columns))) if kept is None else kept.tolist()
         indices = [index for index in indices if version.columns[index].generated not in HIDDEN]
@@ -155,7 +157,7 @@ class RowDecoder:
         self._ends = int(slot[ends]) if ends >= 0 else -1
         self._located = max(len(self._columns), self._ends + 1)
         self._key = self._compared = self._key_slots()
-        # With all columns as the key, the kernels return the before image of every update that changes a column.
+        # The kernels return the before image of an update if a column in `_compared` changes.
         if every_preimage and version.key:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
@@ -303,8 +305,8 @@ class RowDecoder:
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
 
     def _ruled(self, batch: pa.RecordBatch, events: _Events, rules: BoundRules) -> pa.RecordBatch:
-        """Applies the row filter, the masks and the transform to a batch. Returns the rows that remain, and moves their event indices to
-        the beginning of `image_event`.
+        """Applies the row filter, the masks and the transform to a record batch. Returns the rows that remain, and moves the entries of
+        these rows to the beginning of `ValueLocations.image_event`.
         """
         ours, arrays = len(self._columns), batch.columns
         if rules.needs_whole and batch.num_columns > len(self._schema):
@@ -324,8 +326,8 @@ class RowDecoder:
             else "transforms the rows of the table"
         )
         reason = (
-            f"the row event at {where} leaves columns out, and conf/ {how}, which needs all columns in both "
-            "images of each row; set binlog_row_image=FULL on the source"
+            f"the row event at {where} leaves columns out, but conf/ {how}, and this needs all columns of each row; "
+            "set binlog_row_image=FULL on the source"
         )
         return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
 
@@ -448,7 +450,10 @@ class RowDecoder:
         try:
             return rows_partial.with_default(array, chosen, column.default[0], each)
         except ValueError:
-            reason = f"the default {column.default[0]!r} of column {column.name} cannot be read as {each.spark}; set binlog_row_image=FULL"
+            reason = (
+                f"the default {column.default[0]!r} of column {column.name} cannot be read as {each.spark}; "
+                "set binlog_row_image=FULL on the source"
+            )
             raise TableStoppedError(
                 self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason
             ) from None

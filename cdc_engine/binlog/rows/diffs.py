@@ -1,8 +1,8 @@
 """Applies the JSON differences (PARTIAL_JSON) of a chunk of rows and returns the resulting documents as texts. Called by `decoder` and
 `entries.rows`.
 
-The kernels of `locate_diffs` list the differences in an int64 array (4 by n). The functions of this file get the array as `differences`.
-Its rows are: slot and row of the value, offset and size of the document in the before image.
+The kernels of `locate_diffs` list the differences in an int64 array, which the functions of this file get as `differences`. The array has
+one column per difference, with four numbers: slot and row of the value, and offset and size of the document in the before image.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def _changed(document: bytes, differences: bytes, row: int) -> bytes:
 
 
 def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:
-    """Returns `others` with `texts` in the rows that have differences. `differences` must be in ascending order of rows."""
+    """Returns a column with the documents `texts` in the rows that have differences, and with the values of `others` in the other rows.
+    `differences` must be in ascending order of rows.
+    """
     chosen = np.zeros(len(others), bool)
     chosen[differences[ROW]] = True
     column: AnyArray = pc.replace_with_mask(others, pa.array(chosen), texts)

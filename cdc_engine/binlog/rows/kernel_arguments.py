@@ -27,8 +27,9 @@ class TableLayout(NamedTuple):
     """How the row images of a table store values, and which values to locate. The arrays have one entry per column of the table, except
     `key`.
 
-    `prefix`: number of length bytes before a value, or 0 if the value has a fixed size. `width`: the fixed size in bytes. `slot`: the row
-    of the column in LocatedValues, or -1 if its values are not located. `key`: slots of the key columns; empty for a table without a key.
+    `prefix`: number of length bytes before a value, or 0 if the value has a fixed size. `width`: the fixed size in bytes. `slot`: the index
+    of the column in the arrays of LocatedValues, or -1 if the column's values are not located. `key`: slots of the key columns; empty for a
+    table without a key.
     """
 
     prefix: Int8s
@@ -52,10 +53,10 @@ class ImageColumns(NamedTuple):
 
 
 class ChunkMemory(NamedTuple):
-    """Memory to which kernels write the located rows of one chunk. `values`: columns by rows. `before`: scratch memory for one before
-    image. `operation`, `image_event`: the operation of each row and the index of its row event.
+    """Memory to which kernels write the located rows of one chunk. `values`: arrays of shape (columns, rows). `before`: scratch memory for
+    one before image. `operation`, `image_event`: the operation of each row and the index of its row event.
 
-    `differences` (4 by at least the number of columns): JSON differences, see `locate_diffs`.
+    `differences`: JSON differences, see `locate_diffs`.
     """
 
     values: LocatedValues
@@ -66,8 +67,8 @@ class ChunkMemory(NamedTuple):
 
 
 class OpenEvent(NamedTuple):
-    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`. `column_in_doubt`: the index of a column
-    that an update omits, if an update in this event that leaves the key unchanged may be a REPLACE; otherwise -1.
+    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`. `column_in_doubt`: the result of
+    `locate_partial.column_in_doubt` for the event.
     """
 
     buffer: Bytes

@@ -1,12 +1,13 @@
 """Kernel that finds which source row an image belongs to, if updates change keys. Called by `staging`.
 
-An update that changes the key and omits columns needs values of the row that the lake has under the old key. So do later images with the
-new key. The kernel follows such rows. A *life* is a source row from the image at which the kernel begins to follow it, until the row is
-deleted.
+An update that changes the key and omits columns needs values of the row that the lake has under the old key. Later images with the new key
+need values of the same row. The kernel follows each of these rows. A *life* begins at the image at which the kernel begins to follow a row,
+and ends when the row is deleted.
 
-The hash table `slots` has the old and the new key of each such update, and maps a key to the life of the row that has the key now. An image
-whose key is not in `slots` gets AT_HOME instead of a life, because its key identifies its row in the lake. If `slots` has the key of an
-insert or of an after image, and the image has all columns, a new life begins, because such an image needs no value from the lake.
+The hash table `slots` contains the old and the new key of each such update, and maps a key to the life of the row that has the key now. An
+image whose key is not in `slots` gets AT_HOME instead of a life, because its key identifies its row in the lake. An insert or an after
+image with all columns begins a new life if its key is in `slots`. The new life has no row in the lake, because the image has all values of
+the row.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 class KeyedImages(NamedTuple):
-    """n images of a segment. `keys` (2 by n): the fingerprints of the images' keys. `moved`: whether an image is the after image of an
-    update that changes the key and omits columns. `whole`: whether an image has all columns.
+    """Images of a segment, which is one staged file of a table. `keys` (two rows, one column per image): the fingerprints of the images'
+    keys. `moved`: whether an image is the after image of an update that changes the key and omits columns. `whole`: whether an image has
+    all columns.
     """
 
     keys: Int64s
@@ -50,8 +52,8 @@ class KeyedImages(NamedTuple):
 class BegunLives(NamedTuple):
     """The lives (see the module) that begin in a call of `follow`, in ascending order of their numbers. The arrays have one value per life.
 
-    `births`: the number of the image with which the life begins, or 0 if the lake has the row. `origins`: the index in `images` of an image
-    with the key that the row had when its life began.
+    `births`: the number of the image with which the life begins, or 0 if the row was in the lake before the segment. `origins`: the index
+    of an image with the key that the row had when its life began. It is an index in the `images` of the call.
     """
 
     births: Int64s
@@ -98,9 +100,10 @@ def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
     """Determines to which life (see the module) each of n consecutive images of a segment belongs. Writes the number of the life, or
-    AT_HOME, to `life` (n values). `first_row`: the number that the first of these images has in the segment, counted from 1. `slots` must
-    have free slots for n more keys. `counts`: numbers of keys and lives (KEYS, LIVES), which the function updates. `begun_here`: gets the
-    lives that begin in this call.
+    AT_HOME, to `life` (n values). Writes the lives that begin in this call to `begun_here`.
+
+    `first_row`: the number that the first of these images has in the segment, counted from 1. `slots` must have free slots for n more keys.
+    `counts`: the numbers of keys and lives (KEYS, LIVES), which the function updates.
     """
     keys, operation, moved, whole = images
     births, origins = begun_here

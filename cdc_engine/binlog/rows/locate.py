@@ -1,7 +1,7 @@
 """Kernel that finds the column values in the row events of one table version. Called by `decoder`.
 
 A row event (MySQL's rows_event.h) has: a 19-byte common header; table id (6) and flags (2); from version 2 on, an extra part that begins
-with its own length (2 bytes, which count too); the column count, length-encoded; a bitmap of the present columns, or for an update two
+with its length (2 bytes, included in the length); the column count, length-encoded; a bitmap of the present columns, or for an update two
 bitmaps; then row images up to the end. An image is a bitmap of NULLs and the values that are not NULL, back to back.
 
 For each column, the kernel needs only the number of length bytes before a value (`prefix`) or the value's fixed size (`width`). The kernel
@@ -59,7 +59,7 @@ def first_image(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
 ) -> Integer:
     """Returns the offset in `buffer` of the event's first row image. If this kernel cannot read the event, returns -TRUNCATED,
-    -WRONG_COLUMN_COUNT or -IMAGE_NOT_FULL (some images omit columns, or the event has version 3).
+    -WRONG_COLUMN_COUNT or -IMAGE_NOT_FULL. IMAGE_NOT_FULL means that images omit columns, or that the event has version 3.
     """
     at += HEADER_BYTES + 8
     if version >= 2:

@@ -66,7 +66,7 @@ def first_image_of(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, before: Int8s, after: Int8s
 ) -> Integer:
     """Returns the offset in `buffer` of the event's first row image, or -TRUNCATED or -WRONG_COLUMN_COUNT if the event is not valid. Writes
-    1 to `before` and `after` for each column that the before images and the after images have, and 0 for other columns.
+    to `before`, for each column, 1 if the before images have the column, and otherwise 0. Writes the same for the after images to `after`.
     """
     at += HEADER_BYTES + 8
     if version >= 2:
@@ -116,8 +116,9 @@ def why_refused(
 
 @kernel
 def column_in_doubt(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> Integer:
-    """Returns the index of the first column that both images omit, if an update that leaves the key unchanged may be a REPLACE, which set
-    the omitted columns to their defaults. Otherwise returns -1.
+    """Finds out whether updates of an event that leave the key unchanged may come from REPLACE, which sets the omitted columns to their
+    defaults. If they may, returns the index of the first column that both images omit. Returns -1 if they cannot, or if no column is
+    omitted by both images.
 
     With MINIMAL, the after image of an UPDATE statement has key columns only if the statement sets them, so an unchanged key column in the
     after image is a sign of a REPLACE. With NOBLOB, the after image always has the key columns. The before image shows whether the server

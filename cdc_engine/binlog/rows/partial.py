@@ -23,7 +23,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
 
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
-# The number of table columns per column `_sluice_present_<g>` (int64): one bit each, without the sign bit.
+# A column `_sluice_present_<g>` (int64) has one bit for each of this number of table columns. The sign bit is not used.
 GROUP_COLUMNS = 63
 LARGE_CODES = {
     TypeCode.BLOB,
@@ -92,7 +92,7 @@ def _facts(column: Column, wanted: bool, key: set[str]) -> int:
 
 
 def absences(starts: Int64s) -> Mask | None:
-    """Returns which values (columns by rows) the images omit, or None if the images omit no values. Changes the offset of each omitted
+    """Returns which values the images omit (shape: columns, rows), or None if the images omit no values. Changes the offset of each omitted
     value in `starts` to that of NULL.
     """
     absent: Mask = starts == locating.ABSENT
@@ -116,7 +116,7 @@ def partial_schema(schema: pa.Schema) -> pa.Schema:
     """Returns `schema` (Sluice's three columns, then the table's columns) with the columns for partial images appended.
 
     `_sluice_present_<g>` (int64): bit b is set if the image has column 63 * g + b of the table. `_sluice_moved` (bool): whether the row is
-    the after image of an update that changes the key and omits columns. The before image is in the row before it.
+    the after image of an update that changes the key and omits columns. The previous row is the before image of this update.
     """
     groups = -(-(len(schema) - 3) // GROUP_COLUMNS)
     ours = [pa.field(f"{PRESENT}{group}", pa.int64(), False) for group in range(groups)]
@@ -130,8 +130,8 @@ def key_fields(schema: pa.Schema, key: tuple[str, ...]) -> list[pa.Field[Any]]:
 
 
 def with_presence(batch: pa.RecordBatch, absent: Mask | None = None) -> pa.RecordBatch:
-    """Returns the batch with the additional columns of `partial_schema`. `absent`: which values the images omit (columns by rows); None
-    means that no value is omitted.
+    """Returns the batch with the additional columns of `partial_schema`. `absent`: which values the images omit (shape: columns, rows);
+    None means that no value is omitted.
     """
     schema = partial_schema(batch.schema)
     rows = batch.num_rows

@@ -1,7 +1,7 @@
 """Defines the policy by which a table's values are decoded, and finds the values of a column that cannot be decoded.
 
-The values are found by bisection, and only in a column whose decoder raised an error. So the search costs nothing for columns whose values
-can all be decoded.
+The search bisects a column, and only if the column's decoder raised an error. So it costs nothing for columns whose values can all be
+decoded.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Adds a column to the rows of a source table that is one of several shards of a lake table. The value of the column is the name of the
-shard.
+"""Adds the shard column to the rows of a shard, which is one of several source tables that become one lake table. The column's value is the
+name of the shard.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardColumn:
-    """The column of a lake table that distinguishes its shards. `column`: the name of the column in the lake. `name`: the name of the
-    source table's shard, which is the value in every row.
+    """The shard column of one shard. The column shows from which shard a row of the lake table comes. `column`: the name of the column in
+    the lake. `name`: the name of the shard, which is the column's value in every row of the shard.
     """
 
     column: str

@@ -89,8 +89,8 @@ def byte_of(limbs: Int64s, index: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def times_ten(limbs: Int64s, used: Integer, digit: Integer) -> Integer:
-    """Multiplies the number in `limbs` by ten and adds a digit. `used`: the number of limbs that the number has before. Returns the number
-    of limbs that it has afterwards.
+    """Multiplies the number in `limbs` by ten and adds a digit. `used`: how many limbs the number has before the call. Returns how many
+    limbs it has after the call.
     """
     carry = digit
     for limb in range(used):

@@ -46,8 +46,8 @@ class RowColumns(NamedTuple):
 
 
 class SchemaValues(NamedTuple):
-    """The values to encode. `shown`: the texts of the values. `bits`: the bits of FLOAT and DOUBLE values, columns by images. `limbs`:
-    scratch memory for one decimal.
+    """The values to encode. `shown`: the texts of the values. `bits`: the bits of FLOAT and DOUBLE values (shape: columns, images).
+    `limbs`: scratch memory for one decimal.
     """
 
     shown: ShownValues

@@ -87,14 +87,14 @@ def after(number: int) -> int:
 
 
 def parsed(text: str) -> ProtobufSchema:
-    """Parses the text of a schema. Raises ValueError if it is not a valid schema or has a map."""
+    """Parses the text of a schema. Raises ValueError if the text is not a valid schema, or if the schema has a map field."""
     reader = _Reader(text)
     try:
         package = reader.file()
     except IndexError:
         raise ValueError("the schema ends too early") from None
     except RecursionError:
-        raise ValueError("the schema has too many nested messages") from None
+        raise ValueError("the messages of the schema are nested too deeply") from None
     if not reader.messages:
         raise ValueError("the schema has no message")
     return ProtobufSchema(package, tuple(reader.messages))
@@ -138,7 +138,7 @@ class _Reader:
             elif word == "message":
                 self._message()
             elif word == "map":
-                raise ValueError(f"the message {name} has a map")
+                raise ValueError(f"the message {name} has a map field, which Sluice cannot read")
             elif word == "reserved":
                 reserved += self._reserved()
             elif word in BLOCKS or word in SKIPPED:

@@ -1,5 +1,5 @@
-"""Defines the base class that encodes row events of one table version as messages with a schema, one per changed row. Each format, Avro
-and Protobuf, has a subclass. Called by `brokers.messages`.
+"""Defines the base class that encodes row events of one table version as messages with a schema. Each changed row becomes one message. Each
+format, Avro and Protobuf, has a subclass. Called by `brokers.messages`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class SchemaTable(abc.ABC):
         return byte_pieces([self.gtid(name) for name in names]), marks.astype(np.int64)
 
     def _bits(self, shown: ShownRows) -> Int64s:
-        """Parses the texts of FLOAT and DOUBLE columns. Returns the bits of the numbers, columns by images."""
+        """Parses the texts of FLOAT and DOUBLE columns. Returns the bits of the numbers (shape: columns, images)."""
         values, count = shown.values, shown.sizes.shape[1]
         found = np.zeros((len(self._reals), count), np.int64)
         for row, (column, kind) in enumerate(self._reals):

@@ -1,6 +1,8 @@
-"""Finds the columns whose types differ so much between an old and a new Avro schema of a table that a consumer with the new schema would
-misread messages with the old one. Pure. The registry's own check (compatibility BACKWARD) does not find all such columns: it ignores
-logical types, and accepts a change between bytes and string.
+"""Finds the columns whose type differs between an old and a new Avro schema of a table, if consumers with the new schema would misread
+messages that were written with the old schema. Pure.
+
+The registry's own check (compatibility BACKWARD) does not find all these columns: the check ignores logical types, and accepts a change
+between bytes and string.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ WIDENED = {("int", "long"), ("float", "double")}
 
 def changed_columns(old: str, new: str) -> list[str]:
     """Returns a text for each column whose type differs between the schemas `old` and `new`, with both types. Ignores added and dropped
-    columns, and changes from int to long and from float to double, after which Avro still reads messages with the schema `old` correctly.
+    columns. Also ignores changes from int to long and from float to double, because Avro converts these values when it reads old messages.
 
-    Returns [] if the records of the two schemas have different names, because then no consumer can read messages of one schema with the
-    other. Raises ValueError if `old` is not an Avro schema.
+    Returns [] if the records of the two schemas have different names, because then a consumer with one schema cannot read messages of the
+    other schema. Raises ValueError if `old` is not an Avro schema.
     """
     after = json.loads(new)
     try:

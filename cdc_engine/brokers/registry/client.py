@@ -151,8 +151,8 @@ class HttpRegistry:
 
     def _silent(self, said: str) -> PublishError:
         return PublishError(
-            f"{self.where} does not answer ({said}): check that the registry runs and can be reached; Sluice "
-            "sends no message until the registry answers"
+            f"{self.where} does not answer, or gives an invalid answer ({said}): check that the registry runs and can "
+            "be reached; Sluice sends no message until the registry answers"
         )
 
     def _refused(self, subject: str, code: int, said: str) -> PublishError:

@@ -3,11 +3,11 @@
 A field number never changes its meaning:
 - A column with the same name and type keeps its number. A new column gets the next free number.
 - The field of a dropped column stays in the schema and is marked as `deprecated`, because Apicurio refuses a schema without the field, even
-  if the field's number is reserved. If the column is added again with the same type, it gets its old number.
+  if the field's number is reserved. If the same column with the same type is added again, it uses this field again.
 - A column whose type has changed gets a new number, and the old number is reserved.
 
-After a restart, a batch from before a schema change may be sent again when the new schema is registered already. Its messages get the field
-numbers of the version of the subject that has the batch's columns (see `Subjects`).
+After a restart, Sluice may send a batch again that is older than a schema change, although the new schema is registered already. The
+messages of the batch then get field numbers from an earlier version of the subject, which has the batch's columns (see `Subjects`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """The next schema of a subject, `text`. `changed` are the columns whose types differ from the subject's latest schema. `other` is empty
-    if the latest schema belongs to the same table, and otherwise says how it differs.
+    """The next schema of a subject, `text`. `changed` are the columns whose types differ from the subject's latest schema. `other` says why
+    the latest schema is not a schema of this table, or is empty if it is one.
     """
 
     text: str

@@ -1,4 +1,6 @@
-"""Implements a schema registry in memory, for tests and for compiling kernels. It passes the same tests as real registries."""
+"""Implements a schema registry in memory. Tests use it, and `instance.rehearsal`, which compiles the kernels before the first batch. The
+registry passes the same tests as real registries.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class MemoryRegistry:
     number of requests so far. `unchecked` are the subjects with compatibility NONE.
 
     The registry checks the compatibility BACKWARD in the respects in which Sluice's schemas can differ: names of records, added fields, and
-    types of fields. As real registries, it ignores logical types of Avro. As Apicurio, it requires that a new Protobuf schema has all
+    types of fields. Like real registries, it ignores logical types of Avro. Like Apicurio, it requires that a new Protobuf schema has all
     fields of the subject's latest schema.
     """
 

@@ -54,8 +54,8 @@ class Subjects:
         self._logged: set[tuple[str, str]] = set()
 
     def ids(self, topic: str, schemas: TableSchemas) -> SchemaIds:
-        """Returns the ids of a table's schemas for a topic, and registers schemas that the registry does not have. Raises PublishError if
-        the registry refuses a schema or does not answer.
+        """Returns the ids of a table's schemas for a topic. Registers a schema that the registry does not have, if `registers` is True.
+        Raises PublishError if a schema is not registered, or if the registry does not answer.
         """
         key = self._known(self._name(topic, "key", schemas.key_record), schemas.key) if schemas.key else None
         value = self._known(self._name(topic, "value", schemas.record), schemas.value)
@@ -82,9 +82,9 @@ class Subjects:
         return known
 
     def _earlier(self, subject: str, schema: str) -> Followed | None:
-        """Returns the newest version of a subject before the latest one that has the same columns with the same types as `schema`, but
-        possibly other field numbers. Returns None if no version has them. After a restart, a batch from before a schema change is sent
-        again with this version.
+        """Returns an earlier version of a subject: the newest one that has the same columns with the same types as `schema`, but possibly
+        other field numbers. Returns None if no earlier version has these columns. After a restart, Sluice uses this version to send a batch
+        again that is older than a schema change.
         """
         versions = self._registry.earlier(subject)
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)

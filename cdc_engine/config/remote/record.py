@@ -22,7 +22,8 @@ class RemoteRecord:
     - `etag`: the ETag of the archive in use. `main`, `destinations`: the texts of the files in use. `applied_at`: when they were pulled, in
       seconds since 1970.
     - `newer`: a newer revision that was refused. `refused`: why it was refused.
-    - `away`: why the repository or archive cannot be read now. `since`: since when, in seconds since 1970.
+    - `away`: why the repository or archive cannot be read now. `since`: when it could not be read for the first time, in seconds since
+      1970.
     """
 
     identity: str

@@ -20,8 +20,8 @@ SECRET_QUERY = re.compile(r"token|secret|password|sig|key|credential", re.IGNORE
 
 
 class RemoteConfig(Strict):
-    """The source from which sluice.yaml and destinations/ are pulled. Relative paths in these files start in the folder that contains the
-    local conf/.
+    """The git repository or archive from which sluice.yaml and destinations/ are pulled. Relative paths in these files start in the folder
+    that contains the local conf/.
     """
 
     removed: ClassVar[Mapping[str, str]] = {
