@@ -27,8 +27,8 @@ CREDENTIALS_FILE = re.compile(
 )
 # An option of Google Cloud Storage that other clients accept but deltalake does not, so conf/ must not set it.
 UNKNOWN_TO_DELTALAKE = "google_bearer_token"
-# The most bytes in a folder name that `path_segment` returns; a longer name is shortened. File systems allow 255 bytes, and Sluice appends
-# suffixes such as `__history`.
+# The maximum number of bytes of a folder name that `path_segment` returns. A longer name is shortened. File systems allow 255 bytes, and
+# Sluice appends suffixes such as `__history`.
 SEGMENT_BYTES_MAX = 200
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
 OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # Prefixes of the folders that Sluice and Delta create.

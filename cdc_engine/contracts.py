@@ -36,9 +36,7 @@ class Operation(enum.IntEnum):
 
 
 class RowEventKind(enum.IntEnum):
-    """What a row event does to rows of its table. The binlog's names of the events are WRITE_ROWS, UPDATE_ROWS or PARTIAL_UPDATE_ROWS, and
-    DELETE_ROWS.
-    """
+    """What a row event does to rows: WRITE_ROWS, UPDATE_ROWS (or PARTIAL_UPDATE_ROWS) and DELETE_ROWS in the binlog."""
 
     INSERT = 1
     UPDATE = 2
@@ -76,7 +74,7 @@ class TableVersion:
     """A table with the schema of the row events that refer to it. `version` is a short digest; equal schemas have equal digests. `cascades`
     are the foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: whether foreign keys
     change the table's rows when rows of other tables change. `watched`: the table is not captured, and is read only because of its
-    `cascades`. `stopped`: consumers get the rows, the lake does not. `unreadable`: why even consumers cannot get the rows.
+    `cascades`. `stopped`: only consumers get the rows, the lake does not. `unreadable`: why consumers do not get them either.
     """
 
     database: str
@@ -107,7 +105,7 @@ class TableChangeKind(enum.Enum):
 class TableChange:
     """A change of a table by a DDL statement. `order_key` is the order key of the end of the statement.
 
-    - `schema`: the table's schema afterwards. For STOPPED, the schema with which consumers read the table, or None.
+    - `schema`: the table's schema after the statement. For STOPPED, the schema with which consumers read the table, or None.
     - `alterations`: for SCHEMA, the changes that the Delta table must get, in order, without the changes that a policy ignores.
     - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default). In
       existing rows, other added columns are NULL.
@@ -174,9 +172,7 @@ NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedStatement:
-    """A statement that the binlog contains as text, without row events, for example a DDL statement. `offset` and `length` (bytes) are of
-    the event in the block's buffer.
-    """
+    """A statement that the binlog contains as text, such as DDL. `offset` and `length` (bytes) are of the event in the block's buffer."""
 
     text: str
     database: str
@@ -198,16 +194,16 @@ class Block:
     - `event_position` (int64): file offset of the event, or of the compressed event or XA COMMIT that contained it.
     - `event_transaction_offset` (int64): the file offset that the order key of the event's rows contains. It is after the first event of
       the transaction and, if the rows follow a DDL statement in the transaction, after this statement. So the order key is above the keys
-      of everything that ended before this offset, and below the keys of everything that follows. Each reading gives the same offset.
+      of everything that ended before this offset, and below the keys of everything that follows. A second reading gives the same offset.
 
     Per transaction that ends in the block (t):
     - `transaction_events` (int64, ascending): number of row events in this block up to the transaction's end. `transaction_end` (int64):
       file offset after its last event.
     - `transaction_source` (int32): index into `gtid_sources`, or -1 without GTID. `transaction_number` (int64): gno or sequence number.
-    - `transaction_time_us`: commit time. `transaction_frame`: the transaction's FRAME.
+    - `transaction_time_us`: commit time. `transaction_frame`: the values of FRAME_FIELDS for the transaction.
 
-    Row events after the last end belong to an open transaction, which continues in the next block. `open_frame` is the FRAME of the open
-    transaction, or empty if no transaction is open. `open_gtid` is the source and number of its GTID.
+    Row events after the last end belong to an open transaction, which continues in the next block. `open_frame` has the values of
+    FRAME_FIELDS for the open transaction, or is empty if no transaction is open. `open_gtid` is the source and number of its GTID.
 
     Per rows query, which has the SQL text of a statement that changed rows (only if a consumer gets these texts):
     - `query_event` (int64, ascending): index of the statement's first row event.
@@ -273,7 +269,7 @@ class Block:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether the block must be a separate batch, because it renames tables: rows before and after it are of different lake tables."""
+        """Whether the block must be a separate batch, because it renames tables: rows before and after it have different lake tables."""
         return any(change.renamed_from for change in self.changes)
 
 
@@ -328,8 +324,8 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """The ledger's record of a consumer: its filter, and the position up to which it has acked. After a restart of the engine, it gets the
-    changes after this position again. `identity` distinguishes it from a forgotten consumer of this number; empty until first used.
+    """The ledger's record of a consumer: its filter, and the position up to which it has acked. After a restart of the engine, the consumer
+    gets the changes after this position again. `identity` distinguishes the consumer from a forgotten consumer with the same `client_id`.
     """
 
     client_id: int
@@ -344,7 +340,7 @@ class OutstandingBatch:
     one delivery. `delivery` never repeats, over restarts and rollbacks. A batch that is delivered again keeps `batch_id` and `path`.
 
     - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
-    - `appendable`: whether changes may still be appended, which changes `end` and `path`. Both are final when a run takes the batch.
+    - `appendable`: whether changes may still be appended. An append replaces `end` and `path`. Both are final when a run takes the batch.
     - `first_end`: the order key of the first staged end. It distinguishes deliveries with the same numbers, after a restore of the ledger.
     """
 
@@ -363,8 +359,8 @@ class OutstandingBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
-    """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied. If a
-    statement or table map stopped the table, `order_key` is its order key. Otherwise, and in old ledgers, it is 0.
+    """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied.
+    `order_key` is the order key of the statement or table map that stopped the table, or 0 if the cause is another one or unknown.
     """
 
     database: str
@@ -426,7 +422,7 @@ class Holder:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooKeeperServers:
     """The servers of a ZooKeeper ("host:port,…"), and how to log in. `password` is the location of the password, never the password itself.
-    `sasl` is a mechanism; empty means the scheme `digest`. With `tls`, the trusted authorities are in `ca_file`, or else the system's.
+    `sasl` is a mechanism; empty means the scheme `digest`. With `tls`, `ca_file` contains the trusted authorities. Default: the system's.
     """
 
     hosts: str = ""

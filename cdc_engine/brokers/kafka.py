@@ -38,7 +38,7 @@ from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
 
 LOOK_SECONDS = 0.1
-# A call of librdkafka for a transaction blocks for at most CALL_SECONDS. The publisher repeats it for up to CALL_SECONDS_MAX.
+# A call in `_until_done` blocks for at most CALL_SECONDS. `_until_done` repeats the call for up to CALL_SECONDS_MAX.
 CALL_SECONDS, CALL_SECONDS_MAX = 0.5, 30.0
 ABORT_SECONDS_MAX = 5.0
 DEFAULTS = {
@@ -47,7 +47,7 @@ DEFAULTS = {
     "topic.metadata.propagation.max.ms": "5000",  # How long a new topic may be unknown before a message for it fails.
     "log.connection.close": "false",
 }
-# The option for the longest duration of a transaction, and Sluice's default in ms. Kafka's default of a minute is too short for a large
+# The option that limits the duration of a transaction, and Sluice's default in ms. Kafka's default of a minute is too short for a large
 # batch.
 TIMEOUT, TIMEOUT_MS = "transaction.timeout.ms", "300000"
 FIXED = {"acks": "all", "enable.idempotence": "true"}
@@ -87,7 +87,7 @@ FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRO
 
 
 class KafkaPublisher:
-    """A connection to Kafka (implements `Publisher`). The constructor raises ConfigurationError for an unknown option."""
+    """A connection to Kafka (implements `Publisher`). The constructor raises ConfigurationError for options that librdkafka refuses."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._servers, self._said = settings["bootstrap.servers"], ""
@@ -196,9 +196,9 @@ class TransactionalPublisher:
     get either the whole batch or nothing.
 
     The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message. The offset
-    is the number of transactions so far, and its metadata is the position of the batch's end. When a producer starts, Kafka fences the
-    older producer with the same `transactional.id`, and aborts the older producer's open transaction. So the older producer cannot change
-    the position after the new producer has read the position.
+    is the number of positions that were committed so far, and its metadata is the position of the batch's end. When a producer starts,
+    Kafka fences the older producer with the same `transactional.id`, and aborts the older producer's open transaction. So the older
+    producer cannot change the position after the new producer has read the position.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -363,8 +363,8 @@ class CommittedOffsets:
                 ) from None
 
     def _answer(self, admin: AdminClient, given_up: Callable[[], bool]) -> CommittedOffset:
-        # Describes the group first, which raises an error while the group's coordinator is not available. If the offsets were listed then,
-        # librdkafka 2.16 would end the process with SIGSEGV.
+        # Describes the group first, because this call raises an error while the group's coordinator is not available. Listing the offsets
+        # at such a time would end the process with SIGSEGV (librdkafka 2.16).
         described = admin.describe_consumer_groups([self._group_id], request_timeout=CALL_SECONDS_MAX)
         _result(described[self._group_id], given_up)
         group = ConsumerGroupTopicPartitions(self._group_id)

@@ -163,8 +163,8 @@ class MessageMaker:
     # ── all formats ──
 
     def _tables(self, part: EntryPart) -> Iterator[tuple[TableEntries, Route, Int64s, ShownRows]]:
-        """Yields, for each table of the part, the table, its route, the indices of its row events in the part, and their rows. May yield
-        the row events of a table in several groups.
+        """Yields (table, route, indices of row events in the part, rows of these row events) for each table of the part. May yield a table
+        several times, each time with other row events.
         """
         indices = np.flatnonzero(part.kinds == ROWS)
         tables = part.block.event_table[part.indices[indices]]

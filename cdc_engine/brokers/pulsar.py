@@ -222,8 +222,8 @@ def _properties(message: Message) -> dict[str, str]:
 
 
 def _key(message: Message) -> str | None:
-    """Returns a message's key in base64, or None if the message has no key. Keys are texts in Pulsar. This client cannot set the flag with
-    which consumers in Java would get the decoded key.
+    """Returns a message's key in base64, or None if the message has no key. Keys are texts in Pulsar. Consumers get the base64 text,
+    because this client cannot set the flag by which consumers in Java decode the key.
     """
     return base64.b64encode(message.key).decode() if message.key else None
 

@@ -2,7 +2,7 @@
 within each queue.
 
 A broker handles the requests of one connection in several threads, which may change their order. So the publisher sends the next request
-for a queue only after the answer to the previous one. A request has several messages, of which the broker stores either all or none.
+for a queue only after the answer to the previous one. A request can contain several messages. The broker stores either all of them or none.
 Requests for different queues are sent in parallel. docs/decisions says why no library is used.
 """
 

@@ -106,8 +106,8 @@ def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
 
 
 def queues_of(topic: str, body: bytes) -> list[Queue]:
-    """Decodes a name server's answer to a request for a topic's route. Returns the queues that accept messages, in the order of RocketMQ's
-    own client. Raises PublishError for a static topic.
+    """Decodes a name server's answer to a request for a topic's route. Returns the queues that accept messages, in the same order as
+    RocketMQ's own client. Raises PublishError for a static topic.
     """
     route: dict[str, Any] = json.loads(BARE_KEY.sub(rb'\1"\2":', body))
     masters = {
@@ -137,8 +137,8 @@ def queue_of(queues: Sequence[Queue], partition: int) -> Queue:
 
 
 def properties(tag: str, namespace: str) -> str:
-    """Returns the properties of a message, as RocketMQ's own client writes them: the id by which RocketMQ's consoles find the message, and
-    the tag.
+    """Returns the properties of a message, as RocketMQ's own client writes them. The property UNIQ_KEY is the id by which RocketMQ's
+    consoles find the message.
     """
     found = {"UNIQ_KEY": message_id(), "WAIT": "true"}
     if tag:

@@ -166,8 +166,8 @@ class BrokerSender(Generic[ContentT]):
         return True
 
     def _giving_up(self) -> Callable[[], bool]:
-        """Returns the function `given_up` for sending one batch: it returns whether to abandon the batch. Once it has returned True, it
-        returns True at every later call.
+        """Returns the function `given_up` for sending one batch. The function returns whether to abandon the batch. After it has returned
+        True, it returns True at every later call.
         """
         given_up, looked = False, 0.0
 

@@ -454,7 +454,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return "stop" if action == "apply" and not confined else action
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
-        """Returns the setting `merge` of a table, or else of the destination."""
+        """Returns the setting `merge` of a table, or of the destination if the table has none."""
         return self.table(database, table).merge or self.merge
 
     def table(self, database: str, table: str) -> TableConfig:
@@ -473,5 +473,5 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self.table_path.format(destination=self.name, **names)
 
     def shard(self, database: str, table: str) -> ShardOf | None:
-        """Returns the settings of a source table as a shard, or None if the table has a Delta table of its own."""
+        """Returns the shard settings of a source table, or None if the source table has a Delta table of its own."""
         return next((found for each in self.shards if (found := each.of(self.name, database, table))), None)

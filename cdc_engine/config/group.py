@@ -107,7 +107,7 @@ def is_group(record: Mapping[str, Any]) -> bool:
 
 
 def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str, DestinationConfig]) -> Iterator[str]:
-    """Yields a message for each member that a group names, if no such destination exists, or if the member is a group too."""
+    """Yields a message for each member of a group that is itself a group, or that does not exist."""
     for name, group in sorted(groups.items()):
         for member in group.members:
             if member in groups:

@@ -15,7 +15,7 @@ from sluice.cdc_engine.config_paths import path_segment
 from sluice.cdc_engine.source.settings import Strict
 
 SHARD_COLUMN = "_sluice_shard"
-# The settings that may stand in `options` of a shard. Any other setting could change rows of other shards.
+# The settings that `options` of a `shards` entry may contain. Any other setting could change rows of other shards.
 OPTIONS = frozenset(
     {
         *("key", "deletes", "deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"),
@@ -109,7 +109,7 @@ class ShardsConfig(Strict):
         return self
 
     def of(self, destination: str, database: str, table: str) -> ShardOf | None:
-        """Returns the settings of a source table as a shard, or None if the pattern `tables` does not match the table."""
+        """Returns the shard settings of a source table, or None if the pattern `tables` does not match the source table."""
         found = _compiled(self.tables).fullmatch(f"{database}.{table}")
         if found is None:
             return None

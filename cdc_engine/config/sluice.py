@@ -367,8 +367,9 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
     """Finds tables whose Delta path equals the path of another table, or is inside the folder of another table. Returns a message for each
     such table, by (destination, "database.table").
 
-    `tables` has the known tables of each destination, as "database.table". Tables that conf/ names are added. Two tables with one path
-    would lose changes, unless they are shards. VACUUM of the outer table would remove the files of a table inside its folder.
+    `tables` has the known tables of each destination, as "database.table". Tables that conf/ names are added. Only shards may share a path:
+    other tables with one path would lose changes. No path may be inside another one: VACUUM of the outer table would remove the files of
+    the inner table.
     """
     users = _users(config, tables)
     folded = _folded(config, users)
@@ -434,7 +435,7 @@ def _above(path: str) -> Iterable[str]:
 
 
 def _taken(path: str, writers: Mapping[str, TableWriter], own: Iterable[str], lake: str) -> str:
-    """Returns a message for the tables in `writers` if their path is reserved for Sluice, otherwise ""."""
+    """Returns a message for the tables in `writers` if their path is reserved for Sluice or is the lake itself, otherwise ""."""
     if path not in own and path != comparable_path(lake):
         return ""
     location = next(iter(writers.values())).path

@@ -78,8 +78,8 @@ class Registered:
 
 
 def catalog_troubles(directory: Location) -> tuple[str, ...]:
-    """Returns messages about tables that could not be registered, at most SHOWN_MAX and one with the number of the others. Raises MetaError
-    if the record cannot be read.
+    """Returns at most SHOWN_MAX messages about tables that could not be registered, and a last message with the number of the other tables.
+    Raises MetaError if the record cannot be read.
     """
     troubles = read_registered(directory).troubles
     rest = len(troubles) - SHOWN_MAX

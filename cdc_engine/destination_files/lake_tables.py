@@ -1,8 +1,8 @@
 """Records the id and the version that each Delta table of a destination had after the last run, in `lake-tables/NN.json`.
 
 A run writes the entry of a Delta table after the table's commit, while it holds the run lock. The next run compares the entry with the
-table, to find out whether another writer changed the table. If a run is killed between the two steps, the entry is older than the table,
-but an entry is never newer than its table. `sluice lake accept` changes entries while no run merges.
+table, to find out whether another writer changed the table. If a run is killed after the commit and before the entry is written, the entry
+is older than the table. An entry is never newer than its table. `sluice lake accept` changes entries while no run merges.
 
 The entries are divided among RECORDS records, by a digest of the tables' names. So the merge of one table rewrites few entries, and no
 record comes near the megabyte that ZooKeeper allows. With one record per table, a batch would need one write per table. A record is read
@@ -72,8 +72,8 @@ class LakeTables:
         return sorted(self._all())
 
     def kept(self, name: str) -> Mapping[str, tuple[str, int]]:
-        """Returns the id and version of a source table's current-state table, change log and history, by kind. Reads the record that has
-        the table if it was not read before.
+        """Returns the id and version of a source table's current-state table, change log and history, by kind. Reads the record that
+        contains the table if the record was not read before.
         """
         with self._lock:
             record = _record_of(name)
@@ -86,8 +86,8 @@ class LakeTables:
         return {kind: kept for kind, kept in self.kept(name).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
-        """Records the id and version of current-state tables, by name, durably. The tables may be in several records, so after a crash,
-        some of them may be unchanged.
+        """Records the id and version of current-state tables, by name, durably. The tables may be in several records, so after a crash, the
+        entries of some tables may be unchanged.
         """
         with self._lock:
             self._store({name: {**self.kept(name), MAIN: kept} for name, kept in tables.items()})

@@ -97,7 +97,7 @@ def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
     """Tries for up to `seconds` to take a lock. Returns whether the lock was taken. Raises MetaError if the record store does not answer.
 
     If the holder of a shared lock was killed, another process can take the lock only when `meta.session_seconds` have passed without a sign
-    of the holder. So `seconds` should be more than that to replace a killed holder.
+    of the holder. So `seconds` must be more than `meta.session_seconds` to replace a killed holder.
     """
     deadline = time.monotonic() + seconds
     while not lock.try_acquire():

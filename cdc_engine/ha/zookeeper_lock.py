@@ -1,8 +1,8 @@
-"""Implements a lock in ZooKeeper by an ephemeral node, as Canal's running node, and a counter that rises with each holder.
+"""Implements a lock in ZooKeeper by two nodes: an ephemeral node, like Canal's running node, and a counter that rises with each holder.
 
 The node and the counter are written in one transaction, so no token is used twice. The lock has a ZooKeeper session of its own, which ends
 when the lock is released. When kazoo reports a lost connection (SUSPENDED, LOST), the holder gives up the lock at once. A holder that was
-suspended for longer than its session notices this from its clock, before a server reports the end of the session.
+suspended for longer than its session finds out from its clock that the session is over, before a server reports this.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Due(enum.Enum):
 
 
 def due(call: Call, line: LedgerExtract) -> Due:
-    """Returns whether the recorded call must be made now (NOW), when the ledger has the batch's ack or rollback (NOT_YET), or not at all
-    (NEVER). `line` has the current values of the ledger.
+    """Returns when the recorded call must be made: now (NOW), after the ledger gets the ack or rollback of the batch (NOT_YET), or not at
+    all (NEVER). `line` has the current values of the ledger.
     """
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
@@ -117,9 +117,9 @@ class Calls:
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def call_due(self, line: LedgerExtract) -> None:
-        """Makes the recorded call, unless its batch is still in flight, and then removes the record. If the result of `due` is NEVER, only
-        removes the record. Does not call again the handlers that have already returned. Raises HandlerError if a handler fails; the record
-        then stays.
+        """Makes the recorded call, and then removes the record. Does nothing while the batch of the call is in flight. If the result of
+        `due` is NEVER, only removes the record. Skips handlers that have already returned from this call in this process. Raises
+        HandlerError if a handler fails, and keeps the record.
         """
         with self._lock:
             call, called = self._call, self._called

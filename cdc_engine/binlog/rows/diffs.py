@@ -36,7 +36,7 @@ def room(columns: int) -> Int64s:
 
 
 def of_column(differences: Int64s, slot: int) -> Int64s:
-    # Most chunks have no differences, and then need no comparison.
+    # A chunk without differences needs no comparison, and most chunks have no differences.
     return differences[:, differences[SLOT] == slot] if differences.shape[1] else differences
 
 

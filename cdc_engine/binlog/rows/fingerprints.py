@@ -1,4 +1,5 @@
-"""Computes 128-bit fingerprints of row keys: equal keys have equal fingerprints, and different keys practically never do.
+"""Computes 128-bit fingerprints of row keys. Equal keys have equal fingerprints. It is practically impossible that different keys have
+equal fingerprints.
 
 The fingerprints are computed from decoded values, because the lake compares keys by their decoded values. The computation begins with
 random bits of this process, so that nobody can choose keys that collide. So fingerprints must never leave the process.
@@ -27,8 +28,8 @@ _HALF, _EIGHT, _ZERO = np.uint64(32), np.uint64(8), np.uint64(0)
 
 
 def fingerprints(columns: Sequence[Any]) -> Int64s:
-    """Returns the fingerprint of the key in each of n rows, as two int64 words per row (2 by n). `columns`: the Arrow arrays of the key
-    columns. Two keys with NULL in the same columns are equal if their other values are equal.
+    """Returns the fingerprint of each row's key, as two int64 words (shape: 2, rows). `columns`: the Arrow arrays of the key columns. Two
+    keys with NULL in the same columns are equal if their other values are equal.
     """
     lanes = np.repeat(_SEEDS.reshape(LANES, 1), len(columns[0]), axis=1)
     for column in columns:
@@ -43,7 +44,7 @@ def fingerprints(columns: Sequence[Any]) -> Int64s:
 
 
 def _words(column: Any) -> Words:
-    """Returns the values of a fixed-width type as 64-bit words (n by words per value). Equal values have equal words."""
+    """Returns the values of a fixed-width type as 64-bit words (shape: values, words per value). Equal values have equal words."""
     if pa.types.is_decimal128(column.type):
         pairs = np.frombuffer(column.buffers()[1], np.uint64).reshape(-1, 2)
         return np.ascontiguousarray(pairs[column.offset : column.offset + len(column)])
@@ -72,7 +73,7 @@ def _mixed(lane: np.uint64, word: np.uint64, factor: np.uint64) -> np.uint64:
 
 @kernel
 def mix_words(words: Words, lanes: Words, factors: Words) -> None:
-    """Mixes the words of each row (`words`: n by words per row) into the two lanes of the row (`lanes`: 2 by n)."""
+    """Mixes the words of each row (shape of `words`: rows, words per row) into the two lanes of the row (shape of `lanes`: 2, rows)."""
     for lane in range(LANES):
         for row in range(words.shape[0]):
             for index in range(words.shape[1]):
@@ -81,8 +82,8 @@ def mix_words(words: Words, lanes: Words, factors: Words) -> None:
 
 @kernel
 def mix_bytes(data: Bytes, ends: Int64s, lanes: Words, factors: Words) -> None:
-    """Mixes the length and the bytes of each row into the two lanes of the row (`lanes`: 2 by n). The bytes of a row are data[ends[row] :
-    ends[row + 1]].
+    """Mixes the length and the bytes of each row into the two lanes of the row (shape of `lanes`: 2, rows). The bytes of a row are
+    data[ends[row] : ends[row + 1]].
     """
     for row in range(ends.shape[0] - 1):
         at, end = ends[row], ends[row + 1]

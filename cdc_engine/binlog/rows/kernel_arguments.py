@@ -42,8 +42,8 @@ class ImageColumns(NamedTuple):
     """Which columns the images of an event have. The arrays have one entry per column of the table. The caller fills only `facts` (bits,
     see `locate_partial`). The kernels fill the other arrays.
 
-    `before`, `after`: whether the before image and the after image have the column. `partial`: whether the column's value in the after
-    image is a JSON difference.
+    `before`: whether the before image has the column. `after`: whether the after image has the column. `partial`: whether the column's
+    value in the after image is a JSON difference.
     """
 
     facts: Int8s

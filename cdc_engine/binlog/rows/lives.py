@@ -67,8 +67,8 @@ def free_slots(count: int) -> Int64s:
 
 @kernel
 def slot_of(slots: Int64s, high: Integer, low: Integer) -> Integer:
-    """Returns the index of a key's slot in the hash table, or of a free slot for the key if the table does not have the key. `high`, `low`:
-    the key's fingerprint.
+    """Returns the index of a key's slot in the hash table, or of a free slot for the key if the hash table does not have the key. `high`,
+    `low`: the key's fingerprint.
     """
     mask = slots.shape[1] - 1
     at = low & mask

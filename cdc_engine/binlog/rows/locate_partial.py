@@ -5,10 +5,10 @@ The kernel does the same as `locate`, but slower, because it reads the bitmaps o
 for present columns. If the after image of an update omits a value, the kernel uses the value of the before image. If both images omit a
 value, its offset is ABSENT.
 
-Once per event, the kernel checks whether the columns that the event omits can be handled. The check uses facts about the table's columns
-(bits of one int8 per column). Servers that write version 1 of the events (MariaDB; MySQL with log_bin_use_v1_row_events) need two more
-checks. Such a server omits virtual columns from an update even if their values change. Such a server also logs some REPLACE statements as
-updates, and omits the columns that REPLACE sets to their defaults.
+Once per event, the kernel checks whether it can decode the event without the omitted columns. The check uses facts about the table's
+columns (bits of one int8 per column). Servers that write version 1 of the events (MariaDB; MySQL with log_bin_use_v1_row_events) need two
+more checks. Such a server omits virtual columns from an update even if their values change. Such a server also logs some REPLACE statements
+as updates, and omits the columns that REPLACE sets to their defaults.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -45,8 +45,8 @@ from sluice.cdc_engine.binlog.rows.locate_diffs import (
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 ABSENT = -2  # The offset of a value that the image omits.
-# Results of `locate_partial` in addition to those of `locate` and `locate_diffs`. Each is a reason why an event cannot be decoded.
-# cursor[3] then has the index of the column that is the cause.
+# Results of `locate_partial` in addition to those of `locate` and `locate_diffs`. Each is a reason why an event cannot be decoded. With
+# each of these results, cursor[3] is the index of the column that is the cause.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
     10, 17
 )

@@ -1,9 +1,9 @@
 """Handles row images that omit columns: fills in defaults, adds columns that say which values are present, and explains why a table stops.
 Called by `decoder`.
 
-If the image of an INSERT omits a column, the source has the column's constant default in the row, and the default is filled in. If another
-image omits a column, the row keeps the value that it has in the lake. Batches with such rows have the additional columns of
-`partial_schema` after the table's columns.
+If the image of an INSERT omits a column, the source has the column's constant default in the row, and the default is filled in. If an image
+of an UPDATE or a DELETE omits a column, the row keeps the value that it has in the lake. Batches with such rows have the additional columns
+of `partial_schema` after the table's columns.
 """
 
 from __future__ import annotations

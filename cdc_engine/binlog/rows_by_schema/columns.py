@@ -65,7 +65,7 @@ class TableSchemas:
 @dataclasses.dataclass(frozen=True)
 class SchemaIds:
     """The ids and texts that the registry has for a table's schemas. `value`, `key`: the ids of the schemas of a message's value and key.
-    `key` is None for a table without a key.
+    `value_text`, `key_text`: the texts of these schemas. `key` is None for a table without a key.
     """
 
     value: int
@@ -92,7 +92,7 @@ def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
     """Returns the kind of a column's values. `texts`: how the values are converted to the texts that the kernels encode."""
     code = TypeCode(column.type_code)
     is_year = code == TypeCode.YEAR and column.mysql_type.startswith("year")
-    # A column of any type with a `hash` mask has the sqlType VARCHAR too.
+    # With a `hash` mask, a column of any type has the sqlType VARCHAR.
     if texts.sql_type == SqlType.VARCHAR and not is_year:
         return SchemaType(ColumnKind.STRING)
     if code in BYTES:

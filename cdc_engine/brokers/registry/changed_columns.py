@@ -36,8 +36,8 @@ def changed_columns(old: str, new: str) -> list[str]:
 
 
 def _columns(record: Any) -> dict[str, Any]:
-    """Returns the type of each column. `record` is the record of a key, or an envelope, in which the fields `before` and `after` have the
-    columns.
+    """Returns the type of each column. `record` is the record of a key, or an envelope. The columns of an envelope are in its fields
+    `before` and `after`.
     """
     fields = {field["name"]: field for field in record.get("fields", ())}
     found = _nested(fields["before"]["type"]) if "before" in fields and "after" in fields else None

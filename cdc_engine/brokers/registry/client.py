@@ -141,7 +141,7 @@ class HttpRegistry:
         return headers
 
     def _good(self, subject: str, code: int, answer: bytes) -> Any:
-        """Returns the parsed JSON of an answer. Raises PublishError if the registry has refused the request."""
+        """Returns the parsed JSON of an answer. Raises PublishError if the registry has refused the request or has not sent JSON."""
         if code != OK:
             raise self._refused(subject, code, _said(answer))
         try:
