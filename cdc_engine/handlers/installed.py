@@ -1,4 +1,4 @@
-"""Loads the handlers of installed packages, which are entry points of the group `sluice.handlers`.
+"""Loads handlers from installed packages. Each handler is an entry point of the group `sluice.handlers`.
 
 An entry point is a class or function that is called with the destination's name and the options in conf/, and returns a `BatchHandler`.
 """

@@ -1,8 +1,9 @@
 """Finds the schema of a table that the schema history does not know: the schema that an operator gave, or the schema that the table has on
 the server now. Used by `wiring`.
 
-The server's schema is used only if the stream is in the newest binlog file, and no later statement in this file may have changed the table.
-It is then stored like a schema from an operator, so that the same changes get the same schema when they are read again.
+The server's schema is used only if the stream is reading the newest binlog file, and the rest of this file has no statement that may have
+changed the table. A schema from the server is stored in the same record as one from an operator. So changes that are read a second time get
+the same schema.
 """
 
 from __future__ import annotations
@@ -31,10 +32,9 @@ class SchemaAnswers:
         self._source, self._resolutions = source, Resolutions(directory)
 
     def resolved(self, database: str, table: str, order_key: int, reason: str, location: str) -> TableSchema | None:
-        """Returns the schema that an operator gave for the table's stop at the event with this order key. If no operator gave one, returns
-        the server's schema, provided that `schema_at` finds it for the position `location`. Otherwise, and if `location` is empty, returns
-        None. `reason` is the reason of the stop. Raises SourceConnectionError if the server does not answer: the engine then reads the
-        binlog at `location` again.
+        """Returns the schema that an operator gave for the table's stop at the event with this order key. If no operator gave one, stores
+        and returns the schema that `schema_at` finds for the position `location`. Returns None if `location` is empty, or if `schema_at`
+        finds no schema. `reason` is the reason of the stop. Raises SourceConnectionError if the server does not answer.
         """
         kept = self._resolutions.schema(database, table, order_key, reason)
         if kept is not None or not location:

@@ -2,8 +2,8 @@
 first start.
 
 Canal's cursor is within the transaction that Canal's client acked last. The lake needs the whole transaction, so the stream begins at the
-start of the second in which it was committed. Because the lake is empty, it gets no transaction twice, although the stream starts before
-Canal's cursor.
+start of the second in which the transaction was committed. The stream may repeat transactions that Canal's client got before. The lake does
+not have them yet, because it is empty.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def cursor_of_canal(directory: Path) -> str | None:
 
 
 def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoice]) -> StartChoice:
-    """Converts the text of Canal's cursor to the position where the stream starts. If `by_gtid` (the source has GTIDs), uses the cursor's
-    GTID set. Otherwise calls `at_time` with the cursor's time in µs since 1970. If the cursor has no time, the stream starts at the
-    beginning of the cursor's file.
+    """Converts the text of Canal's cursor to the position where the stream starts. If the cursor has a GTID set and `by_gtid` is True (the
+    source has GTIDs), uses the GTID set. In all other cases, calls `at_time` with the cursor's time in µs since 1970, or, if the cursor has
+    no time, returns the beginning of the cursor's file.
 
     Raises MetaError if the text cannot be parsed. `at_time` raises PositionLostError if the binlog of that time is purged.
     """
@@ -50,7 +50,7 @@ def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoi
     except ValueError as error:
         raise MetaError(
             f"Canal's cursor in ZooKeeper cannot be read: {error}. To begin at the start position in conf/ instead, remove the node "
-            "`1001/cursor` of the destination"
+            "`/otter/canal/destinations/<destination>/1001/cursor`"
         ) from error
     log.info("taken_over_from_canal", file=cursor.file, offset=cursor.offset, gtid_set=cursor.gtid_set)
     if cursor.gtid_set and by_gtid:

@@ -32,12 +32,12 @@ _claiming = threading.Lock()
 
 
 def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[TableVersion]) -> None:
-    """Writes the list of captured tables of a new destination. If another destination already writes one of the Delta tables, raises
-    ConfigurationError; the other destination continues.
+    """Writes the list of captured tables of a new destination. Raises ConfigurationError if another destination already writes one of the
+    Delta tables of the new destination. The other destination continues.
 
-    The engine checks the Delta tables when it starts, because only the source knows which tables a pattern of conf/ captures. If two tables
-    of one destination have the same path in the lake, the destination starts, and the run that would create the Delta table stops one of
-    the two tables.
+    The check needs the source, because only the source has the names that a pattern of conf/ captures. So the engine calls this function
+    when it starts. If two tables of one destination have the same path in the lake, the destination starts, and the run that would create
+    the Delta table stops one of the two tables.
     """
     tables = tuple(captured)
     names = {table.name for table in tables}

@@ -79,8 +79,8 @@ def _no_news(vitals: Vitals) -> str:
     if vitals.starting_seconds <= limits.START_SECONDS_MAX:
         return ""
     return (
-        f"the engine has been starting for {_age(vitals.starting_seconds)}: look at the source, and at the code "
-        "server's log in <data_dir>/logs"
+        f"the engine has been starting for {_age(vitals.starting_seconds)}: check whether the source answers, and look at the "
+        "code server's log in <data_dir>/logs"
     )
 
 

@@ -11,8 +11,8 @@ from sluice.cdc_engine.position import Position
 
 
 class Pulse:
-    """Stores what the sensor's ticks reported, with times of `time.monotonic`. Thread-safe, because each method assigns each attribute
-    once.
+    """Stores what the sensor's ticks reported, with times of `time.monotonic`. Thread-safe: each method replaces an attribute in one
+    assignment, so no thread reads a half-changed value.
     """
 
     def __init__(self) -> None:

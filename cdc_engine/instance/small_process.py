@@ -1,8 +1,9 @@
 """Limits the memory of the engine process: prevents the import of pandas, and limits the number of malloc arenas. The code server and
 `sluice engine` call this module before their engines start.
 
-If pandas is installed, pyarrow imports pandas with the first conversion. Pandas is installed because Spark's client requires it. An engine
-does not need pandas, which costs 57 MB of memory and 0.4 s at each start. Runs merge in other processes, which import pandas.
+If pandas is installed, pyarrow imports pandas when it first converts Python values to an array. Pandas is installed because Spark's client
+requires it. An engine does not need pandas, which costs 57 MB of memory and 0.4 s at each start. Runs merge in other processes, which
+import pandas.
 
 glibc gives each thread a malloc arena, up to eight per core, and an arena keeps memory that was freed in it: with 50 threads, 110 of 350
 MB. A small number of arenas does not slow the threads down, because the threads make nearly all allocations while they hold Python's lock.

@@ -25,9 +25,9 @@ class StreamFigures:
     `put_wait_seconds` is for how long the store had no space. `put_sequence` counts the row events that were put into the store, and
     `ack_sequence` those that were acked or discarded.
 
-    `received_at` is when the source last sent something (seconds since 1970, 0: never). `events_max` is the limit of the ring.
-    `behind_seconds` is for how long the source has had changes that the stream has not read. `shared` says whether several destinations
-    share this connection to the server.
+    `received_at` is when the source last sent something (seconds since 1970, 0: never). `events_max` is the maximum number of row events in
+    the ring. `behind_seconds` is for how long the source has had changes that the stream has not read. `shared` says whether several
+    destinations share this connection to the server.
     """
 
     bytes: int = 0
@@ -128,8 +128,8 @@ class EngineStatus:
 
     `position` is the end of the last transaction that was read, and `cursor` the end of the last transaction that was acked. `lag_seconds`
     is the age of the oldest transaction without an ack, or the time for which the source is known to have unread changes, whichever is
-    larger. `lag_seconds` is 0 if everything is acked. `ring_bytes` and `ring_events` are the row events in memory, and `waiting_bytes`
-    those that wait for the lake in memory and on disk. `updated_at_us` is when the status was written.
+    larger. `lag_seconds` is 0 if everything is acked. `ring_bytes` and `ring_events` count the row events in memory. `waiting_bytes` counts
+    the row events that wait for the lake, in memory and on disk. `updated_at_us` is when the status was written.
 
     `retention_left_hours` is for how many more hours the source will keep the binlog that a restart would read; None means unlimited, or
     unknown. `oldest_binlog_hours` is the age of the source's oldest binlog file; None means unknown. `ticked_at_us` and `acked_at_us` are
@@ -137,7 +137,7 @@ class EngineStatus:
     often another writer of a Delta table committed before a run, or replaced a run's commit.
 
     `consumers` has the statuses of the consumers. `group` has a group's figures if this is the engine of a group. `troubles` has a sentence
-    for each other problem, which says what to do (`health`).
+    for each problem that `state` does not show. Each sentence says what to do (`health`).
     """
 
     state: str

@@ -89,7 +89,10 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     if not _until(lambda: orders.requested(directory) is None, seconds):
         orders.done(directory)
         return _not_yet(
-            name, "restart", f"{name} was not restarted, because no engine process runs: start one with `sluice up`"
+            name,
+            "restart",
+            f"{name} was not restarted, because no engine process answered within {seconds:g} s: start one with `sluice up`, or see "
+            "the log of the process that runs",
         )
     return _started(name, "restart", directory, lambda holder: holder.token > token, seconds)
 

@@ -1,8 +1,8 @@
 """Records in status.json why an engine could not be started. `sluice status`, `sluice check` and the check of the engine's asset read this
 file.
 
-Only a running engine writes its own status. Without this record, the file would still show the status of an earlier engine after a failed
-start.
+An engine writes status.json only while it runs. Without this module, status.json would still show the status of an earlier engine after a
+failed start.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Chooses the configuration that all processes of a stack use: the current text of each file of conf/ that is valid, and the last valid
-text of each other file.
+"""Chooses the configuration that all processes of Sluice on a host use (the stack): the current text of each valid file of conf/, and the
+last valid text of each invalid file.
 
 In a process that runs engines or serves Dagster's definitions, `ConfWatch` chooses the configuration and writes it into the data directory.
 Child processes find this file through the environment variable `SLUICE_CONF_IN_USE`. A process without this variable reads conf/ itself,
@@ -36,7 +36,7 @@ NEXT_UP = "the file has changed; `sluice down` and `sluice up` apply the change"
 
 @dataclasses.dataclass(frozen=True)
 class InUse:
-    """The configuration in use. `refused` has the files of conf/ whose current text is not used, and why, as the end of a sentence."""
+    """The configuration in use. `refused` maps each file of conf/ whose current text is not used to the reason."""
 
     config: SluiceConfig
     files: ConfFiles
@@ -76,8 +76,8 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
     """Builds the configuration from one file after the other. Uses each file's current text if it is valid, otherwise its earlier text if
     there is one. `last` are the earlier texts of the destinations. Unchanged files come first. So if a changed file conflicts with an
-    unchanged file, the changed file is refused. Groups come last, because their members must exist. If no file is refused, raises
-    ConfigurationError with `why`, the error of all files together.
+    unchanged file, the changed file is refused. Groups come last, because their members must exist. If each file is valid, but the files
+    are not valid together, raises ConfigurationError with `why`, the error of all files together.
     """
     taken, chosen = config_of(ConfFiles(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
@@ -136,8 +136,8 @@ ROLES = ("engine", "code-server")  # The roles of the processes that run engines
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
-    """Returns the configuration that a starting process uses, and the file in which a process with the first role of `roles` records it. A
-    file of conf/ that is invalid is replaced by the valid text that a process with one of `roles` recorded last.
+    """Returns the configuration that a starting process uses, and the file in which this process records the configuration. The process has
+    the first of `roles`. For an invalid file of conf/, uses the valid text that a process with one of `roles` recorded last.
 
     Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """

@@ -109,8 +109,8 @@ class EngineSlot(Generic[Kept]):
             return None
 
     def stop(self) -> None:
-        """Stops the engine. If an engine is being started, first waits for the end of the start, up to CONNECT_TIMEOUT_SECONDS. A start
-        that takes longer stops its own engine at the end.
+        """Stops the engine. If an engine is being started, first waits for the end of the start, up to CONNECT_TIMEOUT_SECONDS. If the
+        start takes longer, the thread that starts the engine stops it after the start.
         """
         with self._lock:
             start = self._start

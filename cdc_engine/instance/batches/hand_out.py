@@ -47,21 +47,21 @@ MORE_BYTES_MIN = 1 << 20
 # Changes may be appended only to batches of up to this size. Appending stages the whole batch again, which takes up to a tenth of a second
 # for this many bytes.
 APPENDABLE_BYTES_MAX = 8 << 20
-# If a part's last change was committed more than this many seconds ago, the source probably has further changes, and the batch waits for
-# them.
+# If the last change that was read was committed more than this many seconds ago, the engine is behind the source. More changes probably
+# follow, so the batch waits for them.
 LIVE_SECONDS_MAX = 2.0
 GET_SECONDS = 0.2  # How long the staging thread waits for the first change of a batch.
 # The shortest time for which a batch waits for further changes. In a shorter time, the parser might get no CPU time to read them.
 MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "the run did not merge the batch", "the run could not read the staged files of the batch"
-ENDS = "the engine of {} was stopped at this moment"
+ENDS = "the engine of {} was stopped during this call"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
     """The limits of a batch. A batch has about `bytes_max` bytes and `events_max` row events at most. A batch with at most
-    `appendable_bytes_max` bytes of row events is appendable until its run takes it. It stays in memory until then, because appending stages
-    the whole batch again.
+    `appendable_bytes_max` bytes of row events is appendable until its run takes it. Until then, the batch's row events stay in memory,
+    because appending stages the whole batch again.
     """
 
     bytes_max: int
@@ -92,7 +92,7 @@ class HandOut:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
-        # The delivery number of the appendable batch, and the parts from which the batch was staged.
+        # The delivery number of the appendable batch, and the consecutive parts of the stream from which the batch was staged.
         self._appendable: tuple[int, list[Batch]] | None = None
         self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # The delivery that a run is taking now.
         # Whether runs can reach this engine's process to take their batches. True after a run has taken a batch, and False again after a
@@ -198,7 +198,8 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    # Appends nothing, because a table stops within these changes, and a table must stop at the start of a batch.
+                    # Appends nothing, because a table stops within these changes, or a table of the batch was not staged again. A table
+                    # must stop at the start of a batch.
                     return False
                 longer = self._described(longer, staged)
                 self._batches.publish(staged.path, head.ledger_id)
@@ -296,8 +297,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging ended without an error. `next` then stages again instead of waiting for this result, because the staged
-        batch is in the ledger, and another tick may already have handed it out and settled it.
+        """Returns whether staging ended without an error. `next` must not return the result of such a staging again: the result is already
+        in the ledger, and another tick may have handed it out and settled it.
         """
         return staging.done() and staging.exception() is None
 
@@ -388,7 +389,7 @@ class HandOut:
 class _Rest:
     """Reads the parts of a batch after the first one, up to the batch's limits. Staging calls this object after each part.
 
-    The batch also ends when the stream seems to be near the end of the source's binlog, which is so in three cases:
+    The batch also ends when the stream seems to be near the end of the source's binlog. There are three signs of this:
 
     - The first part has recent changes (LIVE_SECONDS_MAX) and fewer than MORE_BYTES_MIN bytes.
     - Fewer than MORE_BYTES_MIN bytes arrived within GET_SECONDS.
@@ -447,7 +448,7 @@ def more_seconds(staging_seconds: float) -> float:
 
 
 def _old(taken: Batch) -> bool:
-    """Returns whether the part's last change was committed so long ago that the source probably has more changes."""
+    """Returns whether the part's last change is so old (LIVE_SECONDS_MAX) that the engine is behind the source."""
     return taken.end is not None and time.time() - taken.end.time_us / 1e6 > LIVE_SECONDS_MAX
 
 

@@ -1,7 +1,7 @@
 """Takes the batches of a destination from the store, and settles them: writes an ack or a rollback to the ledger, then to the store.
 
-`hand_out` calls this module, and records a batch in the ledger after the batch is staged. Until then, no file names the batch. After a
-crash, the next start begins at the ledger's position.
+`hand_out` calls this module, and records a batch in the ledger after the batch is staged. If the process ends before that, no record of the
+batch remains, and the next start reads the stream from the ledger's position.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class StreamBatches:
         whole transactions: as many as fit into `byte_count_max` bytes and `event_count_max` row events, but at least one. If no change
         arrives within `timeout_seconds`, the result's batch_id is -1.
 
-        A batch without slices has no captured changes, but its end moves the cursor (`skip`). If the store is not at the ledger's position,
-        which happens after a failed rewind, restarts the reading at the ledger's position, and returns an empty batch with batch_id -1.
-        Raises NotContinuousError if the next call finds the store at another position again.
+        A batch whose `slices` are empty has no captured changes, but its end moves the cursor (`skip`). If the store is not at the ledger's
+        position, for example after a failed rewind, restarts the reading there, and returns an empty batch with batch_id -1. Raises
+        NotContinuousError if two successive calls find the store at another position.
         """
         self._require_started()
         with self._taking:
@@ -75,9 +75,10 @@ class StreamBatches:
         *,
         kept: bool = False,
     ) -> Batch:
-        """Returns the changes after `taken` as a further part of the same batch. `taken` is the last batch, or its last part. The result is
-        limited by `byte_count_max` and `event_count_max` as in `get`. If no change arrives within `timeout_seconds`, or if the next changes
-        must be in another batch, the result's batch_id is -1.
+        """Returns the changes after `taken` as a further part of the same batch. `taken` is the result of the previous `get` or `get_more`.
+        The result is limited by `byte_count_max` and `event_count_max` as in `get`. The result's batch_id is -1 if no change arrives within
+        `timeout_seconds`. It is also -1 if a new epoch begins, or if `taken` or the next part must be a batch of its own
+        (`Batch.stands_alone`).
 
         The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, the store removes
         these changes, so that a batch can be larger than the ring. If such a batch is rolled back, the source is read again.
@@ -145,8 +146,9 @@ class StreamBatches:
         """Rolls back all batches in flight. The changes of these batches are handed out again under new ids, perhaps in batches of other
         sizes. Waits for a get that is in progress.
 
-        If `batch_id` (and `delivery`) is given, it must be the first batch in flight. Otherwise raises BatchNotFoundError or
-        BatchNotFirstError. If the store does not have the changes, for example after a restart, restarts the reading at the cursor.
+        If `batch_id` is given, and names another batch than the first one in flight, raises BatchNotFoundError or BatchNotFirstError. The
+        same check applies to `delivery`. If the store does not have the changes, for example after a restart, restarts the reading at the
+        cursor.
         """
         self._require_started()
         with self._taking, self._settling:

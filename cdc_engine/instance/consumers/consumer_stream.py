@@ -2,10 +2,10 @@
 window, the consumer reads its own stream.
 
     behind the window ──▶ its own stream, from its position ──caught up──▶ the window
-    at the window's end, while the live stream waits for the lake ──▶ its own stream
+    at the window's end, while the store is full, so that the window gets no new blocks ──▶ its own stream
 
-So a slow consumer delays no other consumer. `DestinationStream` reads the window or the own stream, and `Selection` selects what the
-consumer gets.
+So a slow consumer delays no other consumer. `DestinationStream` reads the window or the consumer's own stream, and `Selection` selects what
+the consumer gets.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class StreamPosition:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
     """What one consumer gets from a piece of the stream: a statement, or entries in order. `kinds` has the kind of each entry: BEGIN, ROWS,
-    END or QUERY of the module `elements`. `indices` has, for each entry, the index in the block of its transaction, row event or SQL text.
+    END or QUERY of the module `elements`. `indices` has, for each entry, the index of its transaction, row event or SQL text among those of
+    `block`.
     """
 
     block: Block
@@ -98,8 +99,8 @@ class LiveStream(Stream, Protocol):
 
 class Selection:
     """Selects what a consumer gets: statements, and the row events of tables that all of the consumer's filters keep. `tables` combines the
-    filters. `wants` returns whether the consumer gets a statement. `shown` says whether a table's rows can be shown. `entries` are the
-    kinds of entries that the consumer gets.
+    filters. `wants` returns whether the consumer gets a statement. `shown` decides whether a table's rows can be shown to consumers
+    (`readable`). `entries` are the kinds of entries that the consumer gets.
     """
 
     def __init__(
@@ -115,8 +116,9 @@ class Selection:
         self._selected = SelectedTables(tables, self.shown)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Selects what the consumer gets from some pieces of the stream. Raises ConsumerStoppedError if the pieces contain rows of a
-        selected table that cannot be read.
+        """Selects what the consumer gets from some pieces of the stream. Returns the selection, and the new `state` (`StreamPosition`).
+        Raises ConsumerStoppedError if the pieces contain rows that cannot be shown, or if a table was renamed and conf/ has other row rules
+        or columns for the new name.
         """
         found = []
         for piece in pieces:
@@ -143,8 +145,8 @@ class Selection:
         return self._selected.selected(block.tables)[block.event_table]
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
-        """Returns how many whole transactions in the pieces come before the first row event that cannot be read, or None if every row event
-        can be read.
+        """Returns how many whole transactions in the pieces come before the first selected row event that cannot be shown, or None if there
+        is no such row event.
         """
         transactions = 0
         for piece in pieces:
@@ -156,7 +158,7 @@ class Selection:
         return None
 
     def _first_unreadable(self, piece: WindowPiece) -> int | None:
-        """Returns the index of the first selected row event of a piece that cannot be read, or None if all can be read."""
+        """Returns the index of the first selected row event of a piece that cannot be shown, or None if all can be shown."""
         unreadable = self._selected.unreadable(piece.block.tables)
         if not unreadable.any() or not self._entries.rows:
             return None
@@ -175,8 +177,9 @@ class Selection:
             )
 
     def _refuse_other_rules(self, block: Block) -> None:
-        """Raises ConsumerStoppedError if a table was renamed and conf/ has other row rules for the new name. Rules belong to names, so
-        under the new name the consumer would get rows and columns that the rules of the old name filter or mask.
+        """Raises ConsumerStoppedError if a table was renamed and conf/ has other row rules or columns for the new name. These settings
+        belong to names. So, under the new name, the consumer would get rows or values that the settings of the old name filter, mask or
+        leave out.
         """
         for change in block.changes:
             name, origin = f"{change.database}.{change.table}", change.renamed_from
@@ -203,8 +206,8 @@ class Selection:
 
 class DestinationStream:
     """Reads the stream of a destination for one consumer (`server.consumer.ConsumerStream`). `open_own` opens the consumer's own stream at
-    a position. `held_up` returns whether the live stream waits for the lake. With `full`, a read waits until as much as the consumer
-    requested is available, or until the timeout.
+    a position. `held_up` returns whether the live stream waits for space in the store. With `full`, a read waits until as much as the
+    consumer requested is available, or until the timeout.
     """
 
     def __init__(
@@ -248,8 +251,9 @@ class DestinationStream:
                 return None, position
 
     def _up_to_unreadable(self, reading: WindowReading) -> tuple[Sequence[WindowPiece], WindowPosition]:
-        """Returns the whole transactions of a reading that come before the first row that cannot be read, and the position after them. So
-        the consumer gets these transactions before it stops. If there is no such transaction, returns the whole reading.
+        """Returns the whole transactions of a reading that come before the first row that cannot be shown, and the position after them. So
+        the consumer gets these transactions before it stops. Returns the whole reading if all rows can be shown. Also returns it if the
+        first transaction has such a row, so that `Selection.chosen` raises the error.
         """
         count = self.selection.readable(reading.pieces)
         if not count:
@@ -300,7 +304,7 @@ class DestinationStream:
         except SluiceError:
             self.close()  # Closes the consumer's own stream, which has ended. The next call opens another one.
             raise
-        # The own stream cannot read from `position`, because the consumer was rolled back, or the live stream began another epoch.
+        # The own stream cannot read from `position`: the consumer was rolled back, or the live stream began another epoch.
         if found is None:
             self.close()
         return found

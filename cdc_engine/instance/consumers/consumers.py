@@ -66,7 +66,8 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     """The consumers of a destination. The destination's filter `server_filter` applies in addition to a consumer's own filter. `wants`
     returns the function that selects statements for a consumer.
 
-    `brokers` has the name and the filter of each broker, by consumer number. Brokers subscribe before anything is read.
+    `brokers` has the name and the filter of each broker, by consumer number. The constructor subscribes the brokers, before the stream is
+    read, so a new broker gets the stream from its start.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 class ShownEntries:
     """The kinds of entries that a consumer gets. With `rows`, the consumer gets row events. With `rows_queries`, it gets the SQL of
     statements that change rows. With `transactions`, it gets the begin and the end of every transaction; without `transactions`, only one
-    begin and end every few seconds. With `statements`, it gets statements such as DDL; those of Canal's type QUERY only with `others` too.
+    begin and end every few seconds. With `statements`, it gets statements such as DDL. Statements of Canal's type QUERY also need `others`.
     """
 
     rows: bool = True

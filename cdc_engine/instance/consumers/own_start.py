@@ -44,7 +44,7 @@ def known_position(begin: Position, live: Position) -> Position:
 
 class OwnStart:
     """The start of a consumer's own stream at `begin`. At first, `history` has the schemas at `known`, which is `begin` or an earlier
-    position. `learn` reads the source from `known` on, after which `history` and `prepared` are valid at `begin`.
+    position. `learn` reads the DDL statements from `known` to `begin`. After that, `history` and `prepared` are valid at `begin`.
     """
 
     def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: OwnPrepared) -> None:
@@ -54,7 +54,7 @@ class OwnStart:
     def learn(self, source: Source, archive: Archive | None, captured: Captured, given_up: Callable[[], bool]) -> None:
         """Reads the DDL statements from `known` to `begin` from the source, unless an earlier call has done so. `archive` has binlog files
         that the source has purged. `captured` returns whether conf/ captures a table. `given_up` returns whether to end the call early.
-        Raises the errors of `scan_ddl`; after an error, the next call reads them again from `known`.
+        Raises the errors of `scan_ddl`. After an error, the next call reads the statements again from `known`.
         """
         if self._learnt:
             return
@@ -94,7 +94,7 @@ def own_start(
     except ValueError as error:
         raise PositionLostError(
             f"the GTID set of a position of the schema history cannot be read: {error}; delete the consumer's "
-            "cursor with `sluice consumer forget`, so that the consumer starts again"
+            "cursor with `sluice consumer forget`; the consumer then starts again at the oldest change in the window"
         ) from error
     if not any(record.kind is RecordKind.SERVER for record in known_records):
         return None

@@ -29,20 +29,20 @@ from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
-# The maximum number of bytes that an own stream reads ahead of its consumer's requests.
+# The maximum number of bytes that a consumer's own stream reads ahead of the consumer's requests.
 OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
-    """Opens own streams for consumers whose positions are not in the window. `records` returns the records of the destination's schema
-    history, which reach at least to the position that `known_to` returns. `epoch` and `server_uuid` return the epoch and the server uuid of
-    the live stream.
+    """Opens streams of the source for consumers whose positions are not in the window. `records` returns the records of the destination's
+    schema history, which reach at least to the position that `known_to` returns. `epoch` and `server_uuid` return the epoch and the server
+    uuid of the live stream.
 
     `archive` has binlog files that the server has purged. `by_time` finds a position by commit time, and is None if conf/ does not allow
-    that. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position. With `isolated`, a read
-    that returns a statement that changes tables returns nothing else. `rows_queries` says whether the streams contain the SQL texts of
-    statements that change rows.
+    such a failover. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position. With
+    `isolated`, each statement that changes tables is read alone, without other changes. `rows_queries` says whether the streams contain the
+    SQL texts of statements that change rows.
     """
 
     source: Source
@@ -97,8 +97,8 @@ class OwnStreams:
         return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=way_out)
 
     def _from(self, begin: Position, epoch: int) -> Position:
-        """Converts a start position to the live stream's epoch, so that the own stream and the live stream number binlog files in the same
-        way. If the position belongs to another epoch, the own stream starts by the position's GTID set.
+        """Converts a start position to the live stream's epoch, so that this stream and the live stream number binlog files in the same
+        way. If the position belongs to another epoch, this stream starts by the position's GTID set.
         """
         if begin.epoch == epoch or not begin.gtid_set:
             return begin
@@ -112,7 +112,7 @@ def in_live_epoch(
 ) -> DumpStart | Lost:
     """Finds by commit time (`by_time`) where a consumer's own stream continues on another server after a failover. `live_epoch` returns the
     present epoch of the live stream. The returned position has the epoch that the live stream has on this server. If the live stream still
-    reads the old server, the position has the epoch that it will begin.
+    reads the old server, the returned position has the epoch that the live stream will begin on this server.
     """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
@@ -163,11 +163,11 @@ class SourceStream:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position, with the parameters of `Window.read`. If an error ended the stream, raises the error when
-        the consumer has read all changes before the error.
+        """Returns the changes after a position, with the parameters and the result of `Window.read`. If an error ended the stream, raises
+        the error when the consumer has read all changes before the error.
 
-        Also returns None if the live stream has begun another epoch. The caller then opens another own stream, which numbers binlog files
-        as the live stream does.
+        Returns None if the live stream has begun another epoch. The caller then opens another own stream, which numbers binlog files as the
+        live stream does.
         """
         if self._epoch() != self._live_epoch:
             return None

@@ -114,8 +114,8 @@ class Sending(Generic[ContentT]):
 
 
 def form_of(config: BrokerConfig) -> Format | Subjects:
-    """Returns the format of a broker's messages. If the format has schemas, returns its subjects in the schema registry instead. Raises
-    ConfigurationError if a format with schemas has no registry.
+    """Returns the format of a broker's messages. For a format with schemas, returns the object that registers the schemas as subjects in
+    the schema registry. Raises ConfigurationError if a format with schemas has no registry.
     """
     form, registry = FORMS[config.format], config.registry
     if not isinstance(form, SchemaForm):

@@ -35,7 +35,7 @@ class ServedEntries(Protocol):
 
 class ServedConsumers:
     """Gives the protocol server's sessions access to the consumers (`session.Served`). `consumers` returns the consumers, or raises
-    NotStartedError if this process does not read the destination.
+    NotStartedError if this process does not run the destination's engine.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ def address_of(config: CanalServerConfig) -> Address:
     access = Access(user=config.user, password_hash=config.password_hash)
     _ = access.hash_now()
     if config.user and not access.password_hash:
-        raise ConfigurationError("canal_server.user without a password: set password_hash to the location of its hash")
+        raise ConfigurationError(
+            "canal_server.user has no password: set password_hash to the location of the hash of a password"
+        )
     if config.host not in LOOPBACK and not access.password_hash:
         raise ConfigurationError(
             f"canal_server.host {config.host} is not a loopback address: set user and password_hash"

@@ -62,8 +62,8 @@ class StatementDescription:
 
 @functools.lru_cache(maxsize=256)
 def described(statement: LoggedStatement) -> StatementDescription | None:
-    """Describes a statement, or returns None for a statement that Canal does not send to clients: GRANT, views, triggers, procedures,
-    ALTER DATABASE, …
+    """Describes a statement, or returns None for a statement that Canal does not send to clients, such as GRANT, ALTER DATABASE, or a
+    statement about views, triggers or procedures.
     """
     text = without_comments(statement.text)
     index = _INDEX.match(text)
@@ -129,8 +129,8 @@ def _table_name(text: str) -> TableName:
 
 
 def wanted_statements(tables: CapturedTables, shown: ShownEntries = ALL_ENTRIES) -> Callable[[LoggedStatement], bool]:
-    """Returns a function that selects the statements that a consumer gets. A statement is selected if its kind is in `shown`, and if it
-    concerns a table that `tables` keeps, or no table at all.
+    """Returns a function that selects the statements that a consumer gets. A statement is selected if Canal sends such statements, if its
+    kind is in `shown`, and if it concerns a table that `tables` keeps, or no table at all.
     """
 
     def wants(statement: LoggedStatement) -> bool:

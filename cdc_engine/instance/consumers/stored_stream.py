@@ -33,7 +33,8 @@ class StoredStreams:
         self, log: EventLog, otherwise: Callable[[StreamReader, WindowPosition], OwnStream], *, isolated: bool = False
     ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        # Reader → the position at which the files had no more changes. From there on, the reader reads the source.
+        # Reader → the position at which its last stream of the files found no change. If the reader opens the next stream at this position,
+        # the stream reads the source.
         self._spent: dict[StreamReader, WindowPosition] = {}
 
     def open(self, reader: StreamReader, position: WindowPosition) -> OwnStream:
@@ -54,9 +55,9 @@ class StoredStreams:
         """Returns whether the files have all changes after `position`. `there` is the last end of a transaction in the files that is not
         after `position`.
 
-        The offset in the file does not prove that no change is missing. A stream that was requested by GTID set excludes the transactions
-        in the set. The files also lack some transactions without rows, and `position` may be directly after such a transaction. So this
-        method compares executed sets.
+        Compares executed sets, because offsets alone prove nothing for two reasons. If the stream was requested by GTID set, the files lack
+        the transactions of this set. The files also lack some transactions without rows, and `position` may be directly after such a
+        transaction.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)
@@ -79,7 +80,8 @@ class StoredStreams:
 
 class StoredStream:
     """Reads the store's files for one consumer (`consumer_stream.OwnStream`). `reader` reads the changes after `begin`. If the files end
-    before the stream has returned any change, it calls `spent`, so that the next stream of the consumer reads the source.
+    before the first `read` has found a change, `read` calls `spent`. The consumer's next stream then reads the source, instead of finding
+    nothing in the files again.
     """
 
     def __init__(

@@ -56,9 +56,9 @@ class ConsumerStatus:
     """The status of a consumer. In the state IN_STEP, the consumer reads the live stream; in ALONE, its own stream. In STOPPED, `reason`
     says why. In IDLE, the consumer has requested nothing since the engine started.
 
-    `position` is the acked position. `behind_seconds` is how far the consumer is behind the position up to which the destination has read,
-    by the source's clock. `waiting` is the number of deliveries without an ack, and `waiting_since` the time of the oldest such delivery
-    (seconds since 1970, 0 if there is none). `name` is set if the consumer is a broker.
+    `position` is the acked position. `behind_seconds` is how far the consumer is behind the position up to which the engine has read, as
+    the difference of the two commit times. `waiting` is the number of deliveries without an ack, and `waiting_since` the time of the oldest
+    such delivery (seconds since 1970, 0 if there is none). `name` is set if the consumer is a broker.
 
     For the consumer of a group, `members` has the acked position of each member, and everything up to the commit time `barrier_us` is
     acked. `late` counts transactions that arrived after younger ones of other members were handed out. `waits_for` names the member that
@@ -159,8 +159,9 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
             return record.identity
 
     def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerService[PositionT, ContentT]:
-        """Returns the consumer's service. A new consumer starts at the oldest change in the window. If the filter differs from the
-        previous one, the consumer continues at its acked position with the new filter. Raises ConfigurationError if the filter is invalid.
+        """Returns the consumer's service. A new consumer starts at the oldest change in the window. If the filter differs from the previous
+        one, the consumer continues at its acked position with the new filter. Raises ConfigurationError if the filter is invalid, or if
+        there are CONSUMERS_MAX consumers already.
         """
         tables = client_tables(client_filter)
         with self._lock:
@@ -217,7 +218,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
     def _refuse_too_many(self) -> None:
         if len(self._records(self._meta.ledger)) >= CONSUMERS_MAX:
             raise ConfigurationError(
-                f"the destination has {CONSUMERS_MAX} consumers, which is the maximum: first unsubscribe a "
+                f"the destination or group has {CONSUMERS_MAX} consumers, which is the maximum: first unsubscribe a "
                 "consumer, or remove one with `sluice consumer forget`"
             )
 

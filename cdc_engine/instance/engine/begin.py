@@ -61,8 +61,8 @@ def known_begin(
     connection = SourceConnection(source_of(config))
 
     def of_users(database: str, table: str) -> bool:
-        """Returns whether a table belongs to a user, not to the server. The schemas of all users' tables are read, because a RENAME may
-        give any of these tables a name that conf/ captures.
+        """Returns whether to read the schema of a table: all tables of users, and captured tables of the server's own databases. The tables
+        of users include tables that are not captured, because a RENAME may give them a captured name.
         """
         return is_of_users(database) or tables.keeps(database, table)
 
@@ -97,7 +97,8 @@ def known_begin(
 
 def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Position) -> None:
     """Adds the source's triggers and views to the schema history, if the history lacks them and the source now writes its binlog in MIXED
-    format.
+    format. In this format, the binlog may have a statement instead of row events. Without the triggers and views, it is unknown which
+    tables the statement changes.
 
     If the source does not answer, the schema history stays as it is, and the parser refuses the MIXED format (`StreamRules.follows_mixed`).
     """

@@ -70,8 +70,8 @@ def consumers_of(
         recorded_before=prepared.recorded_before,
         archive=archive_of(config),
         epoch=lambda: meta.ledger.epoch,
-        # The server to which the epoch belongs, from the live stream if it runs, because the ledger names the server of a new epoch only
-        # after an ack.
+        # Returns the server to which the epoch belongs. Prefers the live stream, because the ledger gets the server of a new epoch only
+        # with the first ack.
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
         by_time=by_time_of(source_of(config), config, tables.keeps),
         isolated=config.batch.ddl_isolation,

@@ -213,7 +213,9 @@ class Engine(Lifecycle[EngineParts, Consumers]):
                 return batch
 
     def _carry_out(self) -> None:
-        """Executes operators' requests about tables, or about a lost position, before the next batch is handed out."""
+        """Executes operators' requests about tables, and requests to start again after a lost position, before the next batch is handed
+        out.
+        """
         parts, hand_out = self._opened(), self._handing_out()
         steering = Steering(parts=parts, hand_out=hand_out, still=self._steering)
         self._acts.carry_out(self._state, steering)
@@ -375,7 +377,7 @@ class Engine(Lifecycle[EngineParts, Consumers]):
 
     def _set_state(self, state: str, reason: str) -> None:
         reported = ENGINE_STATE_OF_PARSER.get(state) or engine_state(state)
-        # If the engine is not stopping, only the parser has stopped, to start again at another position.
+        # If the engine is not stopping, only the parser has stopped: the engine starts it again at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):
             return  # The engine keeps its present state, which says more than "stopped".

@@ -56,9 +56,9 @@ def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> 
     """Raises LedgerLostError if a destination ran before and its ledger is lost. Without this check, the destination would begin as a new
     one, and its lake would silently lack the changes before the new start.
 
-    A schema history, staged batches, prepared transactions or stored events prove that the destination ran before. A ledger without a
-    position is refused too if one of these files exists. An engine saves the position before it writes these files, so a ledger without a
-    position is a copy from before the first start.
+    The destination ran before if it has a schema history, staged batches, prepared transactions or stored events. If one of these exists, a
+    ledger without a position is refused too. An engine saves the position before it writes any of them, so such a ledger is a copy from
+    before the first start.
     """
     if meta.ledger.cursor is not None:
         return
@@ -75,7 +75,7 @@ def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> 
         raise LedgerLostError(
             f"{record_store(directory).where(LEDGER)} {what}, though {directory.name} ran before "
             f"({traces[-1]} exists): the position up to which its tables are complete is unknown. Restore the "
-            f"ledger; or begin a new ledger with `sluice position set {directory.name} FILE:OFFSET` at a "
+            f"ledger, or begin a new ledger with `sluice position set {directory.name} FILE:OFFSET` at a "
             "position before the first change that may be missing (with --latest, Sluice never reads the changes "
             "up to now); the new ledger takes the tables over under a new epoch"
         )

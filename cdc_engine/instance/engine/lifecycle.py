@@ -38,7 +38,7 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
 
     # The message if another process, `who`, holds the lease.
     HELD = "{who} reads {name}; this engine takes over when {who} ends"
-    # Whether `launcher` must stop this engine before the others, because it reads the streams of other engines of this process.
+    # Whether `launcher` must stop this engine before the engines whose streams it reads. True for the engine of a group.
     stops_first = False
 
     def __init__(self, name: str, directory: Path, on_status: Callable[[EngineStatus], None]) -> None:
@@ -69,7 +69,9 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
         """
 
     def start(self) -> None:
-        """Starts the engine. Raises LeaseLostError if another process runs it, or another SluiceError. After an error, nothing is open."""
+        """Starts the engine. Raises LeaseLostError if another process holds the lease, and any other SluiceError if the start fails. After
+        an error, nothing is open.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         self._begin()
         self._begin_threads()
@@ -105,7 +107,9 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
 
     @property
     def consumers(self) -> ConsumersT:
-        """The engine's consumers. Raises NotStartedError if the engine serves none, and LeaseLostError if another process does."""
+        """The engine's consumers. Raises NotStartedError if the engine serves none, or has found that its lease is lost. Raises
+        LeaseLostError if the check of the lease fails now.
+        """
         parts = self._parts  # Reads the attribute only once, because another thread may end the engine meanwhile.
         consumers: ConsumersT | None = parts.consumers if parts is not None else None
         if consumers is None or self._state == EngineState.LEASE_LOST:

@@ -115,8 +115,8 @@ class SourceWatch:
                 log.warning("source_query_failed", reason=str(error))
 
     def look(self, stopping: threading.Event | None = None) -> None:
-        """Checks the stream once, and reconnects it if it does not match the source's binlog, unless `stopping` was set meanwhile. Raises
-        SluiceError if the source does not answer.
+        """Checks the stream once. If the stream does not match the source's binlog or settings, reconnects it. Does not reconnect it if
+        `stopping` was set meanwhile. Raises SluiceError if the source does not answer.
         """
         stream_state = self._parser.stream_state()
         if stream_state is None:
@@ -126,7 +126,9 @@ class SourceWatch:
         facts = self._query_facts(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
         # Without the name of the source's current binlog file, it cannot be decided whether the stream matches the binlog.
         if not facts.file:
-            raise SourceConnectionError("the source did not report the end of its binlog")
+            raise SourceConnectionError(
+                "the source did not report the end of its binlog: enable its binlog, and grant REPLICATION CLIENT"
+            )
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
         self._oldest = self._oldest.seen(facts)
         self._watch, misfit = self._watch.looked(Look(at=self._clock(), stream_state=stream_state, facts=facts))
@@ -202,8 +204,8 @@ class SourceWatch:
         return kept or purges_early(self._oldest, facts, time.time(), self._retention_hours_min)
 
     def behind_seconds(self) -> float:
-        """Returns for at least how many seconds the binlog has had changes that the stream has not read. Returns 0 if the stream has read
-        everything.
+        """Returns how long the binlog has had changes that the stream has not read, in seconds. The real time may be longer, because the
+        binlog is checked only at intervals. Returns 0 if the stream has read everything.
         """
         stream_state = self._parser.stream_state()
         return 0.0 if stream_state is None else self._watch.behind_seconds(stream_state, self._clock())
@@ -216,12 +218,12 @@ class SourceWatch:
         if stream_state is None:
             return ""
         if why := self._watch.trouble(stream_state, self._clock()):
-            return f"{why}; check the server and the network. The stream connects again after each loss"
+            return f"{why}; check the server and the network. The engine connects again by itself"
         unasked = self._clock() - self._answered_at
         if unasked <= UNASKED_LOOKS_MAX * self._seconds:
             return ""
         return (
             f"the end of the source's binlog could not be read for {unasked:.0f} s ({self._unanswered}), so Sluice does not "
-            "know whether the engine has read the whole binlog; the user needs a second connection "
-            "(max_user_connections) and REPLICATION CLIENT"
+            "know whether the engine has read the whole binlog: check that the server answers, and that the user may open a "
+            "second connection (max_user_connections) and has REPLICATION CLIENT"
         )

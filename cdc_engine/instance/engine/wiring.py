@@ -62,7 +62,7 @@ def make_parts(
     `on_state` is called with each new state of the parser and its reason, and `on_start` with the start of the stream, before its first
     block. `groups` are the folders of the groups that have this destination as a member. For a new destination, `claim` is called with the
     captured tables before the start; an error of `claim` prevents the start. Raises SourceConnectionError, SourceCheckError,
-    PositionLostError, MetaError or ConfigurationError, after it has closed the ledger.
+    PositionLostError, MetaError or ConfigurationError. After an error, the ledger is closed.
     """
     meta = open_meta(directory, lease)
     try:
@@ -104,7 +104,7 @@ def _parts_around(
     note_transforms(policies, directory)
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     listed = TableListWriter(directory, token=lease.token, fence=lease.check)
-    # Where the stream continues: after the events in the store's files, if there are any.
+    # The stream continues after the events in the store's files, if there are any.
     goes_on = store.put_position or begin
     window = window_of(config, goes_on) if config.has_consumers or groups else None
     running = functools.partial(positions_while_running, meta, store, begin, directory, groups, window=window)

@@ -49,8 +49,8 @@ def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig
 
 
 def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
-    """Queries a source for its facts, and checks whether Sluice can capture it. The facts include the creation time of the binlog file
-    `file`, if `file` is not empty.
+    """Queries a source for its facts, and checks whether Sluice can read this source. The facts include the creation time of the binlog
+    file `file`, if `file` is not empty. Returns an error as the answer's `trouble`.
     """
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
@@ -65,7 +65,7 @@ def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
 class FailoverDependencies:
     """The callbacks of the engine that the failover calls. `position` returns the position after everything that was handed out, at which
     another source must continue, or None if nothing was read yet. `epochs` returns the epochs of the ledger. `lacks` returns why the
-    current source cannot continue there, or an empty text. `gives_way` is called once, when another source must be read.
+    current source cannot continue at its position, or an empty text. `gives_way` is called once, when another source must be read.
     """
 
     directory: Path

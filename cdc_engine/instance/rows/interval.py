@@ -1,7 +1,7 @@
 """Finds what a backfill or a repair reads: an interval of the binlog, the tables with their schemas, and the facts from which `rules`
 decides whether a table is refused. Used by `plan` and `work`.
 
-A backfill reads from a time to the end of the source's binlog. A repair reads from the lake's position to the end of the binlog.
+A backfill reads from the requested time or transaction, and a repair from the lake's position. Both read up to the end of the binlog.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogInterval:
-    """An interval of the binlog: the changes after the position `begin` up to and including `end`. `read_to` is the end of the binlog or of
-    the archive that is read; it is not before `end`. `cursor` is the destination's cursor, and `files` are the binlog files. `transactions`
+    """An interval of the binlog: the changes after the position `begin` up to and including `end`. `read_to` is the end of the source's
+    binlog, or of the archive that is read instead. `cursor` is the destination's cursor, and `files` are the binlog files. `transactions`
     are the transactions that an operator requested by GTID, or None for the whole interval.
     """
 
@@ -54,8 +54,8 @@ class BinlogInterval:
     transactions: FoundTransactions | None = None
 
     def reach(self, file: str) -> None:
-        """Fetches the files from `file` up to the oldest one in `files` into the archive, if conf/ has a command that fetches archived
-        files. Does nothing if `files` already reaches back to `file`. Raises SourceConnectionError if the command fails.
+        """Makes `files` reach back to the binlog file `file`: fetches the older files into the archive, if conf/ has a command that does
+        this. Does nothing if `files` already has `file`. Raises SourceConnectionError if the command fails.
         """
         self.files.reach(lambda oldest: not comes_before(file, oldest))
 
@@ -82,8 +82,8 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
-    """Returns the interval that a repair reads: from the ledger's cursor to the end of the binlog. The lake and the source's rows both
-    include all changes before the cursor. Raises ActRefusedError or SourceConnectionError.
+    """Returns the interval that a repair reads: from the ledger's cursor to the end of the binlog. Earlier changes are not needed, because
+    the lake and the rows that the repair reads from the source both include them. Raises ActRefusedError or SourceConnectionError.
     """
     files = binlog_files(config)
     facts = files.facts
@@ -139,8 +139,8 @@ def tables_unlike(
 ) -> frozenset[str]:
     """Returns the tables whose columns in the requested schema file differ from their columns at the lake's position.
 
-    Returns no tables if the request builds a past state, because later statements may have changed the columns. Also returns no tables if
-    the destination's schema history cannot be read.
+    Returns no tables if the request builds a past state as a separate table (`RequestedInterval.past`), because later statements may have
+    changed the columns. Also returns no tables if the destination's schema history cannot be read.
     """
     if request.schemas is None or request.past:
         return frozenset()
@@ -167,8 +167,8 @@ def facts_of(
     unlike: Collection[str] = (),
     given: Path | None = None,
 ) -> tuple[TableFacts, ...]:
-    """Returns the facts about each table from which `rules.refusal` decides. `staged` has the results of staging parts of the interval.
-    `unlike` has the tables whose columns differ in the schema file `given`. Raises MetaError.
+    """Returns, for each table, the facts that `rules.refusal` needs for its decision. `staged` has the results of staging parts of the
+    interval. `unlike` has the tables whose columns differ in the schema file `given`. Raises MetaError.
     """
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}

@@ -84,8 +84,8 @@ class IntervalReader:
             try:
                 staged = self._staged_once(directory, policies)
             except UndoneRowsError:
-                # Stages nothing, because transactions undo rows that were already read. After `_find_undone`, the next reading leaves these
-                # rows out.
+                # Stages nothing, because a transaction undoes rows that were already read (ROLLBACK or ROLLBACK TO). After `_find_undone`,
+                # the next reading leaves these rows out.
                 self._find_undone()
             else:
                 self.seconds = time.monotonic() - began

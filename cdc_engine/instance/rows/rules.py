@@ -1,9 +1,9 @@
 """Decides what a backfill or a repair may do. Pure functions: `interval` collects the facts.
 
-A backfill reads the binlog from a time up to the lake's position, and sets the row of each key that changed in this interval to its state
-after the last change. A repair reads the binlog from the lake's position on, for the keys that the operator names. A backfill or a repair
-of a table is possible only if the server still has a row event for every change of the table's rows, and if one schema is valid for all
-these events.
+A backfill sets the row of each key that changed in the requested interval to its state after the key's last change in the binlog that was
+read. A repair corrects the rows of the keys that it is given. Both read the binlog at least up to the lake's position. A backfill or a
+repair of a table is possible only if the server still has a row event for every change of the table's rows, and if one schema is valid for
+all these events.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class RequestedInterval:
 
     With `all_or_none`, the whole request fails if a named table is refused; without `all_or_none`, only the refused table is left out.
     `archive` names binlog files that are read instead of the source. `schemas` is a file with schemas; None means the destination's schema
-    history. With `past`, the request builds a past state, so the interval need not reach the lake's position.
+    history. With `past`, the request builds a separate table with the rows as they were at the interval's end (`--into`). So the interval
+    need not reach the lake's position.
     """
 
     from_us: int
@@ -55,8 +56,8 @@ class TableFacts:
 
     `statements` are the statements in the interval that concern the table, with their positions. `unread` says why the table's rows cannot
     be decoded. With `partial`, its row images lack columns. With `quarantined`, some of its values cannot be decoded. `unlike` is the
-    requested schema file if the table's columns in the file differ. `raised` is the error that occurred when the facts were collected; the
-    other facts are then missing.
+    requested schema file if the table's columns in this file differ from its columns at the lake's position. `raised` is the error that
+    occurred when the facts were collected; the other facts are then missing.
     """
 
     name: str
@@ -222,7 +223,7 @@ def check_reaches(request: RequestedInterval, read_to: Position, lake: Position)
 
 
 def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> tuple[list[str], int]:
-    """Returns the names of the binlog files from the one of `begin` to the one of `end`, and the number of bytes between the positions."""
+    """Returns the names of the binlog files from that of `begin` to that of `end`, and the number of bytes between the positions."""
     first, last = file_number(begin.file), file_number(end.file)
     found = [log for log in logs if first <= file_number(log.file) <= last]
     size_bytes = sum(end.offset if log.file == end.file else log.size_bytes for log in found)

@@ -75,7 +75,9 @@ class SourceRows:
                     rows += _read(reader, name, number, files[-1])
                     high = reader.end()
         if high is None:
-            raise ActRefusedError(f"{name}: the repair contains no key of this table")
+            raise ActRefusedError(
+                f"{name}: the repair names no key of this table: name keys, or leave the table out of the repair"
+            )
         return RowsRead(
             name=name,
             key=tuple(spelled[column.lower()] for column in table.key),
@@ -94,7 +96,9 @@ class SourceRows:
         while True:
             cursor = read_ledger(self._directory).cursor
             if cursor is None or cursor.epoch != low.epoch:
-                raise ActRefusedError("the stream was restarted during the repair; start the repair again")
+                raise ActRefusedError(
+                    "the stream began another epoch or lost its cursor during the repair; start the repair again"
+                )
             if has_come_past(cursor, high):
                 return
             if time.monotonic() >= deadline:
@@ -116,5 +120,8 @@ def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
         raise ActRefusedError(f"{name}: {error}; start the repair again") from error
     if facts.refused:
         first = facts.refused[0]
-        raise ActRefusedError(f"{name}: a value of column {first.column.name} cannot be decoded: {first.reason}")
+        raise ActRefusedError(
+            f"{name}: a value of column {first.column.name} cannot be decoded: {first.reason}. Correct the value in the source, "
+            "or leave the table out of the repair"
+        )
     return facts.rows

@@ -1,4 +1,5 @@
-"""Reads the changes for a backfill or a repair, at least up to the lake's position. The run of the backfill or repair calls this module.
+"""Reads the changes for a backfill or a repair, up to a position that is not before the lake's position. The run of the backfill or repair
+calls this module.
 
 First, this module reads the interval and the rest of the binlog, while merges continue. Then the run takes the run lock, and the module
 reads the changes that the engine has received meanwhile. Under the run lock no lake table changes, so the run knows up to which position
@@ -52,7 +53,8 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     were killed.
 
     Each destination runs only one backfill or repair at a time, because two would read the same binlog and then wait for each other. Waits
-    up to `wait_seconds` for a running operation to end, and raises ActRefusedError if it is still running then.
+    up to `wait_seconds` for a running operation to end, and raises ActRefusedError if the operation is still running then. Also raises
+    ActRefusedError if this host does not have the engine's folder.
     """
     if as_location(directory).is_apart and not (directory / FOLDER_FILE).is_file():
         raise ActRefusedError(
@@ -137,7 +139,9 @@ class BackfillReading:
 
     @property
     def changed_in(self) -> tuple[tuple[int, int], ...]:
-        """The intervals of the operation, as order keys (after, up to). It corrects the rows that changed in one of these intervals."""
+        """The intervals of the operation, as order keys (after, up to). The operation corrects the rows that changed in one of these
+        intervals.
+        """
         found = self.interval.transactions
         return ((-1, self.end.order_key),) if found is None else found.order_keys
 

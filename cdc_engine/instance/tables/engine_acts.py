@@ -34,8 +34,8 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
-# At this interval, the engine removes the records of snapshots of tables that are not captured any more, if they ended at least this long
-# ago. No process reads older records of such snapshots.
+# At this interval, the engine removes the records of ended snapshots whose tables are not captured any more. A record is removed only if
+# its snapshot ended at least this long ago. No process reads older records of such snapshots.
 FORGET_SECONDS = 3600.0
 
 

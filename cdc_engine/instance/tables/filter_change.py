@@ -7,8 +7,8 @@ them: all tables of a new destination, tables that conf/ newly includes, and tab
   Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only a part of the table's rows, and an operator decides.
 - A table stops (RULES_CHANGED) if its row settings changed: row filter, masks, transform, or a setting in `row_shape`. The lake keeps the
   rows that were merged with the old settings until the table is re-snapshotted.
-- For a table that stopped for another reason, `filters.json` keeps the old settings. When the table resumes, it stops because of the
-  changed settings before any of its changes are staged.
+- If the table is already stopped for another reason, `filters.json` keeps the old settings. When an operator resumes the table, the table
+  stays stopped, now in the state RULES_CHANGED. A second resume accepts the new settings.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
     """Raises ConfigurationError if conf/ has row rules for a captured table but spells the table's name in another letter case. Without
-    this error, the table would be captured without the rules, because `include` ignores letter case and the names of rules do not. `names`
-    are the captured tables ("database.table").
+    this error, the table would be captured without the rules, because `include` ignores letter case, and the names under `tables` are
+    case-sensitive. `names` are the captured tables ("database.table").
     """
     spelled = {name.lower(): name for name in names}
     for name, table in config.tables.items():

@@ -1,8 +1,8 @@
 """Starts a destination whose position is lost at its source's current position, and re-snapshots all its tables. Called by `engine`.
 
-The changes between the lost position and the new start are unknown. So buffered changes are discarded, and every table is re-snapshotted.
-First the snapshots are requested, then the schema history restarts, and last the cursor moves. After a crash between these writes, the
-position is still lost, and the next attempt repeats all three writes.
+The changes between the lost position and the new start are unknown. So every table is re-snapshotted, and earlier buffered changes are
+discarded, because the changes after them are missing. First the snapshots are requested, then the schema history restarts, and last the
+cursor moves. After a crash between these writes, the position is still lost, and the next attempt repeats all three writes.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ResnapshotDependencies:
     """The parts and callbacks of the engine that a re-snapshot uses. `schema` returns the schema of a stopped table at the position where
     the stream continues, or None if the schema is unknown. `resnapshot` sets the table's schema in the schema history from a position on.
     `forget_dropped` removes a dropped table from the schema history, and returns False if the table was not dropped. `is_no_table` returns
-    whether the stopped name belongs to a view or a sequence.
+    whether the name of the stop belongs to a view or a sequence, not to a table.
     """
 
     meta: MetaManager
@@ -64,14 +64,15 @@ class Resnapshots:
 
     def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
         """Returns the stopped tables that are due for a re-snapshot: only a re-snapshot can repair them, conf/ allows the re-snapshot, and
-        the pause after the last attempt is over. Also returns stopped names that may belong to a view or a sequence.
+        the pause after the last attempt is over. Also returns stops in the state SCHEMA_UNKNOWN, because the name may belong to a view or a
+        sequence, whose stop needs no re-snapshot.
         """
         now = self._clock()
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
 
     def _is_wanted(self, stop: StoppedTable) -> bool:
-        """Returns whether conf/ allows a re-snapshot of the table and the re-snapshot repairs it. Also returns True if the name may belong
-        to a view or a sequence that was renamed; such a name is resumed without a snapshot.
+        """Returns whether conf/ allows a re-snapshot of the table, and a re-snapshot repairs the table. Also returns True if the schema is
+        unknown, because the name may belong to a renamed view or sequence. The stop of such a name ends without a snapshot.
         """
         allowed = self._config.resnapshots(stop.database, stop.table)
         return stop.state == TableState.SCHEMA_UNKNOWN or (allowed and stop.state in HEALED_BY_ROWS)

@@ -52,10 +52,10 @@ T = TypeVar("T")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotCallbacks:
     """The callbacks of a snapshot run. `run_lock` returns the lock that merge runs hold. `publish` publishes a snapshot with Spark, and
-    returns the order key that the rows got. `say` reports a sentence, and `progress` the record of a snapshot after it has changed. `flush`
-    is called after some tables were advanced, so that reports may be collected until then. In the block of `together`, `progress` is called
-    for several tables without other work between the calls. `conf_changed` returns a sentence if conf/ has changed since the run started,
-    or an empty text.
+    returns the order key that the rows got. `say` reports a sentence, and `progress` the record of a snapshot after it has changed. `say`
+    and `progress` may collect their reports until `flush` is called, which happens after each group of tables. `together` returns a context
+    in which `progress` is called for several tables without other work between the calls. `conf_changed` returns a sentence if conf/ has
+    changed since the run started, or an empty text.
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]
@@ -133,7 +133,10 @@ def _decision(
     except Exception:
         # Catches all errors, because an error about one table must not prevent the snapshots of others. The run that reads the table
         # reports it.
-        logger.exception("the next step of the snapshot of table %s cannot be decided", record.name)
+        logger.exception(
+            "the next step of the snapshot of table %s cannot be decided; a run reads the table and reports the error",
+            record.name,
+        )
         return StepDecision(SnapshotStep.READ)
 
 
@@ -238,8 +241,8 @@ class SourceTables:
         policy = self._policy(table)
         refuse_other_functions({table.name: policy}, self._directory)
         now = self._reading_now()
-        # Reads only tables with a key from the replica, because their rows need no exact position. Positions in the replica's own binlog
-        # cannot be compared with the stream's position.
+        # Reads tables with a key from the replica. Tables without a key are read from the source: their rows need an exact position, and
+        # positions in the replica's own binlog cannot be compared with the stream's position.
         replica = reader_of(now) if table.key else None
         server = replica or source_of(now)
         return SourceTable(

@@ -71,8 +71,8 @@ class _Function:
         late = self.late.get(table)
         if late is not None and late.is_alive():
             raise TransformFailedError(
-                "an earlier call of the function for this table has not returned yet, and only the end of its process ends "
-                "this call. If the engine made the call, restart the engine's process"
+                "an earlier call of the function for this table has not returned yet, and Sluice cannot end the call. If the "
+                "engine made the call, correct the function, and restart the engine's process"
             )
         call = _Call(self.function, rows)
         thread = threading.Thread(target=call.run, name="transform", daemon=True)
@@ -80,7 +80,9 @@ class _Function:
         thread.join(seconds_max)
         if thread.is_alive():
             self.late[table] = thread
-            raise TransformFailedError(f"the function did not return within {seconds_max:g} s (`seconds_max`)")
+            raise TransformFailedError(
+                f"the function did not return within {seconds_max:g} s (`seconds_max`): correct the function, or raise `seconds_max`"
+            )
         if call.error is not None:
             raise TransformFailedError(_raised(call.error, file_of(self.module)))
         return call.result

@@ -57,8 +57,8 @@ def _imported(name: str) -> tuple[ModuleType, str]:
         module = importlib.import_module(name)
     except BaseException as error:  # Catches all errors, because the operator's module may raise any.
         raise ConfigurationError(
-            f"the module {name} cannot be imported: {type(error).__name__}: {error}; install it in the environment of Sluice "
-            f"({sys.prefix}), or name its folder in PYTHONPATH"
+            f"the module {name} cannot be imported: {type(error).__name__}: {error}; correct the module. If it was not found, "
+            f"install it in the environment of Sluice ({sys.prefix}), or name its folder in PYTHONPATH"
         ) from None
     if _digest(file_of(module)) != before:
         raise ConfigurationError(f"the file of the module {name} changed during its import: start Sluice again")

@@ -45,8 +45,8 @@ def refuse_other_functions(policies: Mapping[str, ValuePolicy], directory: Path)
         if in_use.get(name) != digest:
             raise ActRefusedError(
                 f"{name}: {_what(policies[name].rules)} changed after the engine started, or differs between this "
-                f"host and the engine's host. If you changed it, run `sluice instance restart {directory.name}`, which re-snapshots "
-                "the table"
+                f"host and the engine's host. If it differs, make it the same on all hosts. If you changed it, run `sluice instance "
+                f"restart {directory.name}`, which re-snapshots the table"
             )
 
 

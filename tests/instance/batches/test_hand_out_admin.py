@@ -35,6 +35,6 @@ def test_admin_a_request_to_an_engine_that_ends_gets_the_reason(
     threading.Timer(0.2, gate.set).start()
     requested.close()
     waiting.join(30)
-    assert "the engine of shop was stopped at this moment" in str(heard[0])
-    with pytest.raises(NotStartedError, match="was stopped at this moment"):
+    assert "the engine of shop was stopped during this call" in str(heard[0])
+    with pytest.raises(NotStartedError, match="was stopped during this call"):
         requested.next(0.0)

@@ -105,5 +105,5 @@ def test_a_canal_server_that_becomes_wrong_meanwhile_is_a_trouble_and_comes_back
 
 
 def test_a_canal_server_that_conf_describes_wrongly_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="without a password"):
+    with pytest.raises(ConfigurationError, match="has no password"):
         Serving(CanalServerConfig(port=1, user="canal"), "shop", nobody).begin()

@@ -32,7 +32,7 @@ def test_admin_a_stop_from_the_launchpad_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "why"), [("release", "because no process runs its engine"), ("restart", "no engine process runs")]
+    ("act", "why"), [("release", "because no process runs its engine"), ("restart", "no engine process answered")]
 )
 def test_admin_what_cannot_be_done_fails_the_run_with_a_sentence(tmp_path: Path, act: str, why: str) -> None:
     (failed,) = launched(tmp_path, act=act).get_step_failure_events()

@@ -1,5 +1,5 @@
-"""Divides the transactions that were read from a group's member into those that are handed out next and later ones, with their commit
-times. Does no I/O.
+"""Holds the transactions that were read from a group's member and are not handed out yet, with their commit times. Splits off the ones that
+are handed out next. Does no I/O.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def size_of(pieces: tuple[WindowPiece, ...]) -> int:
 
 
 def _time_us(pieces: tuple[WindowPiece, ...]) -> int:
-    """Returns the commit time, in µs since 1970, of the transaction in some pieces of the stream, or 0 if the time is unknown."""
+    """Returns the time of the first row event or statement in some pieces of the stream, in µs since 1970, or 0 if there is none."""
     for piece in pieces:
         if piece.last_event > piece.first_event:
             return int(piece.block.event_time_us[piece.first_event])

@@ -53,7 +53,7 @@ class BarrierWait:
 
 def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions | BarrierWait:
     """Decides which member of `known` is next. If a transaction was partly handed out, the rest of this transaction is next, so that no
-    other transaction interrupts it.
+    other transaction interrupts it. Ignores absent members without transactions, unless there are no other members.
 
     Transactions up to the time `barrier_us` were handed out already. An older transaction that arrives late counts as if its time were
     `barrier_us`, so the group hands out the late transaction next.

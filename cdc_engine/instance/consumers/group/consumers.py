@@ -26,8 +26,8 @@ Service = ConsumerService[GroupStreamPosition, Runs]
 
 class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
     """The consumers of a group. The group's filter `group_filter` applies in addition to the filters of the members and of each consumer.
-    If a member is silent for more than `wait_seconds`, the group continues without this member. If `wait_seconds` is None, the group waits
-    for the member forever.
+    If a member has sent nothing for more than `wait_seconds`, and its clock has not advanced, the group continues without this member. If
+    `wait_seconds` is None, the group waits for the member forever.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
     def _serving(self, record: GroupConsumer, tables: TableFilter) -> Service:
         complete = self._begun_everywhere(record)
         if complete != record:
-            # A member joined the group. Saves the position where it starts before its first change is handed out.
+            # A member joined the group. Saves the member's start position before the member's first change is handed out.
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
@@ -126,7 +126,9 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         )
 
     def _behind_seconds(self, name: str, position: Position) -> float:
-        """Returns how many seconds a position is behind the position up to which a member has read, by the clock of the member's source."""
+        """Returns how many seconds a position is behind the position up to which a member has read. Compares the commit times of the two
+        positions.
+        """
         here = self._members.known().get(name)
         stream_state = here.consumers.stream_state() if here is not None else None
         if stream_state is None or key_of(position) >= key_of(stream_state.position):

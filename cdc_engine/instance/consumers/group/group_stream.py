@@ -36,8 +36,8 @@ from sluice.cdc_engine.position import GroupPosition, Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 LOOK_SECONDS = 0.1  # The interval at which the group checks the clock of a member for which it waits.
-# A member's time of silence grows at each check, by at most this many seconds. Without this maximum, a member would count as silent for an
-# hour if a client requested nothing for an hour.
+# A member's time of silence grows at each check, by at most this many seconds. Checks happen only while a client requests changes. So,
+# without this maximum, every member would count as silent for an hour after an hour without requests.
 SILENCE_SECONDS_MAX = 1.0
 # The maximum number of runs (consecutive entries of one member) in a batch. A batch with more runs ends early.
 RUNS_MAX = 2000
@@ -69,8 +69,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Returns this position with each of `members` moved back to the start of its open transaction. The stream of such a member now has
-        another transaction there than the one that was partly handed out (`WindowReading.restarted`).
+        """Returns this position with each of `members` moved back to the start of its open transaction. The consumer got a part of this
+        transaction, and the member's stream now has another transaction at the same position (`WindowReading.restarted`).
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
@@ -131,7 +131,8 @@ class GroupProgress:
 
 class GroupStream:
     """The merged stream of a group for one consumer (`server.consumer.ConsumerStream`). If a member is silent for more than `wait_seconds`,
-    the group continues without the member. If `wait_seconds` is None, the group waits forever.
+    the group continues without the member. If `wait_seconds` is None, the group waits forever. A member is silent while no changes arrive
+    and its clock does not advance.
 
     The status shows `waits_for`, the member whose next transaction may be the oldest, and `why`, the reason why that transaction is
     unknown.

@@ -54,7 +54,9 @@ class Members:
             if found is not None and found.consumers is consumers:
                 return found
             if self._closed:
-                raise NotStartedError("the group is not served any more")
+                raise NotStartedError(
+                    f"the group of {name} is being stopped in this process; `sluice status` shows its state"
+                )
             if found is not None:
                 found.clock.end()
             clock = self._clock_of(name, consumers)
@@ -87,7 +89,7 @@ class Members:
 def _clock_of(name: str, consumers: Consumers) -> MemberClock:
     if consumers.source is None:
         raise NotStartedError(
-            f"the clock of the source of {name} cannot be queried, because the engine of {name} has no source"
+            f"the clock of the source of {name} cannot be queried, because the engine of {name} reads no source"
         )
     return MemberClock(name, SourceClock(consumers.source))
 

@@ -1,5 +1,5 @@
-"""Collects the figures of a group for its status: its members, up to which commit time consumers have acked, and for which members the
-group waits.
+"""Collects the figures of a group for its status: the state of each member, the commit time up to which all consumers have acked, and the
+members for which the group waits.
 """
 
 from __future__ import annotations
