@@ -165,8 +165,8 @@ def tables_in_use() -> Path | None:
 
 
 def stamp() -> str:
-    """Returns a digest that changes when the configuration in use changes, or the lists of tables from which Dagster's definitions are
-    built. Returns "" if no configuration was recorded.
+    """Returns a digest of the configuration in use, and of the lists of tables from which Dagster's definitions are built. When one of them
+    changes, the digest changes. Returns "" if no configuration was recorded.
     """
     folder = tables_in_use()
     if folder is None:

@@ -108,8 +108,8 @@ class HandOut:
         return self._meta.ledger.head
 
     def next(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight. If there is none, stages the next batch and returns it, or returns None after the timeout. With
-        `appendable`, changes may be appended to the next batch until its run takes it.
+        """Returns the batch in flight. If there is none, stages the next batch and returns it, or returns None after the timeout. First
+        makes the calls of handlers that are still due. With `appendable`, changes may be appended to the next batch until its run takes it.
 
         Raises the errors of staging. Raises NotStartedError if another thread has called `close`.
         """
@@ -339,9 +339,9 @@ class HandOut:
         return handed_out
 
     def _record(self, batch: OutstandingBatch, staged: Staged, parts: list[Batch]) -> OutstandingBatch | None:
-        """Stops the tables that stopped while the batch was staged. Then publishes the batch, adds it to the ledger, and returns its
-        record. If the batch has no changes for the lake, moves the cursor to its end and returns None. `parts` are the parts of the stream
-        from which the batch was staged, or empty if no changes may be appended to it.
+        """Records in the ledger the tables that staging stopped. Then publishes the batch, adds it to the ledger, and returns its record.
+        If the batch has no changes for the lake, moves the cursor to its end and returns None. `parts` are the parts of the stream from
+        which the batch was staged, or empty if no changes may be appended to it.
         """
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"

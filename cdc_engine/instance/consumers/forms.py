@@ -36,12 +36,12 @@ ALL_ENTRIES = ShownEntries()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forms:
-    """Settings that decide how consumers see rows. `policies` (with the row rules) and `keys` have entries only for tables
-    ("database.table") with such settings.
+    """Settings that decide how consumers see rows. `policies` (with the row rules) and `keys` have entries by "database.table", only for
+    tables for which conf/ has such settings.
 
-    `kept` returns the captured columns of a table; None means all. `named` returns the columns that conf/ includes and the columns that it
-    excludes. `entries` has the kinds of entries for clients, and `of_brokers` the kinds of entries for each broker, by the broker's number.
-    With `full_batches`, a client's get waits until as much as the client requests is available.
+    `kept` returns the captured columns of a table; None means all. `named` returns the columns of a table that conf/ includes, and those
+    that conf/ excludes. `entries` has the kinds of entries for clients, and `of_brokers` the kinds of entries for each broker, by the
+    broker's number. With `full_batches`, a client's get waits until as much as the client requests is available.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)

@@ -44,7 +44,7 @@ class Readable:
         if version.stopped and (hidden := self._hidden_elsewhere(version)):
             return (
                 f"conf/ masks or leaves out {', '.join(hidden)}, which the table no longer has since it "
-                "stopped for the lake: a renamed column would be shown under its new name; correct `masks` "
+                "stopped for the lake. If the source renamed a column, its values would be shown under the new name: correct `masks` "
                 "or `column_exclude`"
             )
         forms = self.forms
@@ -66,8 +66,8 @@ class Readable:
 
 
 class SelectedTables:
-    """Decides which tables of a block a consumer gets, as masks over the block's list of tables. Recomputes the masks when a table is added
-    to the list.
+    """Decides which tables of a block a consumer gets. Returns boolean arrays with one value for each table in the block's list. Recomputes
+    the arrays when a table is added to the list.
     """
 
     def __init__(self, captured: CapturedTables, shown: Readable) -> None:
@@ -76,12 +76,12 @@ class SelectedTables:
         self._selected = self._unreadable = np.zeros(0, np.bool_)
 
     def selected(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns a mask of the tables that the consumer's filters keep."""
+        """Returns which of `tables` the consumer's filters keep."""
         self._look(tables)
         return self._selected
 
     def unreadable(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns a mask of the tables that the consumer's filters keep and whose rows cannot be shown."""
+        """Returns which of `tables` the consumer's filters keep although their rows cannot be shown."""
         self._look(tables)
         return self._unreadable
 

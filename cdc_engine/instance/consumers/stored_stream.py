@@ -26,7 +26,7 @@ NEVER_FULL = 1 << 62
 
 class StoredStreams:
     """Opens streams that read the store's files. If the files do not have a position, calls `otherwise`, which opens a stream of the
-    source. With `isolated`, a read that returns a statement that changes tables returns nothing else.
+    source. With `isolated`, each statement that changes tables is read alone, without other changes.
     """
 
     def __init__(

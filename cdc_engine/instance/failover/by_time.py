@@ -23,7 +23,7 @@ NO_OTHERS: Mapping[str, str] = {}
 
 def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[str, str], bool]) -> ByTime | None:
     """Returns the function that finds a start position on the server by commit time, or None if the setting `failover` in conf/ does not
-    allow that. `captured` returns whether conf/ captures a table (database, table).
+    allow such a failover. `captured` returns whether conf/ captures a table (database, table).
     """
     if config.failover != "by_time":
         return None

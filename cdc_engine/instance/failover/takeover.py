@@ -18,7 +18,7 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakeoverAnswer:
-    """A source's answer to the failover's query whether it can take over. If the source did not answer, `facts` is None, and `trouble` says
+    """The answer of a source that the failover queried before a switch. If the source did not answer, `facts` is None, and `trouble` says
     why.
     """
 
@@ -41,7 +41,8 @@ class Beats:
 
 def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, by_time: ByTime | None = None) -> str:
     """Returns why a source cannot continue the stream at `position`, or an empty text if it can. `position` is None if nothing was read
-    yet. `epochs` are those of the ledger. `by_time` finds a start position by commit time, and is None if conf/ does not allow that.
+    yet. `epochs` are those of the ledger. `by_time` finds a start position by commit time, and is None if conf/ does not allow such a
+    failover.
     """
     if answer.facts is None:
         return answer.trouble or "the server does not answer"

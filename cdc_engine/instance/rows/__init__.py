@@ -1,3 +1,3 @@
-"""Plans a backfill or a repair, and reads its changes and rows from the source while the stream continues: an interval of the binlog, or
-rows with certain keys.
+"""Plans backfills. For backfills and repairs, reads an interval of the binlog from the source, and for repairs also the rows with certain
+keys. The stream continues meanwhile.
 """

@@ -1,5 +1,6 @@
-"""Finds, when an engine starts, the tables whose earlier rows the lake lacks or has in another form, and requests their snapshots or stops
-them: all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by `wiring`.
+"""Finds the tables whose earlier rows the lake lacks, or has in another form, and requests their snapshots or stops them. Such tables are
+all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by `wiring` when an engine
+starts.
 
 `filters.json` stores the include and exclude patterns and the row settings with which the engine last started.
 

@@ -1,8 +1,8 @@
 """Defines which settings of conf/ determine what a table's rows in the lake look like, and whether the rows are wrong after such a setting
 has changed. Pure functions.
 
-`filter_change` saves these settings of a table (`shape_of`), and stops the table when `changed_settings` returns a setting. The tables
-below classify each setting of a table or a destination. A test fails if a setting is not classified.
+`filter_change` saves these settings of a table (`shape_of`), and stops the table when `changed_settings` returns a setting. The
+dictionaries `OF_…` below classify each setting of a table or a destination. A test fails if a setting is not classified.
 """
 
 from __future__ import annotations

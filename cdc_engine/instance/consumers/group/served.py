@@ -56,9 +56,7 @@ class GroupMessages:
         self._makers = ByMember(lambda forms: message_maker(config, forms))
 
     def messages(self, content: Sequence[Run], batch_id: int) -> list[Message]:
-        """Returns the messages of a batch in the order of its runs of entries. Each topic and partition has its messages in this order
-        too.
-        """
+        """Returns the messages of a batch in the order of `content`. Each topic and partition has its messages in this order too."""
         return [message for run in content for message in self._makers.of(run).messages(run.chosen, batch_id)]
 
 
