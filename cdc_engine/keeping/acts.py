@@ -82,7 +82,7 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Makes the process that runs the engine restart it. Raises ActRefusedError if an operator has stopped the engine."""
+    """Makes the process that runs the engine restart the engine. Raises ActRefusedError if an operator has stopped the engine."""
     _refuse_stopped(name, directory)
     token = _token(directory)
     orders.request(directory, "restart")

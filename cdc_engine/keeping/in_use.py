@@ -101,7 +101,7 @@ def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, s
 
 def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> SluiceConfig:
     """Returns the configuration `taken` with one more destination or group, whose file has the text `text`. Raises ConfigurationError if
-    this file is invalid, or conflicts with the others.
+    this file is invalid, or conflicts with `taken`.
     """
     alone = config_of(ConfFiles(wanted.directory, wanted.main, {name: text}), whole=False)
     more = taken.model_copy(

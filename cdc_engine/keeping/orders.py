@@ -1,8 +1,8 @@
 """Stores an operator's requests to an engine as records of its destination: to stay stopped, or to restart or release once.
 
 `sluice instance` and a job in Dagster's UI write the requests, and engine processes read them. `stopped.json` is the request to stay
-stopped. It remains until an operator starts the engine, even after a restart, and is valid for all hosts that share the ledger or the
-folder. `requested.json` is the request to restart or release once. The process that executes it removes it.
+stopped. It remains until an operator starts the engine, even if the engine process restarts, and is valid for all hosts that share the
+ledger or the folder. `requested.json` is the request to restart or release once. The process that executes it removes it.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class ServedConsumers:
 
 
 def address_of(config: CanalServerConfig) -> Address:
-    """Returns the address on which the protocol server listens. Raises ConfigurationError if anybody on the network could connect without a
-    password, or if the password's hash is invalid.
+    """Returns the address on which the protocol server listens. Raises ConfigurationError if conf/ names a user without a password, if
+    anybody on the network could connect without a password, or if the password's hash is invalid.
     """
     access = Access(user=config.user, password_hash=config.password_hash)
     _ = access.hash_now()

@@ -1,9 +1,10 @@
 """Runs the engine of one destination: starts and stops its parts, hands out batches, and reports its status. `launcher` runs one per
 destination.
 
-Parts start in the order lease → meta → schema → store → sink → service → parser, and stop in reverse order. When the parser ends with an
-error, the engine gets a state for the error, which `status` shows. Batches that were handed out before the error can still be settled. An
-engine without its lease (LEASE_LOST) neither reads nor writes; `launcher` stops it, and starts another engine that waits for the lease.
+Parts start in the order lease → ledger → schema history → store → sink → hand-out of batches → parser → servers of consumers. The servers
+of consumers stop first, then the hand-out and the parser, and last the ledger and the lease. When the parser ends with an error, the engine
+gets a state for the error, which `status` shows. Batches that were handed out before the error can still be settled. An engine without its
+lease (LEASE_LOST) neither reads nor writes; `launcher` stops it, and starts another engine that waits for the lease.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ class ResnapshotDependencies:
 
 
 class Resnapshots:
-    """Decides which stopped tables of a destination are due for a re-snapshot. Stores when each table was tried last."""
+    """Decides which stopped tables of a destination are due for a re-snapshot. Stores the number of attempts for each table, and when the
+    next attempt is due.
+    """
 
     def __init__(
         self, config: DestinationConfig, records: SnapshotRecords, clock: Callable[[], float] = time.monotonic
