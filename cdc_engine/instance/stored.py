@@ -32,8 +32,8 @@ def store_of(
     """Opens the event store of a destination. `read_elsewhere` is True if another engine, with its own folder, has read the stream since
     this store was written.
 
-    Raises StoreUnfitError, StoreDamagedError or StoreFullError if the stored events cannot be used, and SourceConnectionError if the source
-    must be queried and does not answer.
+    Raises StoreUnfitError if the stored events do not fit the ledger or conf/, StoreDamagedError if they cannot be read, and StoreFullError
+    if files cannot be written or removed. Raises SourceConnectionError if the source must be queried and does not answer.
     """
     plan = StorePlan(
         kind=config.store.kind,

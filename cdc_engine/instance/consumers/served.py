@@ -123,7 +123,7 @@ class Serving:
                 self._end = listen(address_of(self._config), self._destination, served)
                 self.trouble = ""
             except CannotListenError as error:
-                self.trouble = f"{error}, or free this port: Sluice tries again each second"
+                self.trouble = f"{error}. You can also free the port: Sluice tries again each second"
 
     def again(self) -> None:
         """Tries to listen again if `trouble` is set. Raises no error. If a setting in conf/ or in the environment is invalid, `trouble`
