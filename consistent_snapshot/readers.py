@@ -1,5 +1,5 @@
-"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that no table was created again after
-the snapshot.
+"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that no table has been dropped and
+created again since the snapshot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from sluice.consistent_snapshot.find import ConsistentSnapshot, ConsistentSnapsh
 def deltalake_tables(
     snapshot: ConsistentSnapshot, storage_options: Mapping[str, str] | None = None
 ) -> dict[str, deltalake.DeltaTable]:
-    """Returns "database.table" → the table at its version. Raises ConsistentSnapshotError if a version no longer exists."""
+    """Returns "database.table" → the table at its version. Raises ConsistentSnapshotError if a version cannot be read, or if a table was
+    created again.
+    """
     return {table.name: _opened(table, storage_options) for table in snapshot.tables.values()}
 
 
@@ -26,11 +28,11 @@ def duckdb_views(
 ) -> list[str]:
     """Creates views `database.table` in a DuckDB connection, and returns their names. The connection must have loaded the delta extension.
 
-    `storage_options` are deltalake's options for a lake in an object store. DuckDB does not use them, so the connection also needs
-    DuckDB's extension and secret for the object store.
+    `storage_options` are deltalake's options for a lake in an object store. deltalake opens each table first, to check its id. DuckDB does
+    not use these options, so the connection also needs DuckDB's extension and secret for the object store.
 
-    DuckDB ignores letter case in names. If names differ only in letter case, the views are called `table__1`, `table__2`, …. If some
-    tables cannot be read, creates the views of all others, and then raises ConsistentSnapshotError.
+    DuckDB ignores letter case in names. If names differ only in letter case, the views are called `table__1`, `table__2`, …. If some tables
+    cannot be read, creates the views of all others, and then raises ConsistentSnapshotError.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
@@ -83,7 +85,7 @@ def spark_views(
 
 
 def _refuse(failed: Mapping[str, Exception]) -> None:
-    """Raises ConsistentSnapshotError if any table failed. `failed` has the error of each."""
+    """Raises ConsistentSnapshotError with all errors in `failed` (table → its error). Does nothing if `failed` is empty."""
     if failed:
         why = "; ".join(
             str(error)
@@ -101,7 +103,7 @@ def _named(snapshot: ConsistentSnapshot) -> Iterator[tuple[TableAtVersion, str, 
 
 
 def _distinguished(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns (schema, name) of each view. Names that are equal without letter case get a number, so that no view replaces another one."""
+    """Returns (schema, name) of each view. Names that differ only in letter case get a number, so that no view replaces another one."""
     lowered = [(schema.lower(), name.lower()) for schema, name in names]
     taken, found = set(lowered), list(names)
     for at, (schema, name) in enumerate(names):

@@ -63,8 +63,8 @@ class Finding:
     brief: str = ""
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
-        """Returns the lines to print: `what`, all problems, and all warnings. If `verbose` is False, `brief` replaces `what` unless it is
-        empty, and one line with the number of the other warnings follows the first WARNINGS_SHOWN warnings.
+        """Returns the lines to print: `what`, all problems, and all warnings. If `verbose` is False, shortens the lines: a `brief` that is
+        not empty replaces `what`, and after WARNINGS_SHOWN warnings, one line with the number of further warnings replaces them.
         """
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
@@ -226,7 +226,7 @@ def check_foreign_keys(schema: SourceSchema) -> Finding:
 
 
 def check_include(schema: SourceSchema) -> Finding:
-    """Warns of each pattern in `include` that matches no table, and of each table or column with settings that is not captured."""
+    """Warns of each pattern in `include` that matches no table, and of each setting for a table or column that is not captured."""
     destination = schema.destination
     try:
         warnings = tuple(unmatched_warnings(destination, schema.captured))
@@ -236,8 +236,9 @@ def check_include(schema: SourceSchema) -> Finding:
 
 
 def check_keyless(schema: SourceSchema) -> Finding:
-    """Lists the captured tables without a key, and says how the lake stores them. A database in which a snapshot cannot read them is a
-    problem. A database in which snapshots may not lock them is only a warning.
+    """Lists the captured tables without a key, and says how the lake stores them. Reports a problem for each database in which a snapshot
+    cannot read such tables. Reports a warning for each database in which Sluice may not lock tables: a snapshot works without the lock, but
+    may need several attempts.
     """
     destination = schema.destination
     try:
@@ -282,9 +283,9 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark that runs will use. If `sluice up` does not start this Spark, it must answer. If `sluice up` starts it, no other
-    program may listen on its port. Also checks that several hosts which write one lake in S3 share one Spark. Unless the Spark is a server
-    that `sluice up` does not start, also checks Java.
+    """Checks the Spark that conf/ configures for runs. A server that `sluice up` does not start must answer. No other program may listen on
+    the port of the server that `sluice up` starts. If runs or `sluice up` start Spark, also checks Java. Also checks that several hosts
+    which write one lake in S3 share one Spark.
     """
     if why := several_sparks(config, conf):
         yield Finding("one Spark commits to the lake", (why,))
@@ -345,8 +346,8 @@ def check_small_merges(config: SluiceConfig) -> Finding:
 
 
 def check_store(config: SluiceConfig, conf: Path, stores: list[str]) -> Finding:
-    """Checks with requests to the object stores whether this host can use the lake and the staged batches in them. The requests are such as
-    those of the engine and of runs. `stores` are the names of these stores in the output.
+    """Checks whether this host can use the object stores of the lake and of staged batches. Sends requests of the same kinds as the engine
+    and runs send. `stores` has the description of each store for the output.
     """
     from sluice.console.lake.store import store_findings  # noqa: PLC0415
 

@@ -2,7 +2,7 @@
 secrets.
 
 `load_config` checks keys and values. This module also finds invalid regular expressions, and secrets that cannot be read from their
-variable, file or command. Otherwise only the engine would find these errors, one after the other.
+variable, file or command. Without this module, only the engine would find these errors, one at each start.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 
 def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocation]]:
-    """Yields (key, location) for each secret that is in a file or printed by a command. `value` is a value of conf/ at the key `setting`,
-    and is searched with all values below it. Ignores malformed locations, because `load_config` reports them.
+    """Yields (key, location) for each secret that is in a file or printed by a command. `value` is the value of conf/ at the key `setting`.
+    Searches all keys below this key, except those in _CHECKED_ELSEWHERE. Ignores malformed locations, because `load_config` reports them.
     """
     if isinstance(value, list):
         for number, part in enumerate(value):
@@ -135,8 +135,8 @@ def _variable_of(key: str, text: str) -> str:
 
 
 def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
-    """Yields (key, text) for each text in `value`, which is a value of conf/ at the key `setting`, and in all values below it. A key has
-    the form `alarms.0.url`.
+    """Yields (key, text) for each text in `value`, which is the value of conf/ at the key `setting`. Searches all keys below this key,
+    except those in _CHECKED_ELSEWHERE. A key has the form `alarms.0.url`.
     """
     if isinstance(value, str):
         yield setting, value

@@ -54,7 +54,8 @@ def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
     if unread:
         return DagsterFinding(file, tuple(unread))
     problems = list(_unset(settings))
-    # Importing the classes takes a second, because it imports all of Dagster. Those of the package's own file are always installed.
+    # Does not import the classes that the package's own file names: they are always installed, and importing them takes a second, because
+    # it imports all of Dagster.
     if file.resolve() != package_file("conf/dagster.yaml").resolve():
         problems.extend(_not_importable(settings))
     if not problems and (why := storage_problem(settings)):

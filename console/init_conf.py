@@ -1,7 +1,8 @@
 """Implements `sluice init URL`: connects to a source, prints the statements that an administrator must still execute there, and writes
-conf/ for the source. Never writes the password. `main` then runs `sluice check`.
+conf/ for the source. Never writes the password.
 
-Loads and checks the written files before it reports success. Does not change existing files.
+Loads and checks the written files before it reports success. Does not change existing files. If the source meets all requirements, `main`
+runs `sluice check` afterwards.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ def parse_url(url: str, name: str = "") -> NamedSource:
         parts = urlsplit(url)
         port = parts.port or 3306
     except ValueError:
-        # Does not show urllib's message, because it quotes the text after the last colon as the port, which may be part of a password.
+        # Does not show urllib's message, because the message quotes the text after the last colon, and this text may be a part of a
+        # password.
         raise ConfigurationError(
             f"the URL cannot be read: its host or port is not valid; write {EXAMPLE}, and put the password into an environment variable"
         ) from None
@@ -157,7 +159,8 @@ def parse_url(url: str, name: str = "") -> NamedSource:
     name = name or re.sub(r"\W+", "_", database.lower()).strip("_") or "source"
     if not NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} cannot name a destination (a to z, 0 to 9, _); give another name with --name"
+            f"{name!r} cannot name a destination: give another name with --name, a lower-case letter and then at most 62 "
+            "lower-case letters, digits or _"
         )
     return NamedSource(name, parts.hostname, port, unquote(parts.username), database)
 

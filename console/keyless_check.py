@@ -21,8 +21,8 @@ from sluice.cdc_engine.table_meta.table_list.sentences import keyless_names
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keyless:
-    """The captured tables without a key. `problems` has a message for each database in which a snapshot cannot read them. `notes` has a
-    message for each database in which the account may not lock tables, so that snapshots read them without a lock.
+    """The captured tables without a key. `problems` has a message for each database in which a snapshot cannot read such tables. `notes`
+    has a message for each database in which the account may not lock tables, so that a snapshot must read such tables without a lock.
     """
 
     names: tuple[str, ...]

@@ -166,8 +166,8 @@ def up(
 
 @app.command()
 def engine() -> None:
-    """Run the engines in this process until SIGTERM or Ctrl-C, for `engine: {kind: remote}` in conf/. `sluice up` starts this process by
-    itself.
+    """Run the engines in this process until SIGTERM or Ctrl-C. Needs `engine: {kind: remote}` in conf/. Not needed on a host where `sluice
+    up` starts the engines.
     """
     from sluice.orchestration.rpc.process import keep_engines, until_signal  # noqa: PLC0415
 
@@ -186,8 +186,8 @@ def spark(
     ] = "",
     memory: Annotated[str, typer.Option("--memory", help="Memory of the Java process, as 4g or 800m.")] = "4g",
 ) -> None:
-    """Run the Spark Connect server in this process until SIGTERM or Ctrl-C, for `spark.remote` in conf/. `sluice up` starts a local server
-    by itself.
+    """Run the Spark Connect server in this process until SIGTERM or Ctrl-C. Name its address in `spark.remote` in conf/. Not needed for a
+    local server, which `sluice up` starts.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.stack.spark_server import Listening, run_spark  # noqa: PLC0415
@@ -329,9 +329,9 @@ def init(  # noqa: PLR0917  one argument an option
         ),
     ] = "",
 ) -> None:
-    """Check whether a source meets Sluice's requirements, print what an administrator must still do there, and write conf/ for the source.
-    If nothing is left to do, run `check` too; otherwise exit with code 1. conf/ never contains the password. Relative paths of files start
-    in the folder that contains conf/.
+    """Check whether a source meets Sluice's requirements, print what an administrator must still do at the source, and write conf/. If
+    nothing is left to do, run `check` too. If something is left to do, exit with code 1. conf/ never contains the password. Relative paths
+    of files start in the folder that contains conf/.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.init_conf import SourceLogin, init_conf, parse_url  # noqa: PLC0415
@@ -472,7 +472,7 @@ def spoken(error: Exception) -> str:
 
 
 def exit_code(error: Exception) -> int:
-    """Returns 2 for errors in conf/ or in the command line, and 1 for all other errors."""
+    """Returns 2 for errors in conf/ or in the command line, except SourceCheckError, and 1 for all other errors."""
     is_usage = isinstance(error, ConfigurationError) and not isinstance(error, SourceCheckError)
     return 2 if is_usage else 1
 

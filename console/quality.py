@@ -5,8 +5,8 @@ not set up servers first, because fixtures start the servers that a test needs. 
 a server, Spark, a browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick run executes
 everything once, and finds most failures early.
 
-The type check runs in parallel with the tests. The type check uses one core for a minute. On a clean checkout, the other core compiles the
-kernels during this time.
+The type check runs in parallel with the tests, and uses one core for a minute. On a clean checkout, the kernels are compiled during this
+time, which uses another core.
 
 If only a few tests fail in a run without arguments for pytest, the failed tests are run again without other tests. A test that then passes
 is reported as unsteady, and a developer must fix it. A test that fails again fails the run. If many tests fail, the failures have a common
@@ -41,11 +41,11 @@ WORKERS_MAX = 4
 # pytest gets this many workers more than there are cores, because a worker can use a core while other workers wait for servers. With a
 # value of 2, tests with Spark would exceed their time limits.
 WAITING = 1
-# pytest starts at most this many workers instead of workers whose processes ended (tests/limits.py). The test that ended a worker's process
-# fails, and a new worker runs the worker's other tests.
+# pytest replaces at most this many workers whose processes ended (tests/limits.py). The test that ended a worker's process fails, and a new
+# worker runs the worker's other tests.
 RESTARTS_MAX = 2
-# More workers than cores are started only if there are this many bytes of memory for each worker, which needs them for itself and for the
-# servers that its tests start.
+# More workers than cores are started only if there are this many bytes of memory for each worker. A worker needs this memory for itself and
+# for the servers that its tests start.
 WORKER_BYTES = 4 << 30
 TYPES = "types"
 STATIC_CHECKS = {
@@ -104,7 +104,8 @@ class CheckChoice:
 
 def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
     """Returns name → command of each check, in the order in which the checks run. If there are paths, only the tests run, except with
-    `everything`. A quick run leaves out the type check, because it takes as long as all other checks together.
+    `everything`. A quick run leaves out the type check, because it takes as long as all other checks together. A not-quick run has no
+    static check except the type check.
     """
     static = STATIC_CHECKS if choice.is_whole or (choice.quick and not choice.paths) else {}
     if choice.quick or choice.not_quick:

@@ -57,7 +57,8 @@ def _of_conf(config: SluiceConfig) -> Iterator[str]:
 
 def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:
     """Yields a message if the launcher of dagster-docker or dagster-k8s does not pass all variables in `needed` to the containers of runs.
-    Yields nothing if the launcher passes a Kubernetes Secret or ConfigMap, because it is unknown which variables they contain.
+    Yields nothing if the launcher passes a Kubernetes Secret or ConfigMap or has `run_k8s_config`, because it is unknown which variables
+    these contain.
     """
     settings = launcher.get("config")
     known: Mapping[str, Any] = settings if isinstance(settings, dict) else {}

@@ -55,8 +55,8 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
 
 
 def rules_problems(config: SluiceConfig) -> list[str]:
-    """Returns a message for each table in conf/ with `rows`, `masks` or `transform` if no recorded table has exactly this name. Otherwise
-    these settings would have no effect.
+    """Returns a message for each table in conf/ with `rows`, `masks` or `transform` if no recorded table has exactly this name. Settings
+    under such a name have no effect.
     """
     problems = []
     for name, destination in sorted(config.destinations.items()):

@@ -35,7 +35,8 @@ from sluice.console.source.query import require_destination
 from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
 
-# `sluice catch-up` locks this file in data_dir. `sluice up` refuses to start while the file is locked.
+# `sluice catch-up` locks this file in data_dir. `sluice up` refuses to start while the file is locked, because `sluice catch-up` ends all
+# processes that it started.
 LOCK_FILE = "catch-up.lock"
 
 
@@ -79,8 +80,8 @@ def catch_up(
     empty, the position is the end of each source's binlog at the time of the call. `seconds_max` limits the total time of the wait, and 0
     means no limit.
 
-    Raises SetupError if an operator stopped a destination, and SluiceError if a lake does not reach its position, for example within
-    `seconds_max`.
+    Raises SetupError if an operator stopped a destination, and SluiceError if a lake does not reach its position, for example because
+    `seconds_max` is over.
     """
     chosen = [require_destination(config, name).name for name in dict.fromkeys(names)] or sorted(config.destinations)
     ends = {name: wanted_end(config.destinations[name], until, time.time_ns() // 1000) for name in chosen}
@@ -123,8 +124,9 @@ def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> Catch
     For a time, the position is that of the first change at or after this time. `now_us` is the current time in µs since 1970, from which a
     relative time such as -10m is counted.
 
-    Raises SetupError if the time is in the future, PositionLostError if the source no longer has the binlog of that time, and
-    ConfigurationError, SourceConnectionError or ActRefusedError if `until` or the source cannot be read.
+    Raises ConfigurationError if `until` is malformed, SetupError if the time is in the future, and PositionLostError if the source no
+    longer has the binlog of that time. Raises ActRefusedError for a GTID set if the source has no GTIDs, and SourceConnectionError if the
+    source does not answer.
     """
     facts = source_facts(destination)
     if not until:
@@ -143,10 +145,10 @@ def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> Catch
 def running(
     config: SluiceConfig, conf: Path, names: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Callable[[], object]]:
-    """Makes sure that Sluice runs during the block. If Sluice does not run, starts it for the given destinations and stops it at the end of
-    the block. Raises SetupError if another `sluice catch-up` uses this data_dir.
+    """Makes sure that Sluice runs during a `with` block. If Sluice does not run, starts Sluice for the given destinations, and stops Sluice
+    at the end of the `with` block. Raises SetupError if another `sluice catch-up` uses this data_dir.
 
-    Yields a function that the caller must call from time to time. If this block has started Sluice, the function restarts processes that
+    Yields a function that the caller must call from time to time. If `running` has started Sluice, the function restarts processes that
     died. The function raises SetupError if somebody has stopped Sluice.
     """
     lock = FileLock(config.data_dir / LOCK_FILE)

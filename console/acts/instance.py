@@ -1,4 +1,6 @@
-"""Lists engines with their requested state, shows their logs, and edits their files in conf/, for `sluice instance`."""
+"""Lists destinations and groups with the states of their engines, shows logs, and edits destinations' files in conf/, for `sluice
+instance`.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,9 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedInstance:
     """One destination or group in the output of `sluice instance list`.
-    - `state`: the state of its engine, or REMOVED. Empty if the engine never started because the file in conf/ is invalid.
-    - `wanted`: the requested state, "run" or "stopped". Empty if the state is REMOVED. `by`: who stopped the engine, and when.
+    - `state`: the state that `sluice status` shows, or REMOVED. Empty if no engine was started because the file in conf/ is invalid.
+    - `wanted`: the requested state, "run" or "stopped". Empty if the state is REMOVED.
+    - `by`: who stopped the engine, and when. Empty if nobody stopped the engine.
     - `kept_by`: the process that runs the engine, or empty if none does. `lag_seconds`: None if the lag is unknown.
     - `conf`: why Sluice does not use the destination's file in conf/. Empty if Sluice uses the file.
     """
@@ -96,9 +99,9 @@ def render(found: list[ListedInstance]) -> Table:
 
 
 def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
-    """Returns the newest `lines` log lines of a destination, from the logs of all processes of this host that may run engines. The lines of
-    the log that was written last come last. Of each log, only the last TAIL_BYTES_MAX bytes are searched. Raises SetupError if there is no
-    log.
+    """Returns at most `lines` log lines of a destination, from the logs of all processes of this host that may run engines. Lines are not
+    sorted by time across logs: the lines of the log that was changed last are preferred, and come last. Of each log, only the last
+    TAIL_BYTES_MAX bytes are searched. Raises SetupError if there is no log.
     """
     files = _logs(config)
     found = [line for file in files for line in _tail(file).splitlines() if concerns(line, name)]
@@ -133,8 +136,8 @@ def _logs(config: SluiceConfig) -> list[Path]:
 
 
 def _tail(file: Path) -> str:
-    """Returns the last TAIL_BYTES_MAX bytes of a log, as whole lines. If the log is smaller, also returns lines from the end of the
-    previous log file (`.1`).
+    """Returns the complete lines in the last TAIL_BYTES_MAX bytes of a log. If the log is smaller, the first of these bytes come from the
+    end of the previous log file (`.1`).
     """
     size, before = file.stat().st_size, file.with_name(f"{file.name}.1")
     newest = _since(file, max(0, size - TAIL_BYTES_MAX))[0]
@@ -159,8 +162,8 @@ def _since(file: Path, offset: int) -> tuple[str, int]:
 
 def changed(directory: Path, name: str, text: str) -> bool:
     """Writes `text` to a destination's file in conf/ and returns True. If the file has this text already, writes nothing and returns False.
-    Raises ConfigurationError if conf/ would be invalid with this text, or if conf/ is pulled from a repository or archive. Raises
-    SetupError if the file cannot be written.
+    Raises ConfigurationError if the name or the text is invalid, or if conf/ is pulled from a repository or archive. Raises SetupError if
+    the file cannot be written.
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(

@@ -39,7 +39,7 @@ def directory_of(config: SluiceConfig, name: str) -> Path:
 
 
 def pending_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[PendingSchemaChange]]:
-    """Returns the pending schema changes of the destination `name`, or of all destinations if `name` is empty, by destination."""
+    """Returns destination → its pending schema changes, for the destination `name`, or for all destinations if `name` is empty."""
     names = [name] if name else sorted(config.destinations)
     return {each: pending_changes(directory_of(config, each)) for each in names}
 
@@ -109,8 +109,8 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
 
 
 def render_pending(changes: Mapping[str, list[PendingSchemaChange]]) -> Group:
-    """Formats pending schema changes for the terminal. For each change, shows the table and the reason of its stop, which names the
-    statement, the plans, and the commands that approve them.
+    """Formats pending schema changes for the terminal. For each change, shows the table and the reason of the table's stop. The reason
+    contains the statement, the possible plans, and the command that approves each plan.
     """
     parts: list[Any] = []
     for name, pending in changes.items():

@@ -24,7 +24,7 @@ from sluice.console.acts.schema import directory_of
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 1.0
-# If there are too many snapshots to list, `status` lists those with these states first, in this order.
+# If there are too many snapshots to list, `sluice snapshot status` first lists the snapshots in these states, in this order.
 RANK = (SnapshotState.FAILED, SnapshotState.READING, SnapshotState.READ, SnapshotState.WANTED)
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
 
@@ -35,8 +35,8 @@ def is_lost(config: SluiceConfig, destination: str) -> bool:
 
 
 def require_all(destination: str, tables: Sequence[str], where: str) -> None:
-    """Raises ActRefusedError if a request for snapshots names tables or a condition. Called if the destination's position is lost, because
-    then every table may lack changes and must be read.
+    """Requires that a request for snapshots names neither tables nor a condition. Called only if the destination's position is lost: then
+    every table may lack changes, so all rows of all tables must be read. Raises ActRefusedError if the request names them.
     """
     if tables or where:
         raise ActRefusedError(
@@ -48,8 +48,8 @@ def require_all(destination: str, tables: Sequence[str], where: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownSnapshot:
     """A table's snapshot, as `sluice snapshot status` shows it. `waits` says what the snapshot waits for, or is empty. `cascade_changes` is
-    the number of buffered changes of rows in parent tables. From these changes, the publication computes which rows of the table foreign
-    keys have changed.
+    the number of buffered changes of parent tables. The publication needs these changes to compute the changes that foreign keys made to
+    rows of this table.
     """
 
     destination: str
@@ -59,9 +59,8 @@ class ShownSnapshot:
 
     @property
     def says(self) -> str:
-        """One line that says what the snapshot waits for or, if it does not wait, why it failed, why it cannot continue now, or why its
-        chunks were read again. The line also has the numbers of restarts and of buffered changes of parent tables. Empty if there is
-        nothing to say.
+        """One line about the snapshot: what it waits for or, if it does not wait, the reason in its record, such as the error of a failed
+        snapshot. The line also has the numbers of restarts and of buffered changes of parent tables. Empty if there is nothing to say.
         """
         sentences = [self.waits or self.record.reason]
         if self.record.restarts and self.record.is_open:
@@ -73,7 +72,9 @@ class ShownSnapshot:
         return "; ".join(filter(None, sentences))
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """Returns the snapshot as JSON. A time is in seconds since 1970, or 0 if the snapshot has not reached that step."""
+        """Returns the snapshot as JSON. Each key that ends in `_at` has the time, in seconds since 1970, at which the snapshot reached a
+        step, or 0 if it has not reached this step.
+        """
         record = self.record
         return {
             "destination": self.destination,
@@ -117,9 +118,7 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 
 
 def _waits(config: SluiceConfig, destination: str) -> dict[str, str]:
-    """Returns, for each snapshot of a destination for which work is left, why it waits, by table. The text is "" if the snapshot does not
-    wait.
-    """
+    """Returns table → why its snapshot waits, or "" if the snapshot does not wait. Leaves out the snapshots for which no work is left."""
     from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels, which takes a second
 
     return {
@@ -129,8 +128,8 @@ def _waits(config: SluiceConfig, destination: str) -> dict[str, str]:
 
 
 def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
-    """Returns at most LISTED_MAX of the snapshots, those that failed or are open first, and a message about the snapshots that are left out
-    (see `shortened`).
+    """Returns at most LISTED_MAX of the snapshots, and a message about the snapshots that are left out (see `shortened`). Failed and open
+    snapshots come first.
     """
     return shortened(shown, lambda each: str(each.record.state), RANK, "sluice snapshot status --verbose")
 

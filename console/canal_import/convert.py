@@ -27,7 +27,7 @@ from sluice.extras import Extra, require
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
-# If the ledger is in ZooKeeper, the destination starts at the cursor that this client of Canal has there.
+# If the ledger is in ZooKeeper, the destination starts at the cursor that Canal's client with this id has in ZooKeeper.
 LAKE_CLIENT = 1001
 HEAD = "# Made by `sluice import-canal`.\n"
 
@@ -58,7 +58,8 @@ def import_canal(folder: Path, target: Path) -> Imported:
     """Converts Canal's configuration. `folder` is Canal's conf folder, which contains canal.properties. `target` is Sluice's conf/, in
     which the files to write must not exist yet.
 
-    Raises ConfigurationError, and writes nothing, if a file cannot be converted.
+    Raises ConfigurationError, and writes nothing, if a file cannot be converted. Also raises ConfigurationError if conf/ is invalid after
+    the files were written.
     """
     if not (folder / SERVER_FILE).exists():
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
@@ -71,7 +72,7 @@ def import_canal(folder: Path, target: Path) -> Imported:
     names = instances(folder, server)
     if not names:
         raise ConfigurationError(
-            f"{folder} has no instance: canal.destinations is empty and no folder has an {INSTANCE_FILE}"
+            f"{folder} has no instance: set canal.destinations, or name a conf folder with an {INSTANCE_FILE} in each instance's folder"
         )
     _say_where(server, names, found[""])
     for name in names:
@@ -147,10 +148,11 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
-    """Writes those of Canal's clients that have a cursor, with their filters, to a file, from which the engine creates them as consumers at
-    its first start. Each consumer begins at the destination's start position. If this position may be after a client's cursor, the report
-    gets a line, because the consumer would miss changes. Returns a list with the file. The list is empty if no client has a cursor, or if
-    the destination has a ledger already.
+    """Writes a file with the ids and filters of those Canal clients that have a cursor. At its first start, the engine creates consumers
+    from this file, which begin at the destination's start position. If this position may be after a client's cursor, the report gets a
+    line, because the client would miss changes.
+
+    Returns a list with the file. The list is empty if no client has a cursor, or if the destination has a ledger already.
     """
     if _has_ledger(config, name):
         findings.left.append(

@@ -13,10 +13,10 @@ PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
 NESTED_MAX = 10
-# The key with which Canal reads the source by GTIDs. The modules `rules` and `brokers` read it.
+# If this key is true, Canal reads the source by GTIDs. The modules `rules` and `brokers` look up this key.
 GTID_ON = "canal.instance.gtidon"
-# Canal's key → Sluice's setting. If Canal's key is true, Canal leaves out a kind of entries. If Sluice's setting is true, Sluice sends
-# them.
+# Canal's key → Sluice's setting for the same kind of entries. If Canal's key is true, Canal leaves these entries out. If Sluice's setting
+# is true, Sluice sends these entries.
 SHOWN_KINDS = {
     "canal.instance.filter.query.ddl": "ddl",
     "canal.instance.filter.query.dcl": "other_statements",
@@ -134,13 +134,13 @@ class Settings:
 
 
 def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str]) -> dict[str, bool]:
-    """Returns name → False for each setting of Sluice that switches off a kind of entries which Canal leaves out. `kinds` maps a key of
-    Canal to Sluice's setting for the same kind, as SHOWN_KINDS does. Adds Canal's keys to the report.
+    """Returns setting → False for each kind of entries that Canal leaves out, so that Sluice leaves out the same kinds. `kinds` maps a key
+    of Canal to Sluice's setting for the same kind, as SHOWN_KINDS does. Adds Canal's keys to the report.
     """
     found = {own: False for key, own in kinds.items() if settings.flag(key)}
     if keys := settings.given(*kinds):
         report.taken.append(
-            f"{keys}: converted to {', '.join(f'`{own}`' for own in kinds.values())}, which say which kinds of entries are sent"
+            f"{keys}: converted to {', '.join(f'`{own}`' for own in kinds.values())}, which switch the kinds of entries on or off"
         )
     return found
 

@@ -47,26 +47,27 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
         port = uri.port
     except ValueError:  # Does not show urllib's message, because it may contain a part of the password.
         raise ConfigurationError(
-            "rabbitmq.host is not a URI such as amqp://user:password@host:5672/virtual_host; write / and @ of a password as %2F and %40"
+            "RabbitMQ's address (canal.mq.servers or rabbitmq.host) is not a URI such as amqp://user:password@host:5672/virtual_host; "
+            "write / and @ of a password as %2F and %40"
         ) from None
     found: dict[str, Any] = {"servers": f"{uri.hostname}:{port}" if port else uri.hostname or SERVER}
     if uri.username:
         found["user"] = urllib.parse.unquote(uri.username)
     if uri.password:
-        found["password"] = f"${report.secret(name, 'RABBITMQ_PASSWORD', 'the password in rabbitmq.host')}"
+        found["password"] = f"${report.secret(name, 'RABBITMQ_PASSWORD', 'the password in the address of RabbitMQ')}"
     if len(uri.path) > 1:
         found["virtual_host"] = urllib.parse.unquote(uri.path[1:])
     if uri.scheme == "amqps":
         found["tls"] = {}
         report.left.append(
-            "rabbitmq.host is amqps: Canal accepts any certificate, but Sluice verifies it. Set tls.ca_file of the "
+            "the address of RabbitMQ is amqps: Canal accepts any certificate, but Sluice verifies it. Set tls.ca_file of the "
             "broker"
         )
     return found
 
 
 def _binding(settings: Settings, report: ImportReport, *, bindable: bool) -> dict[str, Any]:
-    """Returns the settings that bind the queue to the exchange. As Canal, Sluice declares and binds a queue only if the queue, the
+    """Returns the settings that bind the queue to the exchange. Like Canal, Sluice declares and binds a queue only if the queue, the
     exchange, the routing key and the exchange type are all set. `bindable`: the queue and the exchange are set.
     """
     said = {own: settings.get(key) for key, own in BINDING}

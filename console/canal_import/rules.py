@@ -36,7 +36,8 @@ HASH_VARIABLE = "CANAL_PASSWORD_HASH"
 
 def destination_name(name: str) -> str:
     """Converts the name of a Canal instance to a valid name of a destination: in lower case, with "_" for each character that is not
-    allowed, and with "d_" before a name that does not begin with a letter.
+    allowed. If the name is still not valid, for example because it begins with a digit, puts "d_" before it, and shortens it to 63
+    characters.
     """
     found = re.sub(r"[^a-z0-9_]", "_", name.lower())
     return found if NAME.fullmatch(found) else f"d_{found}"[:63]
@@ -131,9 +132,9 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
 def _narrowed_filters(cursors: Cursors, include: str) -> list[str]:
     found = ((client, not_captured(client.filter, include, EXCLUDE)) for client in cursors.clients)
     return [
-        f"the filter {client.filter} of client {client.client_id}: in Canal this filter replaced "
-        f"filter.regex, and in Sluice it only narrows `include`, which is {include}: tables of "
-        f"{', '.join(excluded)} that `include` does not match are not delivered; add these tables to `include`"
+        f"the filter {client.filter} of client {client.client_id} replaced filter.regex in Canal. Sluice delivers only "
+        f"tables that `include` ({include}) matches, so tables of {', '.join(excluded)} that `include` does not match are not "
+        "delivered; add these tables to `include`"
         for client, excluded in found
         if excluded
     ]
@@ -181,8 +182,8 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
             return {"gtid_set": left.gtid_set}
         if left.time_ms:
             return {"time": _moment(left.time_ms)}
-        # Without a GTID set and a time, the destination starts at the beginning of the cursor's file, because the cursor's offset may be
-        # inside a transaction.
+        # The cursor has only a file and an offset. The destination starts at the beginning of the file, because the offset may be inside a
+        # transaction.
         return {"file": left.file}
     start, used = configured_start(settings, POSITION_KEYS)
     _say_without_cursor(settings.given(*used), cursors.where, findings)
@@ -295,9 +296,9 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportReport) -> None:
-    """Sets `rows_query` in `server`, so that clients get the SQL texts of statements, if Canal sends these texts, as it does by default.
-    Does not set it if Canal hides columns from clients (filter.field), because the texts contain the values of all columns. Adds Canal's
-    keys to the report.
+    """Sets `rows_query` in `server` if Canal sends the SQL texts of statements to clients, which is Canal's default. With `rows_query`,
+    Sluice sends these texts too. Does not set `rows_query` if Canal hides columns from clients (filter.field), because the texts contain
+    the values of all columns. Adds Canal's keys to the report.
     """
     if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
         findings.left.append(

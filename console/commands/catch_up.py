@@ -33,9 +33,9 @@ def catch_up(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Merge all changes up to the current end of the source's binlog, then exit, for example in cron or CI. If Sluice does not run, the
-    command starts the engines, Spark and Dagster's daemon, and stops them before it exits. Exit code 1 if a table has stopped, or if the
-    lake does not have all these changes within --timeout.
+    """For cron or CI: wait until all changes up to the current end of the source's binlog are merged, then exit. If Sluice does not run,
+    the command starts the engines, Spark and Dagster's daemon, and stops them before it exits. Exit code 1 if a table has stopped, or if
+    changes are not merged within --timeout.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.acts.catch_up import catch_up as act  # noqa: PLC0415

@@ -11,8 +11,8 @@ conf_app = typer.Typer(name="conf", help="Pull conf/ from a git repository or an
 
 @conf_app.command("pull")
 def conf_pull() -> None:
-    """Pull conf/ from the repository or archive that conf/remote.yaml names, and check it as a whole. Running engines apply changes as they
-    apply changes of local files. Exit code 1 if the newest revision is not in use.
+    """Pull conf/ from the repository or archive that conf/remote.yaml names, and check it as a whole. Running engines apply the new files
+    as if you had edited the files in conf/. Exit code 1 if the newest revision is not in use.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.config.remote.record import problems, sentence  # noqa: PLC0415

@@ -100,8 +100,8 @@ def lake_swap(  # noqa: PLR0917  one argument an option
 
 @lake_app.command("register")
 def lake_register(destination: DestinationArgument, as_json: JsonOption = False) -> None:
-    """Register the Delta tables of a destination in the catalog of conf/, even if others removed them. Exit code 1 if a table or view could
-    not be registered.
+    """Register a destination's Delta tables that are missing in the catalog of conf/, for example because another program removed them from
+    the catalog. Exit code 1 if a table or view could not be registered.
     """
     from sluice.console.lake.register import register  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ def maintain(  # noqa: PLR0917  one argument an option
         ),
     ] = False,
     vacuum: Annotated[
-        bool, typer.Option("--vacuum", help="Delete files that only table versions older than the retention need.")
+        bool, typer.Option("--vacuum", help="Delete files that no table version within the retention needs.")
     ] = False,
     retention_hours: Annotated[
         float | None,
@@ -39,8 +39,8 @@ def maintain(  # noqa: PLR0917  one argument an option
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Rewrite and delete files of a destination's Delta tables, between its merges. Without options: rewrite the files of tables with many
-    small files or many deleted rows.
+    """Rewrite and delete files of a destination's Delta tables. While a table is rewritten, the destination's merges wait. Without options:
+    rewrite the files of tables with many small files or many deleted rows.
     """
     from sluice.console.lake.operation import ports_of_command  # noqa: PLC0415
     from sluice.console.source.query import require_destination  # noqa: PLC0415

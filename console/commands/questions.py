@@ -1,5 +1,5 @@
-"""Defines `sluice sql`, which queries the lake, `sluice equal`, which compares the lake with the source, and `sluice history` and `sluice
-why`, which show the batches that changed a table or a row.
+"""Defines the commands that answer questions about the lake. `sluice sql` queries the lake. `sluice equal` compares the lake with the
+source. `sluice history` shows the batches that changed a table. `sluice why` shows the batches that changed a row.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def history(
     destination: DestinationOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the batches that changed a table: positions, times, changes, versions and runs, from the Delta log."""
+    """Show the batches that changed a table, as the Delta log records them: positions, times, numbers of changes, versions and runs."""
     from sluice.console.lake import history as lake  # noqa: PLC0415
 
     found = lake.history_of(lake.captured_table(config_now(), table, destination))
@@ -126,7 +126,7 @@ def why(
     destination: DestinationOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show every version of a Delta table in which a row changed, with the row's values, time, batch and run, the newest first."""
+    """Show every change of a row in a Delta table, newest first: the version, the row's values, the time, the batch and the run."""
     from sluice.console.lake import history as lake  # noqa: PLC0415
     from sluice.console.lake import life  # noqa: PLC0415
 

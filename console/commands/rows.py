@@ -54,7 +54,7 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
         typer.Option(
             "--gtids",
             metavar="SET",
-            help="Instead of --from and --to: exactly the transactions of this GTID set. For MariaDB: of this list of GTIDs.",
+            help="Instead of --from and --to: exactly the transactions of this GTID set (MariaDB: of this list of GTIDs).",
         ),
     ] = "",
     tables: TablesOption = "",
@@ -64,8 +64,8 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
             "--into",
             metavar="DATABASE.TABLE",
             help=(
-                "Write the table in --tables, as it was at --to, into this new table. The table in --tables does "
-                "not change."
+                "Create this table with the rows that the table in --tables had at the time of --to. The table in --tables "
+                "does not change."
             ),
         ),
     ] = "",

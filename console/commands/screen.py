@@ -14,8 +14,8 @@ PIPE_COLUMNS = 400
 
 
 class Screen(Console):
-    """A console that prints JSON quickly to a pipe. Rich's own method looks for parts to highlight even there, which takes seconds for
-    thousands of tables.
+    """A console that prints JSON quickly to a pipe. Even for a pipe, Rich's own method looks for parts to highlight, which takes seconds
+    for thousands of tables.
     """
 
     def print_json(self, json: str | None = None, **options: Any) -> None:

@@ -80,7 +80,7 @@ class DemoHome:
 
 
 def open_home(folder: Path | None) -> DemoHome:
-    """Returns the demo in the given directory, or in .sluice/demo of the working directory."""
+    """Returns the directory of a demo: the given directory, or .sluice/demo in the working directory. Creates no directory."""
     return DemoHome((folder or Path(".sluice") / "demo").absolute())
 
 

@@ -41,9 +41,9 @@ def load_shop(connection: Connection[Any]) -> Shop:
 
 
 class TrafficThread:
-    """Runs the traffic in a thread, with `rate` transactions per second. `alter_after_seconds` and `truncate_after_seconds` say when,
-    counted from the start of the traffic, it executes the ALTER TABLE and the TRUNCATE. `failure` is the error that ended the traffic, or
-    None. `transactions` is the number of committed transactions.
+    """Runs the traffic in a thread, with `rate` transactions per second. Executes the ALTER TABLE `alter_after_seconds`, and the TRUNCATE
+    `truncate_after_seconds`, after the start of the traffic. `failure` is the error that ended the traffic, or None. `transactions` is the
+    number of committed transactions.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ MYSQL = "mysql"
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0
 # After the traffic has ended, the demo waits at most this many seconds until all transactions are acked, and then fails.
 ACK_SECONDS_MAX = 1800.0
-# If no batch is acked for this many seconds during the wait, the demo fails. The time is long, because the first merge on a busy machine
-# takes minutes.
+# If no batch is acked for this many seconds after the traffic has ended, the demo fails. The time is long, because the first merge on a
+# busy machine takes minutes.
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
 SAY_SECONDS = 5.0  # The interval between two lines that report the progress of a wait.
@@ -200,7 +200,9 @@ class Demo:
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
             if record is not None and record.state == SnapshotState.FAILED:
-                raise SetupError(f"The initial snapshot of {record.name} failed: {record.reason}")
+                raise SetupError(
+                    f"The initial snapshot of {record.name} failed: {record.reason}; the logs in {self.stack.logs} show why."
+                )
             if time.monotonic() - begun > ACK_SECONDS_MAX:
                 raise SetupError(
                     f"The initial snapshot of {VISITS} was not published within {ACK_SECONDS_MAX:.0f} s; the logs in "

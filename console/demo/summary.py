@@ -20,9 +20,9 @@ from sluice.equality.values import TableResult
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """What a table had when this run of the demo began. The summary leaves out the changes up to then, which earlier runs of the demo made.
-    `version` is the Delta version. In a change log, changes are not counted by version, so `changes` has the numbers of all its changes up
-    to then. For other tables, `changes` is empty.
+    """The state of a Delta table at the start of this run of the demo. With this state, the summary leaves out the changes of earlier runs
+    of the demo. `version` is the Delta version. The changes in a change log cannot be counted by version, so for a change log, `changes`
+    has their numbers at the start. For any other table, `changes` is empty.
     """
 
     version: int

@@ -30,7 +30,9 @@ SECONDS_OF_YEARS = 2 * 365 * 86400
 
 
 def text(draw: Random, words: int) -> str:
-    """Returns a few words with letters of one to four bytes, quotes and escapes."""
+    """Returns `words` random words with blanks between them. Some words have quotes or characters that must be escaped, and letters have
+    one to four bytes.
+    """
     return " ".join(draw.choice(WORDS) for _ in range(words))
 
 

@@ -1,1 +1,1 @@
-"""Implements `sluice doctor`: collects the facts that a report of a defect needs into one text without secrets."""
+"""Implements `sluice doctor`: collects, without secrets, the facts that a report of a defect needs, as one text."""

@@ -1,8 +1,8 @@
 """Hides secrets in the report of `sluice doctor`: the values of known secrets wherever they occur, and all text that has the form of a
 secret.
 
-Known secrets are the values of variables and files that conf/ names, of environment variables with names such as TOKEN, of the engines'
-tokens, and of settings that contain a secret. `report` passes its whole output through this module.
+Known secrets are the secrets that are written in conf/, the contents of variables and files that conf/ names, the values of environment
+variables with names such as TOKEN, and the engines' tokens. `report` passes its whole output through this module.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def _ports(config: SluiceConfig) -> dict[str, str]:
 
 
 def _log_errors(data_dir: Path) -> dict[str, list[str]]:
-    """Returns the last lines that look like errors of each log file, at most LINES_MAX per file, by the path of the file in `data_dir`."""
+    """Returns path of a log file in `data_dir` → the last lines of this file that look like errors, at most LINES_MAX."""
     # A log consists of a file *.log with the newest lines, and of a file *.log.1 with earlier lines (see `keeping.log_files`).
     endings = ("*.log", "*.log.1")
     logs = sorted(log for folder in log_files.FOLDERS for ending in endings for log in (data_dir / folder).glob(ending))

@@ -76,7 +76,7 @@ def render(results: Sequence[TableResult]) -> RenderableType:
 
 def sentences_of(result: TableResult) -> list[str]:
     """Returns lines about the result of a comparison: why the table could not be compared, which chunks and rows differ, and which columns
-    were not compared. The command prints the lines below the table of numbers.
+    were not compared. The command prints the lines below the numbers of rows.
     """
     said = [result.reason] if result.reason else []
     said += [

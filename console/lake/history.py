@@ -1,6 +1,6 @@
-"""Implements `sluice history`: lists the batches that changed a table, and the commits of other writers. Reads them from the table's Delta
-log, not from Dagster's storage. The entry of a batch has its interval of the stream with positions, GTIDs and commit times, the number of
-changes by kind, and the versions of the Delta table before and after the batch.
+"""Implements `sluice history`: lists the batches that changed a table, and the commits of other writers. Reads the table's Delta log, not
+Dagster's storage. For each batch, shows the interval of the stream (positions, GTIDs and commit times), the number of changes by kind, and
+the versions of the Delta table before and after the batch.
 """
 
 from __future__ import annotations

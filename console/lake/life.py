@@ -152,7 +152,7 @@ class TableVersions:
             found = pa.table(self._table.log(version).scan(predicate=self._condition)).to_pylist()
         except (DeltaError, OSError, pa.ArrowException, SetupError) as error:
             raise GoneError(
-                f"version {version} of {self._table.path} cannot be read any more: {error}; use a newer version"
+                f"the changes up to version {version} of {self._table.path} are unknown, because this version cannot be read: {error}"
             ) from error
         return found[0] if found else None
 
@@ -258,8 +258,8 @@ def _read_time(commit: CommittedInterval | None) -> str:
 
 
 def _changed(step: LifeStep, before: Row) -> str:
-    """Returns the values of a step to show: all values of an inserted or deleted row, and only the changed values of an updated row.
-    `before` has the row's values before the step, and is empty if they are unknown.
+    """Returns the values that are shown for a step: all values of an inserted or deleted row, and only the changed values of an updated
+    row. `before` has the row's values before the step, and is empty if they are unknown.
     """
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)

@@ -18,8 +18,8 @@ from sluice.orchestration.run.spark_merge import spark_merge
 
 @contextlib.contextmanager
 def ports_of_command() -> Iterator[Ports]:
-    """Yields the `Ports`, the functions by which code in `orchestration` calls the rest of Sluice, for an operation that needs no engine.
-    Converts a MergeFailedError of the block to a SetupError, because the command shows the message of a SetupError.
+    """Yields the `Ports` of an operation that needs no engine. `Ports` has the functions by which code in `orchestration` calls the rest of
+    Sluice. Converts a MergeFailedError that the `with` block raises to a SetupError, whose message the command shows.
     """
     try:
         yield Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)

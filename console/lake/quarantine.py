@@ -50,8 +50,8 @@ NO_CURRENT_STATE = (
     "the table has no current-state table, and Sluice never rewrites a change log or history: re-snapshot "
     "the table instead (`sluice snapshot start`)"
 )
-# In a Delta table of several shards, the row of a value cannot be found: rows of other shards may have the same key, and rows of other
-# destinations the same order key.
+# Why a value of a shard is refused. In the common Delta table, neither the key nor the order key of the value identifies its row: rows of
+# other shards may have the same key, and rows of other destinations may have the same order key.
 SHARED = (
     "the table has become a shard, and a snapshot has read its rows again, so no row has the position of the "
     "value: re-snapshot the table instead (`sluice snapshot start`)"
@@ -203,8 +203,8 @@ def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> t
     """Returns the decoded values in the form that `put_back` needs, and the names of the columns that identify their rows. `decoded` maps
     an index of `records` to the decoded value.
 
-    With `keyed`, the table has a key. If a row then had several of these values in one transaction, only the last value is returned.
-    Without `keyed`, all columns except the column of the values identify a row.
+    `keyed` says whether the table has a key. With a key, returns only the last of several values that one row had in one transaction.
+    Without a key, all columns except the column of the values identify a row.
     """
     rows = {number: json.loads(records[number]["key"]) for number in decoded}
     last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}

@@ -48,7 +48,7 @@ def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:
 
 
 def backfill_sentences(made: Plan) -> Iterator[str]:
-    """Yields lines about the plan of a backfill: the interval, the binlog files that it reads, and the number of changes."""
+    """Yields lines about the plan of a backfill: the interval, the binlog files that the backfill reads, and the number of changes."""
     times = f"from {made.from_time} to {made.to_time or 'now'}"
     yield (
         f"{made.destination}: changes of {made.gtids}, {times}"

@@ -59,8 +59,8 @@ def open_stores(
     """Loads DuckDB's extensions for the stores of the given paths, and creates DuckDB secrets for them. `storage_options` must contain the
     secrets themselves, not references to them. Raises SetupError if a package is missing, or if DuckDB finds no credentials.
 
-    The secret for Azure has the account of the first path. An account key or a SAS token belongs to one account. With other credentials,
-    DuckDB uses the account in the URL of each table.
+    With an account key or a SAS token, DuckDB reads only the Azure account of the first path, because such credentials belong to one
+    account. With other credentials, DuckDB reads the account in the URL of each table.
     """
     stores = dict[bool, str]()
     for path in paths:

@@ -32,7 +32,7 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
         options = storage_options(config.storage_options)
     except MergeFailedError as error:
         problems.append(
-            f"{error}; `sluice up` needs the same secrets, so provide the secrets where you start `sluice up`"
+            f"{error}; `sluice up` also reads the secrets in storage_options: provide them where you start `sluice up`"
         )
     else:
         lake = _answer(config.lake, options) if is_in_a_store(config.lake) else ""

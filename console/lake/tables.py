@@ -89,7 +89,7 @@ class DestinationLake:
         return max((table.epoch for table in self.tables()), default=0)
 
     def take_over(self, ledger_id: str) -> None:
-        """Makes a ledger the owner of each of the destination's tables that exists in the lake, in its current state (see `own`)."""
+        """Makes a ledger the owner of all of the destination's tables that exist in the lake (see `own`)."""
         for table in self.tables():
             self.own(table, ledger_id)
 
@@ -129,8 +129,9 @@ class DestinationLake:
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
-        """Makes a ledger the owner of a table's change log and history, by a change of their Delta names, which contain the owner. If the
-        change log or the history is missing, removes its record, so that the next run creates it again.
+        """Makes a ledger the owner of a table's change log and history. Changes the names of these Delta tables, because their names
+        contain the owner. If the change log or the history is missing, removes its record, so that the next run creates the missing one
+        again.
         """
         records = self._records
         for kind, path in self._side_tables(name):

@@ -49,8 +49,8 @@ def oldest_sentence(facts: ServerFacts, now: float) -> str:
 
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:
-    """Returns a message for each table whose Delta path equals the path of another table or is inside its folder. Checks the tables that an
-    engine, or the last discovery of the source, has recorded.
+    """Returns a message for each table whose Delta path equals the path of another table or is inside the other table's folder. Checks the
+    tables that an engine, or the last discovery of the source, has recorded.
     """
     tables = {
         name: sorted(table.name for table in read_tables(config.destination_dir(name))) for name in config.destinations
@@ -59,8 +59,8 @@ def known_path_clashes(config: SluiceConfig) -> list[str]:
 
 
 def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns the settings of a destination. If conf/ does not have the destination, raises ConfigurationError, whose message lists the
-    destinations in conf/.
+    """Returns the settings of a destination. Raises ConfigurationError if the name is that of a group, or if conf/ does not have the
+    destination. The message lists the group's members or the destinations in conf/.
     """
     if name in config.groups:
         members = ", ".join(config.groups[name].members)

@@ -72,8 +72,8 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def daemon_sentence(home: Path, now: float) -> str:
-    """Returns a sentence that says whether Dagster's daemon runs, judged by the last heartbeat of its sensors. The sentence explains why
-    engines get no ticks. `now` is in seconds since 1970.
+    """Returns a sentence that says whether Dagster's daemon runs, judged by the last heartbeat of its sensors. `sluice status` shows the
+    sentence if an engine gets no ticks. `now` is in seconds since 1970.
 
     Call this function only if `lost_storage` returns "", because this function creates a missing storage.
     """

@@ -1,7 +1,8 @@
 """Gives each sensor a thread of Dagster's daemon, and each tick a thread of the code server.
 
-A tick of a destination waits for changes. If fewer ticks run at once than there are sensors, each tick must end at once, because a tick
-that waits would delay the other sensors. A hundred destinations would then cost a whole core while nothing changes.
+Each tick waits for changes of its destination, which is possible only if the ticks of all sensors can run at the same time. With fewer
+threads, a tick that waits would delay other sensors, so no tick could wait. Then the repeated ticks of a hundred destinations would use a
+whole core while nothing changes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ OTHER_CALLS = 8
 
 def with_workers(settings: str, destinations: int) -> str:
     """Returns the text of a dagster.yaml whose `sensors.num_workers` is large enough for the ticks of all destinations. Returns the given
-    text if its number is large enough, or if its ticks do not run in threads.
+    text unchanged if its number of workers is large enough, or if it does not have `sensors.use_threads`.
     """
     configured: dict[str, Any] = yaml.safe_load(settings) or {}
     sensors = configured.get("sensors") or {}

@@ -18,7 +18,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
-    """Makes SIGTERM and Ctrl-C raise KeyboardInterrupt until the block ends."""
+    """Makes SIGTERM and Ctrl-C raise KeyboardInterrupt until the `with` block ends."""
     with _handled_by(_interrupt):
         yield
 
@@ -36,15 +36,15 @@ def duckdb_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """Ignores SIGTERM and Ctrl-C until the block ends, so that they do not interrupt the shutdown."""
+    """Ignores SIGTERM and Ctrl-C until the `with` block ends, so that they do not interrupt the shutdown."""
     with _handled_by(signal.SIG_IGN):
         yield
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Delays SIGTERM and Ctrl-C until the block ends. So a process that the block starts is recorded before the signal has an effect, and
-    the shutdown finds and ends the process.
+    """Delays SIGTERM and Ctrl-C until the `with` block ends. So a process that the `with` block starts is recorded before the signal has an
+    effect, and the shutdown finds and ends the process.
     """
     came: list[tuple[int, FrameType | None]] = []
     with _handled_by(lambda number, frame: came.append((number, frame))):

@@ -78,7 +78,7 @@ def several_sparks(config: SluiceConfig, conf: Path) -> str:
         f"the lake is in S3, `meta` of kind {config.meta.kind} is for several hosts, and {what} is a separate "
         f"Spark server on each host, {why}: a server that is paused during a commit can overwrite a commit of "
         "another host. Start one Spark Connect server for all hosts, and write the same address in "
-        "spark.remote on every host. With only one host, write the name of that host, or keep `meta` in files"
+        "spark.remote on every host. With only one host, write this host's name in spark.remote, or set meta.kind to file"
     )
 
 
@@ -90,7 +90,7 @@ def pass_store_settings(server: SparkConnectServer, config: SluiceConfig, comman
         server.add_settings(store_settings(config), store_environment(config))
     except MergeFailedError as error:
         raise ConfigurationError(
-            f"{error}; `{command}` needs the same secrets, so provide the secrets where you start it"
+            f"{error}; `{command}` passes the secrets in storage_options to Spark: provide them where you start `{command}`"
         ) from error
 
 

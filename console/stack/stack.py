@@ -2,7 +2,7 @@
 The code server may contain the engines.
 
 The code server runs `orchestration.code_server`, which behaves like `dagster api grpc`. Only this module restarts the code server, so an
-engine in it runs as long as its process.
+engine in the code server runs as long as the code server's process.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ class Patience:
     """How often a failed part is restarted: at most `restarts_max` times in a row. The first wait is `first_seconds`. Each later wait is
     twice as long as the wait before, up to `longest_seconds`.
 
-    If a part has answered for `steady_seconds` before it fails, the count starts again. With `first_start_must_do`, a part that ended by
-    itself before it ever answered is not restarted, because it would fail again. Such a part is restarted only if another program has the
-    part's port, because that program may end.
+    If a part has answered for `steady_seconds` before it fails, the count starts again. With `first_start_must_do`, a part that fails
+    before it has ever answered is not restarted, because it would fail again. There are two exceptions: a part that a signal ended, and a
+    part whose port another program has, because that program may end.
     """
 
     restarts_max: int
@@ -193,7 +193,7 @@ class Supervisor:
 
     def _is_final(self, kept: PartRecord, ended: str) -> bool:
         """Returns whether the failed part must not be restarted, because it would fail again (see `Patience.first_start_must_do`). Returns
-        False if another program has the part's port, because that program may end.
+        False if a signal ended the part, or if another program has the part's port, because that program may end.
         """
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()
@@ -218,8 +218,8 @@ class Supervisor:
 
     def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
         """Ends a failed part and schedules its restart, or raises ServerError if the part has failed too often. With `final`, raises
-        ServerError without a restart. Also restarts those parts that wait for the failed part (`after`) and that are still starting, or are
-        tasks.
+        ServerError without a restart. Also restarts each part that has the failed part in `after`, if the part is a task or is still
+        starting.
         """
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds

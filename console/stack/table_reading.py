@@ -1,4 +1,4 @@
-"""Reads which tables the sources have, before the processes that need the list of tables start. Spark starts meanwhile."""
+"""Reads the lists of the sources' tables at the start of Sluice, while Spark starts. Processes that need these lists start afterwards."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sluice.console.source.query import known_path_clashes
 
 
 class TableReading:
-    """A task of the supervisor: reads the tables of each source, which become assets in Dagster, in a thread. If a source does not answer,
-    the start continues with the tables of the last start.
+    """A task of the supervisor. In a thread, reads which tables each source has. These tables become assets in Dagster. If a source does
+    not answer, the start continues with the tables of the last start.
 
     `passwords` has the values of environment variables that conf/ names. `log` gets the traceback of an unexpected error.
     """
@@ -56,8 +56,8 @@ class TableReading:
         return False
 
     def answers(self) -> bool:
-        """Returns whether all sources have been queried, even if some did not answer. In this case, also prints which sources did not
-        answer, and which tables share a path in the lake.
+        """Returns whether all sources have been queried, even if some did not answer. When all have been queried, also prints which sources
+        did not answer, and which tables share a path in the lake.
         """
         if self._thread is None or self._thread.is_alive() or self._failed:
             return False

@@ -55,7 +55,8 @@ WELL = ("RUNNING", "STARTING", "CONNECTING", "STANDBY")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
     """The status of one destination.
-    - `state`: the state that the engine reports. STOPPED, STALE or STANDBY if an operator, a missing or old status, or the lease shows it.
+    - `state`: the state that the engine reports. STOPPED if an operator stopped the engine, or if no process writes its status. STALE if
+      the status is old although a process holds the lease. STANDBY if another host runs the engine.
     - `cursor`, `position`: the acked position, and the position up to which the engine has read, as `file:offset@epoch`.
     - `waiting`: why the next attempt to merge the batch in flight has not begun. `troubles`: other problems that the engine reports.
     - `lag_seconds`, `tick_age_seconds`, `ack_age_seconds`: None if the engine has reported no lag, tick or ack since its start.
@@ -154,8 +155,8 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a message for each process that `sluice up` has not started, although other processes run. Usually, `sluice up` was killed
-    during the start. After `sluice up --without-dagster`, does not report that the processes of Dagster are missing.
+    """Returns a message for each process that was never started, although other processes of `sluice up` run, for example because `sluice
+    up` was killed during the start. After `sluice up --without-dagster`, Dagster's processes are not reported.
     """
     there = {process["name"] for process in running}
     foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS

@@ -38,7 +38,7 @@ class Cache:
 
     @property
     def spark(self) -> Path:
-        """The directory of the SPARK_HOME directories, which have different sets of Spark's files, and of the links to them."""
+        """The directory that contains the SPARK_HOME directories, each with a different set of Spark's files, and the links to them."""
         return self.root / "spark"
 
     @property
@@ -75,8 +75,8 @@ def open_cache() -> Cache:
 
 @contextlib.contextmanager
 def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Locks the cache until the block ends. If another process holds the lock, calls `when_waiting` with a sentence that says so, and waits
-    for the lock. If the process that holds the lock dies, the kernel releases the lock.
+    """Locks the cache until the `with` block ends. If another process holds the lock, calls `when_waiting` with a sentence that says so,
+    and waits for the lock. If the process that holds the lock dies, the kernel releases the lock.
     """
     try:
         handle = cache.lock_file.open("a")

@@ -47,7 +47,7 @@ def test_a_credential_that_is_not_set_is_named_before_anything_starts(tmp_path: 
     error = refused(conf_of(tmp_path, lake="s3://bucket/lake", storage_options=STORE))
     assert isinstance(error, ConfigurationError)
     assert "NO_SUCH_KEY is not set" in str(error)
-    assert "`sluice spark` needs the same secrets" in str(error)
+    assert "`sluice spark` passes the secrets in storage_options to Spark" in str(error)
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
