@@ -151,8 +151,8 @@ def check_engine(config: SluiceConfig, name: str) -> Finding:
 
 
 def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns a destination's settings with the installation's id, from which the engine derives its replica id. Without this id, the check
-    would use another replica id than the engine, and report the engine's own connection as a clash.
+    """Returns a destination's settings with the installation's id, from which the engine derives its replica id. Without the installation's
+    id, the check would use another replica id than the engine, and would take the engine's own connection for another replica.
     """
     try:
         return config.destinations[name].of_installation(known_installation_id(config.ledger_location(name)))
@@ -195,8 +195,8 @@ def check_destination(destination: DestinationConfig) -> Finding:
 
 
 def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
-    """Checks the replica that conf/ names as `reader`, from which rows are read instead of the source. Yields nothing if conf/ names no
-    reader.
+    """Checks the replica that conf/ names as `reader`. Sluice reads rows from this replica instead of from the source. Yields nothing if
+    conf/ names no reader.
     """
     found = examine_reader(destination)
     if found is not None:

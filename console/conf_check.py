@@ -25,10 +25,11 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
 from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 
-# Matches `$NAME`, a reference to an environment variable, and a URL whose password is `$NAME`. The groups have the name of the variable.
+# Matches `$NAME`, a reference to an environment variable, and a URL whose password is `$NAME`. The group `whole` or `password` is the name
+# of the variable.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
 _NAMES_VARIABLE = "env"  # `{env: NAME}` means the same as `$NAME`.
-# Settings with secrets that other checks read: `_rule_problems` reads `salt`, and `check_store` reads `storage_options`.
+# Settings whose secrets are checked elsewhere: `_rule_problems` reads the secrets in `salt`, and `check_store` those in `storage_options`.
 _CHECKED_ELSEWHERE = frozenset({"salt", "storage_options"})
 
 
@@ -54,7 +55,7 @@ def conf_problems(conf: Path) -> list[str]:
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:
-    """Returns the names of the environment variables to which the passwords of a destination's sources refer, and which are not set.
+    """Returns the names of those environment variables that are not set and to which the passwords of a destination's sources refer.
     `record` is the content of the destination's file.
     """
     several = record.get("sources")
@@ -80,8 +81,8 @@ def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 
 def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a message for each secret that cannot be read, with the secret's key in conf/. Without this check, the error would appear only
-    when a process starts. Relative paths start in `root`.
+    """Yields a message for each secret that cannot be read. The message names the secret's key in conf/. Without this check, the error
+    would appear only when a process starts. Relative paths start in `root`.
     """
     for setting, text in _texts(record):
         name = _variable_of(setting.rpartition(".")[2], text)
@@ -125,8 +126,8 @@ def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
 
 
 def _variable_of(key: str, text: str) -> str:
-    """Returns the name of the environment variable to which a value of conf/ refers, as a whole or in the password of a URL. Returns "" if
-    the value refers to no variable.
+    """Returns the name of the environment variable to which a value of conf/ refers, as a whole or in the password of a URL. A value with
+    the key `env` is the name itself. Returns "" if the value refers to no variable.
     """
     if key == _NAMES_VARIABLE:
         return text

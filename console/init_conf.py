@@ -169,7 +169,8 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     """Writes conf/ if the source answers. Returns whether the source meets all requirements of Sluice.
 
     `say` is called with each line of the command's output. Raises ConfigurationError, and writes nothing, if the destination's file exists
-    already, the password cannot be read, or the database does not exist. Raises SourceConnectionError if the source does not answer.
+    already, the password cannot be read, or the database does not exist. An account without SELECT sees no database, so then the database
+    is not checked. Raises SourceConnectionError if the source does not answer.
     """
     file = conf / "destinations" / f"{wanted.name}.yaml"
     if file.exists():
@@ -215,7 +216,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
 
 
 def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
-    """Raises ConfigurationError if the database in the URL does not exist. The message lists the existing databases."""
+    """Raises ConfigurationError if the user sees no database with the name in the URL. The message lists the visible databases."""
     if not wanted.database:
         return
     with contextlib.closing(SourceConnection(source_of(settings))) as connection:

@@ -71,7 +71,9 @@ def setup(
         bool, typer.Option("--without-demo", help="Do not download MySQL, which only the demo needs.")
     ] = False,
 ) -> None:
-    """Download and unpack Java, the Delta jars and MySQL; compile the engine's kernels and archive Spark's classes."""
+    """Download and unpack Java, the Delta jars and MySQL. Compile the engine's kernels, and archive Spark's classes, so that both start
+    faster.
+    """
     from sluice.console.toolchain.artifacts import EXTRAS  # noqa: PLC0415
     from sluice.console.toolchain.setup import DEMO_SERVERS, set_up  # noqa: PLC0415
     from sluice.console.toolchain.spark.rehearsal import provide_class_archive  # noqa: PLC0415
@@ -149,8 +151,8 @@ def up(
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
-        # With the hidden option --while-wanted, a tick of the engine sensor in the user's own Dagster has started this process. It ends
-        # when no more ticks arrive.
+        # With the hidden option --while-wanted, a tick of the engine sensor in the user's own Dagster has started this process. The process
+        # ends when no more ticks arrive.
         if while_wanted:
             keep_up_process_of_engines(stack, config.data_dir)
             return

@@ -1,9 +1,9 @@
 """Implements `./sluice test`: checks formatting, lint and types, and runs the tests on real servers.
 
-Without arguments, it runs all checks and tests, as continuous integration does. With paths, it runs only the tests in these paths, and does
-not set up servers first, because fixtures start the servers that a test needs. `--quick` leaves out the type check and the tests that need
-a server, Spark, a browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick run executes
-everything once, and finds most failures early.
+Without arguments, the command runs all checks and tests, as continuous integration does. With paths, the command runs only the tests in
+these paths, and sets up no servers first: fixtures start the servers that a test needs. `--quick` leaves out the type check and the tests
+that need a server, Spark, a browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick
+run executes everything once, and finds most failures early.
 
 The type check runs in parallel with the tests, and uses one core for a minute. On a clean checkout, the kernels are compiled during this
 time, which uses another core.
@@ -53,8 +53,8 @@ STATIC_CHECKS = {
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
-# This variable makes Python write no bytecode files. The variable is removed from the environment of the checks, because the tests start
-# some thousand Python processes, and without bytecode files, each process would compile the project's sources again.
+# This variable makes Python write no bytecode files. The variable is removed from the environment of the checks: the tests start some
+# thousand Python processes, and without bytecode files, each of them would compile the project's sources again.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
 # A quick run sets this variable. tests/marks.py then fails each test that starts a server.
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"

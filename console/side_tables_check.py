@@ -29,8 +29,8 @@ def _alone(config: SluiceConfig, destination: str, table: str) -> str:
 
 
 def side_table_problems(config: SluiceConfig) -> list[str]:
-    """Returns a message for each configured history that is impossible, because its table has no key or has a column with the name of one
-    of Sluice's columns. Checks only tables that an engine, or the last discovery of the source, has recorded.
+    """Returns a message for each impossible `history` in conf/: the table has no key, or has a column with the same name as one of Sluice's
+    columns. Checks only tables that an engine, or the last discovery of the source, has recorded.
     """
     problems = []
     for name, table in _wanting(config, "history"):

@@ -1,5 +1,5 @@
-"""Implements `sluice catch-up`: waits until the lake has all changes up to the current end of the source's binlog.
-`cdc_engine.acts.catch_up` decides whether the lake has them.
+"""Implements `sluice catch-up`: waits until the lake has all changes up to a position, by default the current end of the source's binlog.
+`cdc_engine.acts.catch_up` decides whether the lake has these changes.
 """
 
 from __future__ import annotations

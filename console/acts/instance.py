@@ -129,8 +129,8 @@ def _logs(config: SluiceConfig) -> list[Path]:
     found = [folder / each for each in LOGS if (folder / each).exists()]
     if not found:
         raise SetupError(
-            f"{folder} has no log, because `sluice up` has not started any process on this host; show the log on the "
-            "host of the engine"
+            f"{folder} has no log of an engine, because `sluice up` has started no engine on this host; show the log on the "
+            "engine's host"
         )
     return sorted(found, key=lambda file: file.stat().st_mtime)
 
@@ -148,7 +148,7 @@ def _tail(file: Path) -> str:
 
 def _since(file: Path, offset: int) -> tuple[str, int]:
     """Returns the complete lines of a file after an offset, and the offset at the end of these lines. If the file is shorter than `offset`,
-    because it was emptied or replaced, reads it from the beginning. Returns "" and the given offset if the file cannot be read.
+    because the file was emptied or replaced, reads the file from the beginning. Returns "" and the given offset if the file cannot be read.
     """
     try:
         with file.open("rb") as opened:

@@ -56,9 +56,8 @@ def request(position: str, gtid: str, *, latest: bool, moment: str = "", earlies
 
 
 def saved_positions(config: SluiceConfig, destination: str = "") -> dict[str, Any]:
-    """Returns, for each destination, what its ledger has: the cursor, the epoch, the server's UUID and the batches in flight. If
-    `destination` is empty, returns this for all destinations. The cursor is None while the destination has no position, for example before
-    its first start.
+    """Returns destination → what its ledger has: the cursor, the epoch, the server's UUID and the batches in flight. If `destination` is
+    empty, the result has all destinations. The cursor is None while the destination has no position, for example before its first start.
     """
     names = [require_destination(config, destination).name] if destination else sorted(config.destinations)
     return {name: _saved(read_ledger(config.destination_dir(name))) for name in names}

@@ -64,8 +64,8 @@ def _pending_json(destination: str, change: PendingSchemaChange) -> dict[str, An
 
 
 def schema_json(config: SluiceConfig, name: str) -> list[dict[str, Any]]:
-    """Returns a record for every table of a destination that the engine has listed or that has stopped: its columns, key, schema policies
-    and state. A stopped table that is not in the engine's list has no columns and no key in its record.
+    """Returns a record for each table of a destination: its columns, key, schema policies and state. The tables are those in the engine's
+    list, and all stopped tables. The record of a stopped table that is not in the engine's list has no columns and no key.
     """
     destination = require_destination(config, name)
     stops = {(stop.database, stop.table): stop for stop in read_ledger(config.destination_dir(name)).stopped_tables}
@@ -90,8 +90,8 @@ def _table_json(
 
 
 def listed(name: str, tables: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Returns at most LISTED_MAX of `tables`, stopped ones first, and a message about the tables that are left out (see `shortened`).
-    `name` is the destination of the tables.
+    """Returns at most LISTED_MAX of `tables`, and a message about the tables that are left out (see `shortened`). Stopped tables come
+    first. `name` is the destination of the tables.
     """
     stopped = sorted({each["state"] for each in tables} - {TableState.FLOWING})
     return shortened(tables, lambda each: str(each["state"]), stopped, f"sluice schema show {name} --verbose")

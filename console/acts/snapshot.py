@@ -162,8 +162,8 @@ def described(record: SnapshotRecord, waits: str = "") -> str:
 
 
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
-    """Shows a progress bar per table of `destination`, or of all destinations if it is empty, until every snapshot is published, canceled
-    or failed. Returns 1 if a snapshot failed, and otherwise 0. Ctrl-C ends the display, and the snapshots continue.
+    """Shows a progress bar for each snapshot of `destination`, or of all destinations if `destination` is empty. Ends when every snapshot
+    is published, canceled or failed. Returns 1 if a snapshot failed, or else 0. Ctrl-C ends the display, and the snapshots continue.
     """
     with ProgressBars(screen, ROWS) as bars:
         while True:

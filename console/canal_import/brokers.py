@@ -11,8 +11,8 @@ from sluice.console.canal_import.pulsar import pulsar_of
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.canal_import.rocketmq import rocketmq_of
 
-# The client id under which Canal reads an instance when it sends the instance's changes to a broker. The imported broker gets the same id,
-# because Canal has stored its cursor under this id.
+# Canal sends an instance's changes to a broker as the client with this id, and stores the broker's cursor under this id. The imported
+# broker gets the same id, so that it continues at this cursor.
 CLIENT = 1001
 RULES = tuple(
     f"canal.mq.{key}"

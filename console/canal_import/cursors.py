@@ -37,8 +37,8 @@ class Cursors:
 
 
 def from_file(folder: Path) -> Cursors:
-    """Reads the cursors from meta.dat in an instance's folder. Raises ConfigurationError if the file is damaged, because the destination
-    would otherwise silently start at another position.
+    """Reads the cursors from meta.dat in an instance's folder. Raises ConfigurationError if the file is damaged: without the cursors, the
+    destination would silently start at another position.
     """
     file = folder / META_FILE
     if not file.exists():

@@ -154,8 +154,8 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def instances(folder: Path, server: Settings) -> list[str]:
-    """Returns the names of the instances: those in canal.destinations.expr or, if it is empty, those in canal.destinations. Unless
-    canal.auto.scan is false, also returns the names of the folders in `folder`, except `spring`, that contain an instance.properties.
+    """Returns the names of the instances in canal.destinations.expr or, if this key is empty, in canal.destinations. If canal.auto.scan is
+    true, as it is by default, also returns the name of each folder in `folder`, except `spring`, that contains an instance.properties.
     """
     listed = server.get("canal.destinations")
     expression = server.get("canal.destinations.expr")

@@ -193,7 +193,8 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
     """Sets `start` of the standby source in `record`. The engine uses this `start` if the engine has no cursor and reads the standby source
-    first. Sets nothing if there is no standby source, if the properties have no position for it, or if a client of Canal has a cursor.
+    first. Sets nothing without a standby source, without a position for this source in the properties, or if a client of Canal has a
+    cursor.
     """
     keys = settings.given(*STANDBY_POSITION_KEYS)
     if "sources" not in record or not keys:
@@ -259,8 +260,8 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
 
 
 def _moment(milliseconds: int) -> str:
-    """Converts a time in ms since 1970 to ISO form. Rounds it down to the second, so that no change after the time is skipped. Changes
-    before the time, but in the same second, are read again.
+    """Converts a time in ms since 1970 to ISO form. Rounds the time down to the second, so that no change after the time is skipped.
+    Changes before the time, but in the same second, are read again.
     """
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 

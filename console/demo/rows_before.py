@@ -23,7 +23,7 @@ from sluice.console.acts.snapshot import described
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 0.25
-# If the snapshot takes longer than this many seconds, the live view replaces the display of its progress, so that the user sees the state
+# If the snapshot takes longer than this many seconds, the live view replaces the snapshot's progress bar, so that the user sees the state
 # of the engine.
 WAIT_SECONDS_MAX = 600.0
 SAY_SECONDS = 5.0  # The interval between two lines of progress when the output is not a terminal.

@@ -1,5 +1,5 @@
-"""Builds the summary of `sluice demo --once`: the comparison of MySQL and the lake row by row, the numbers of changes and runs, and how
-many seconds changes needed until they were visible in the lake.
+"""Builds the summary of `sluice demo --once`: a row-by-row comparison of MySQL and the lake, the numbers of changes and runs, and the
+seconds from a commit in MySQL until the change was visible in the lake.
 """
 
 from __future__ import annotations

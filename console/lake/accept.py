@@ -46,11 +46,11 @@ class Acceptance:
 def accept(
     config: SluiceConfig, acceptance: Acceptance, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> None:
-    """Reports what a table lacks, takes the table over in its current state, and requests its snapshot unless `as_it_is` is set. If the
-    table is ahead of the ledger, first raises the ledger's epoch and delivery number.
+    """Reports what a table lacks, requests the table's snapshot, and takes the table over in its current state. With `as_it_is`, requests
+    no snapshot. If the table is ahead of the ledger, first raises the ledger's epoch and delivery number.
 
-    Raises SetupError if the operator declines or the table cannot be re-snapshotted, and ActRefusedError if the snapshot is refused. Raises
-    LeaseLostError if a run merges, or if the table is ahead of the ledger while the engine runs.
+    Raises SetupError if the destination has no ledger, the operator declines or the table cannot be re-snapshotted, and ActRefusedError if
+    the snapshot is refused. Raises LeaseLostError if a run merges, or if the table is ahead of the ledger while the engine runs.
     """
     lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
     table, ledger = lake.table(acceptance.name), read_ledger(directory)
@@ -79,8 +79,8 @@ def accept(
 def _take_over(
     lake: DestinationLake, directory: Path, acceptance: Acceptance, table: LakeTable | None, ledger: Ledger
 ) -> None:
-    """Requests the snapshot, unless `as_it_is` is set, and then takes the table over. A missing table (`table` is None) is created again by
-    the next run. The caller must hold the run lock, so that no run publishes the snapshot between these two steps.
+    """Requests the snapshot, and then takes the table over. With `as_it_is`, requests no snapshot. A missing table (`table` is None) is
+    created again by the next run. The caller must hold the run lock, so that no run publishes the snapshot between these two steps.
     """
     if not acceptance.as_it_is:
         snapshot.start(directory, [acceptance.name])

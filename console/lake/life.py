@@ -1,9 +1,9 @@
 """Implements `sluice why`: shows the changes of one row with values, commit time, batch and run. Finds the changes in the versions of the
 Delta table.
 
-A row in the lake has the order key of its last change, and each commit records the range of its order keys. So the row's order key shows
-which commit wrote the row. The next version to read is the one before this commit. If a version lacks the row, the search continues with
-the versions before the commits that may have deleted the row, newest first.
+Begins with the row in the newest version. A row has the order key of its last change, and each commit records the range of its order keys,
+so the order key shows which commit wrote the row. Then reads the row in the version before this commit, and so on. If a version lacks the
+row, finds the newest earlier commit that may have deleted the row, and continues with the version before this commit.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
 
 
 def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
-    """Returns the known changes of a row, and the reason why older changes are unknown, which is empty if all changes are known."""
+    """Returns the known changes of a row, newest first, and why older changes are unknown, or "" if every version could be read."""
     steps: list[LifeStep] = []
     try:
         steps.extend(row_life(table, key))

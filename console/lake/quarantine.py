@@ -227,8 +227,8 @@ def _one(raw: bytes) -> Values:
 
 
 def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
-    """Removes `records` from the quarantine, after their values were written into the lake. `of` is a record with the table and column that
-    all of them have. `fence` is the fence of the run lock, which the caller must hold.
+    """Removes `records` from the quarantine, after their values were written into the lake. `of` is a record with the table and column of
+    all `records`. `fence` is the fence of the run lock, which the caller must hold.
     """
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):

@@ -177,7 +177,9 @@ def _storage_options(config: SluiceConfig) -> dict[str, str]:
 
 
 def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
-    """Converts DuckDB's error to the error of the command. If DuckDB did not find a name, the message also lists the tables."""
+    """Converts DuckDB's error to the error of the command, whose message says what to do. If DuckDB did not find a name, the message lists
+    the tables.
+    """
     if writes(question):
         return SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
     if not isinstance(error, duckdb.CatalogException):

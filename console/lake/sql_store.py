@@ -118,8 +118,8 @@ def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str
 
 
 def duckdb_url(path: str, storage_options: Mapping[str, str]) -> str:
-    """Returns the URL with which DuckDB reads a table. If the table is in Azure and `storage_options` have an endpoint, the URL does not
-    contain the account, because DuckDB ignores the endpoint if the URL names an account. Any other path is returned unchanged.
+    """Returns the URL with which DuckDB reads a table. For a table in Azure, leaves the account out of the URL if `storage_options` have an
+    endpoint: DuckDB would ignore the endpoint if the URL named an account. Returns any other path unchanged.
     """
     location = azure_location(path, storage_options) if is_azure(path) else None
     return f"az://{location.path}" if location is not None and location.endpoint else path

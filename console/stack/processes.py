@@ -150,8 +150,8 @@ def _boot_id() -> str:
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
-    """Returns the process and its descendants. If the process is dead, returns the remaining processes of its process group that have the
-    mark, such as the run workers of a killed code server, or no process if `mark` is empty.
+    """Returns the process and its descendants. If the process is dead, returns those processes of its process group that still run and have
+    the mark, such as the run workers of a killed code server. If the process is dead and `mark` is empty, returns no process.
     """
     leader = find(record)
     if leader:

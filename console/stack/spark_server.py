@@ -63,8 +63,8 @@ def several_sparks(config: SluiceConfig, conf: Path) -> str:
     Spark, and these Sparks commit with Delta's own log store.
 
     Delta's log store first checks whether a version of the table exists, and then writes the version. A single Spark server prevents
-    another write in between, but several Spark servers do not know of each other. The Spark that `sluice up` starts writes a version only
-    if it does not exist, unless spark-defaults.conf names another log store.
+    another write in between, but several Spark servers do not know of each other. The Spark that `sluice up` starts uses another log store
+    by default, which writes a version only if this version does not exist yet.
     """
     own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
     if not (own and "s3" in spark_stores(config) and config.meta.kind in SHARED_KINDS):

@@ -237,15 +237,16 @@ class Stack:
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
         if self.starts_spark and self._options.warms_spark:
-            # The warm-up waits until the processors are idle, because it would slow down the start of the other parts and the first run. It
-            # does not wait if `up` waits for the end of the warm-up anyway.
+            # The warm-up waits until the processors are idle, so that it does not slow down the start of the other parts and the first run.
+            # The warm-up begins at once if `up` waits for its end anyway.
             wait_seconds = 0.0 if self._options.awaits_warm_up else IDLE_SECONDS_MAX
             command = self._spark.warm_up_command(self._spark.folder / "warmup", wait_seconds)
             log, die_with_parent = self._spark.folder / "warmup.log", self._options.die_with_parent
             parts.append(WarmUp(command, (SPARK,), log, WARM_SECONDS_MAX, self.say, die_with_parent=die_with_parent))
         if not self._options.dagster:
             return parts
-        # The daemon needs the code server, and Spark for its first run. No run waits for the webserver, so it starts after the daemon.
+        # The daemon needs the code server, and needs Spark for its first run. No run waits for the webserver, so the webserver starts after
+        # the daemon.
         after = tuple(part.name for part in parts if part.name in {CODE_SERVER, SPARK})
         parts.append(self._part(DAEMON, after, daemon_check(self.dagster_home), 0))
         if self._options.webserver:
@@ -284,8 +285,8 @@ class Stack:
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            # The code server ends only after its runs have ended. It gets the request to end before the daemon and the webserver are
-            # stopped, so that its runs end meanwhile.
+            # The code server ends only after its runs have ended. It gets the request to end first, so that its runs end while the daemon
+            # and the webserver are stopped.
             self._end_code_server(records[CODE_SERVER])
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):

@@ -40,8 +40,8 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
 
 
 def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVersion]) -> Iterator[str]:
-    """Yields a message for each table under `tables` that is not captured, and for each table or column in a column filter that does not
-    exist among the captured tables.
+    """Yields a message for each table under `tables` that is not captured, and for each entry of a column filter whose table or column is
+    not captured.
     """
     tables = {table.name: table for table in captured}
     for name in destination.tables:

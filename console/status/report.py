@@ -239,8 +239,8 @@ def stop_order(directory: Path) -> orders.Order | None:
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
-    """Returns the status of one destination. The values come from status.json, which the engine writes, from the ledger, which has the
-    acked position, and from the lease, which names the process that runs the engine. `now` is in seconds since 1970.
+    """Returns the status of one destination. The values come from status.json, which the engine writes, from the ledger and from the lease.
+    The ledger has the acked position. The lease names the process that runs the engine. `now` is in seconds since 1970.
     """
     engine = engine_status(directory)
     meta, lease, unknown = _kept(directory)
@@ -311,8 +311,8 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
 
 def _without_status(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
     """Returns the state and reason of an engine whose status is older than STALE_SECONDS or has a time in the future. `state` and `reason`
-    are those in this status. Returns STALE if a process holds the lease (`held`), `state` if the engine has ended in this state by itself,
-    and otherwise STOPPED.
+    are those in this status. Returns STALE if a process holds the lease (`held`), `state` if the engine has ended by itself in this state,
+    and STOPPED for all other engines.
     """
     heard = f"the engine wrote its last status {age_seconds:.0f} s ago, as {state}"
     if age_seconds < 0:
