@@ -199,8 +199,8 @@ def _limits_a_destination(settings: Settings) -> bool:
 
 
 def _limits(settings: Settings) -> list[dict[str, Any]]:
-    """Returns the limits of runs by tag, from `concurrency.runs`, and from `run_coordinator.config`, where a dagster.yaml for older
-    versions of Dagster has these limits.
+    """Returns the limits of runs by tag, from `concurrency.runs` and from `run_coordinator.config`. A dagster.yaml for an older version of
+    Dagster has these limits in `run_coordinator.config`.
     """
     runs = _part(_part(settings, "concurrency"), "runs")
     older = _part(_part(settings, "run_coordinator"), "config")

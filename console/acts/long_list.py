@@ -13,9 +13,9 @@ Item = TypeVar("Item")
 def shortened(
     items: Sequence[Item], state: Callable[[Item], str], first: Sequence[str], command: str
 ) -> tuple[list[Item], str]:
-    """Returns at most LISTED_MAX items, and a message about the items that are left out, or "" if none is left out. `state` returns the
-    state of an item. Items whose state is in `first` come first, in the order of `first`. The message has the number of left-out items for
-    each state, and names `command`, with which the operator can list all items.
+    """Returns at most LISTED_MAX items, and a message about the items that are left out. The message is "" if no item is left out. `state`
+    returns the state of an item. Items whose state is in `first` come first, in the order of `first`. The message has the number of
+    left-out items for each state, and names `command`, with which the operator can list all items.
     """
     if len(items) <= LISTED_MAX:
         return list(items), ""

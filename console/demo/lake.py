@@ -60,8 +60,8 @@ class DemoTable:
         return self._table.version()
 
     def row_count(self) -> int:
-        """Returns the number of rows in the lake, or 0 while the table does not exist. A change log has a row for each change, so for a
-        change log, returns how many rows the source table has after all these changes.
+        """Returns the number of rows in the lake, or 0 while the table does not exist. For a change log, which has a row for each change,
+        computes how many rows the source table has after all these changes.
         """
         operations = self._count()
         return sum(SIGNS[name] * count for name, count in operations.items()) if self.keyless else operations.total()

@@ -77,7 +77,7 @@ class RowsBefore:
 
     def _follow(self, show: Callable[[SnapshotRecord], None]) -> SnapshotRecord | None:
         """Shows the progress until the snapshot is published, canceled or failed, and returns its record. Returns None if another thread
-        ends the display before that.
+        ends the display earlier.
         """
         while not self._ended.wait(LOOK_SECONDS):
             record = self._get()

@@ -225,7 +225,7 @@ class Demo:
 
     def _sweep(self) -> None:
         """Ends processes that an earlier demo in this directory has left running. Usually there are none, because a guard process ends the
-        processes of a killed demo. They remain only if the guards were killed too.
+        processes of a killed demo. Processes remain only if their guard process was killed too.
         """
         self.stack.down()
         for record in self.file.load():

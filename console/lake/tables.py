@@ -40,8 +40,8 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake, as its Delta log describes it. `owner` is None if the log names no owner. `epoch` and `delivery` are the highest
-    epoch and delivery number that runs with the owner's ledger have recorded in the log, or 0 if they have recorded none.
+    """A table of the lake, as its Delta log describes it. `owner` is None if the log names no owner. `epoch` is the highest epoch, and
+    `delivery` the highest delivery number, that runs with the owner's ledger have recorded in the log. Without such a record, they are 0.
     """
 
     name: str
@@ -180,8 +180,7 @@ class DestinationLake:
 
     def rows(self, path: str, version: int | None = None) -> int | None:
         """Returns the number of rows of a Delta table in a version, or in the newest version if `version` is None. Rows that are marked as
-        deleted do not count. Returns None if the number is unknown, because the table does not exist or cannot be read, or because its log
-        does not contain the number.
+        deleted do not count. Returns None if the table does not exist or cannot be read, or if its log does not contain the number.
         """
         try:
             log = self._open(path)

@@ -39,8 +39,7 @@ def with_storage(settings: str, home: Path) -> str:
 
 def lost_storage(home: Path, running_seconds: float) -> str:
     """Returns a sentence if files of Dagster's storage are missing although Dagster's processes run. `running_seconds` is the time since
-    the start of these processes. Returns "" if no file is missing, if the storage is not in files, or if the processes have run for less
-    than MAKING_SECONDS_MAX.
+    the start of these processes. Returns "" in all other cases, and while the processes have run for less than MAKING_SECONDS_MAX.
     """
     if running_seconds < MAKING_SECONDS_MAX or _elsewhere(home):
         return ""

@@ -43,7 +43,7 @@ def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
 
 def keep_up_process_of_engines(stack: Stack, data_dir: Path) -> None:
     """Keeps the engines and Spark running for a user's own Dagster, as long as Dagster's ticks arrive. Returns at once if another process
-    already keeps them running.
+    does this already.
     """
     from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415

@@ -375,8 +375,8 @@ def find_problems(
 def _stopped_sentence(process: dict[str, Any]) -> str:
     ids = " ".join(str(pid) for pid in process["stopped"])
     return (
-        f"a signal has suspended {ids} of the {process['name']}; continue with `kill -CONT {ids}`, or restart "
-        "with `sluice down` and `sluice up`"
+        f"processes of the {process['name']} are suspended ({ids}); continue these processes with `kill -CONT {ids}`, or "
+        "restart Sluice with `sluice down` and `sluice up`"
     )
 
 
