@@ -111,8 +111,9 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the type of the union `kinds` to which a JSON value is converted. If the union has several dataclasses, the record's `kind`
-    selects one of them. Any other value keeps its JSON type if the union has it, and otherwise gets the union's first type.
+    """Selects from the types of a union (`kinds`) the type to which a JSON value is converted. The field `kind` of a JSON object selects
+    one of several dataclasses. If the union contains the JSON type of another value, the value keeps this type. If not, the value gets the
+    union's first type. Raises ValueError if no dataclass has the object's `kind`.
     """
     if value is None:
         return type(None)

@@ -1,7 +1,7 @@
 """Defines the values in a manifest: tables with their segments and columns, and foreign keys that change rows without row events.
 
 The engine makes the values, `file` writes and reads them, and runs merge them. The JSON file of a manifest names files without a directory.
-Reading it adds the directory.
+`read_manifest_json` adds the directory.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class LakeColumn:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangesSegment:
     """Row images of one table and one schema version in one Parquet file, in stream order. All images of a transaction are in one segment,
-    so the order keys of adjacent segments differ.
+    so the order keys of adjacent segments differ. The engine stages most segments. A run makes the segments with `derived` or `again`.
 
-    - `version` is a digest of the schema, or is empty if a run made the segment.
+    - `version` is a digest of the schema. It is empty in a segment that a run made.
     - `rows` is the number of images. `key_changes` is the number of before images among them if the table has a key, otherwise 0.
-    - `key_min` and `key_max` are the lowest and the highest value of each key column: an integer, or a string, ordered by its UTF-8 bytes.
-    A bound is None if the type has no bounds or all values are NULL.
-    - `unique_keys` says whether each image has a different key. For a key other than one integer column, it is always False.
+    - `key_min` and `key_max` are the lowest and the highest value of each key column. Integers and strings have bounds; strings are ordered
+      by their UTF-8 bytes. A bound is None for any other type, or if all values are NULL.
+    - `unique_keys` says that each image has a different key. It is always False unless the key is one integer column.
     - `first_commit_time_us` and `last_commit_time_us` are the earliest and the latest commit time of the images.
-    - `partial` says that some images lack columns. The file then has the additional columns of `binlog.rows.partial.partial_schema` and
-    `staging.moves`.
-    - `moves` is the number of updates that changed the key and lack columns.
+    - `partial` says that some images lack columns. The file then has additional columns, which say what each image lacks
+      (`binlog.rows.partial.partial_schema`) and which row it belongs to (`staging.moves`).
+    - `moves` is the number of updates that changed the key and whose images lack columns.
     - `log` is the name of the file with all before images, if the table has a change log. `log_rows` is the number of images in it.
-    - `derived` says that some images are effects of foreign keys. Only runs make such a segment.
-    - `again` says that the images are not changes, but the rows of their keys at `last_order_key`. They replace even rows with exactly this
-      order key. Only runs make such a segment.
-    - `stored` is the URL of the file if Spark reads it from an object store. Only runs set it.
+    - `derived` says that some images are changes that foreign keys made without row events.
+    - `again` says that the images are not changes: they are the rows of a repair or backfill, as the keys have them at `last_order_key`.
+      They also replace rows of the lake that have exactly this order key.
+    - `stored` is the URL of the file if Spark reads the file from an object store. Only runs set `stored`.
     """
 
     kind: Literal["changes"] = "changes"
@@ -101,11 +101,11 @@ class AlterationKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One change of a table by a DDL statement. `new_name` is the column's new name after a RENAME. `old_type` and `new_type` are MySQL's
-    types for WIDEN and CONVERT, and the old and new columns of the key for KEY.
+    """One change of a table by a DDL statement. `new_name` is the column's new name after a RENAME. For WIDEN and CONVERT, `old_type` and
+    `new_type` are MySQL's types. For KEY, they are the old and the new columns of the key.
 
-    `plan` is what the lake does about the change (docs/architecture.md). `table_meta.policy` sets it according to the policy for this kind
-    of change.
+    `plan` is what the lake does about the change (docs/architecture.md). `table_meta.policy` sets `plan` to what the operator's policy says
+    for this kind of change.
     """
 
     kind: AlterationKind
@@ -141,10 +141,10 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table of a batch. A merge applies its segments in order, each in one Delta commit.
+    """One table of a batch. A merge applies the table's segments in order, each in one Delta commit.
 
-    `positions` is a file with one sequence number per row (int64, little-endian). The numbers order the rows of all tables of the batch.
-    `positions` is None if no foreign key needs this order.
+    `positions` is a file with one sequence number (int64, little-endian) for each staged row image of the table. The numbers order the row
+    images of all tables of the batch. `positions` is None if no foreign key changes rows of the table.
     """
 
     database: str
@@ -175,7 +175,7 @@ class Cascade:
 
     - `columns` are columns of the child, which reference the columns `referenced` of the parent.
     - `on_delete` and `on_update` are CASCADE, SET NULL, or empty.
-    - `doubt` says why it is uncertain that the foreign key has this effect, or is empty.
+    - `doubt` says why it is uncertain that the foreign key has this effect. It is empty if the effect is certain.
     - `captured` says whether the child is captured. `key` is the child's primary key. `generated` says that the child has generated
     columns.
     - `dated` says that one of `columns` is a date, whose form in the lake depends on conf/.
@@ -207,7 +207,8 @@ class Cascade:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CascadeEvents:
-    """The rows of `parent` that were deleted or whose referenced values changed. `file` has the values of their columns `referenced`.
+    """The rows of `parent` that were deleted, or whose columns `referenced` changed. `file` has the old values of these columns, and for an
+    update also the new values.
 
     `cascades` are all foreign keys through which the changes may spread, over all levels. Foreign keys that reference `parent` come first.
     `live` are the child tables that the lake keeps up to date.
@@ -231,7 +232,7 @@ class CascadeEvents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedQuarantine:
-    """The file with the values of a batch that could not be decoded. `last_order_key` is the highest order key of these values."""
+    """The file with those values of a batch that could not be decoded. `last_order_key` is the highest order key of these values."""
 
     file: Path
     size_bytes: int
@@ -249,8 +250,8 @@ class Manifest:
     - `start` and `end` are values of Position.to_json. Runs copy them to Delta's commit history.
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
     - `quarantine` is None if all values could be decoded.
-    - `again_up_to` is the order key up to which changes of the batch were staged earlier, and may be merged in part. The earlier files and
-      the images derived from them no longer exist. It is 0 if nothing was staged earlier.
+    - `again_up_to` is the order key up to which an earlier attempt staged changes of the batch, or 0 if there was none. The attempt may
+      have merged some of these changes. Its files, and the images of foreign keys that its run derived, no longer exist.
     """
 
     destination: str

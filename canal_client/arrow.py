@@ -65,7 +65,7 @@ class _Images:
 
 
 def tables_of(entries: Iterable[Any]) -> dict[str, pa.Table]:
-    """Returns an Arrow table with the row images of the entries for each "database.table"."""
+    """Groups the row images of entries by "database.table", and returns one Arrow table for each of these names."""
     found: dict[str, _Images] = {}
     for entry in entries:
         if entry.entryType != EntryType.ROWDATA:

@@ -40,7 +40,7 @@ class RowChange:
     - `before` and `after` have the values by column, or are None if the change has no such image. Columns that the source left out of the
       row image are not in them.
     - `key` has the names of the primary key's columns that the newest image has. It is empty for a table without a primary key.
-    - `updated` has the names of the columns that the server marks as changed: for an insert, all columns.
+    - `updated` has the names of the columns that the server marks as changed: all columns for an insert, and none for a delete.
     """
 
     kind: str
@@ -148,7 +148,7 @@ class Batch:
         """Returns the row images in binlog order as one Arrow table for each "database.table". An update is two rows. `canal_client.arrow`
         describes the columns.
         """
-        from sluice.canal_client.arrow import tables_of  # noqa: PLC0415  only who asks for Arrow needs pyarrow
+        from sluice.canal_client.arrow import tables_of  # noqa: PLC0415  only `to_arrow` needs pyarrow
 
         return tables_of(self.entries)
 

@@ -1,8 +1,8 @@
 """Connects to a server: frames, handshake and authentication. `client` sends its requests through this module.
 
-A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses one of them, it sends
-a refusal, which the client reads as the answer to its next request. From then on the client cannot match answers to requests, and must
-close the connection.
+A frame is a Packet after the Packet's length (4 bytes, big-endian). An ack and a rollback have no answer. But if the server refuses an ack
+or a rollback, it sends a refusal, which the client reads as the answer to its next request. From then on the client cannot match answers to
+requests, and must close the connection.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Login:
 
 
 def token(password: str, seed: bytes) -> bytes:
-    """Returns the proof that the client knows the password, as hex text: SHA1(seed + SHA1(SHA1(password))) XOR SHA1(password)."""
+    """Returns the proof that the client knows the password, as hex text: SHA1(seed + SHA1(SHA1(password))) XOR SHA1(password). Returns no
+    bytes for an empty password.
+    """
     if not password:
         return b""
     once = _sha1(password.encode())
@@ -60,9 +62,9 @@ def _sha1(data: bytes) -> bytes:
 
 
 class Channel:
-    """A connection to a server. The constructor connects and authenticates. The constructor raises CanalConnectionError if no server
-    accepts the connection, CanalAuthenticationError if the server refuses the login, and CanalProtocolError if the server does not speak
-    Canal's protocol.
+    """A connection to a server. The constructor connects and authenticates. It raises CanalConnectionError if no connection is established,
+    for example because TLS fails or the server is full, CanalAuthenticationError if the server refuses the login, and CanalProtocolError if
+    the server does not speak Canal's protocol.
     """
 
     def __init__(self, host: str, port: int, login: Login) -> None:
@@ -87,7 +89,7 @@ class Channel:
         except OSError as error:
             self.close()
             raise CanalConnectionError(
-                f"the connection to {self.address} ended before the login ({_why(error)}): connect again"
+                f"the login at {self.address} did not complete ({_why(error)}): connect again"
             ) from error
         except BaseException:
             self.close()
@@ -157,8 +159,8 @@ class Channel:
             )
 
     def _refusal(self, answer: Any) -> CanalConnectionError:
-        """Returns the error for a server that refuses the login because it has the maximum number of clients. It is a CanalConnectionError,
-        so the client tries another server, or this server again later.
+        """Returns the error for a server that accepts no client now: it refuses the connection, or the login because it has the maximum
+        number of clients. The error is a CanalConnectionError, so the client tries another server, or this server again later.
         """
         said = answer.error_message or "the server gave no reason"
         return CanalConnectionError(f"{self.address} refuses connections now ({answer.error_code}): {said}")

@@ -40,7 +40,7 @@ NOT_HERE = ("should start first", "can't find destination")
 class ClientSettings:
     """The settings of a client.
 
-    - `table_filter` has comma-separated patterns of database.table, which select from the tables that the server captures.
+    - `table_filter` has comma-separated regular expressions for database.table. They select some of the tables that the server captures.
     - `batch_size` is the maximum size of a batch: a number of entries, or a number of KiB if the server limits batches by memory, as
       Sluice's server does.
     - `tls` is False for a connection without TLS, True to trust the certificate authorities of the system, the path of a file with the
@@ -83,10 +83,10 @@ class CanalClient:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
         self._retry_seconds = settings.retry_seconds
         self._channel: Channel | None = None
-        # Whether an ack or a rollback was sent after the server's last answer. If the server refuses it, the next get receives the refusal
-        # as its answer.
+        # Whether an ack or a rollback was sent after the server's last answer. If the server refuses this ack or rollback, the next get
+        # receives the refusal as its answer.
         self._unanswered = False
-        # When the server began to refuse acks without a success in between (monotonic seconds), or 0 while it accepts acks.
+        # When the server refused the first of the acks that it has refused in a row (monotonic seconds), or 0 while it accepts acks.
         self._refused_since = 0.0
 
     @classmethod
@@ -110,10 +110,10 @@ class CanalClient:
 
     def connect(self) -> None:
         """Connects to the first server that has the destination, and subscribes. The server then repeats the batches that were not acked.
-        Does nothing if the client is connected.
+        Does nothing if the client is connected and still holds the reservation of its id.
 
-        Raises CanalConnectionError if no server has the destination, and the other errors of the connection and the subscription:
-        CanalAuthenticationError, CanalServerError, CanalProtocolError.
+        Raises CanalConnectionError if no server can be reached that has the destination, CanalAuthenticationError if a server refuses the
+        login, CanalServerError if a server refuses the subscription, and CanalProtocolError if a server does not speak Canal's protocol.
         """
         if self._channel is not None and self._servers.allowed:
             return
@@ -139,7 +139,7 @@ class CanalClient:
             else:
                 return
         raise CanalConnectionError(
-            f"no server has the destination {self.destination}: " + "; ".join(map(str, failed))
+            f"no server of the destination {self.destination} can be used: " + "; ".join(map(str, failed))
         ) from failed[-1]
 
     def _connected(self) -> Channel:
@@ -161,7 +161,7 @@ class CanalClient:
         self._channel, self._unanswered = channel, False
 
     def disconnect(self) -> None:
-        """Closes the connection. The server keeps the cursor. After a new connection it repeats the batches that were not acked."""
+        """Closes the connection. The server keeps the cursor. After a reconnect, the server repeats the batches that were not acked."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -182,8 +182,9 @@ class CanalClient:
 
     def get(self, batch_size: int = 0, *, wait_seconds: float = 0.0) -> Batch:
         """Returns the next batch, which must be acked or rolled back. Returns an empty batch if nothing arrives within `wait_seconds`; 0
-        means that the call does not wait. If `batch_size` is 0, the size in the client's settings is used. After a CanalConnectionError or
-        CanalServerError, the next call reconnects.
+        means that the call does not wait. If `batch_size` is 0, the size in the client's settings is used. After an error, the next call
+        reconnects. Raises CanalConnectionError, CanalServerError or CanalProtocolError, and the errors of `connect` if the client must
+        reconnect.
         """
         wait_ms = int(wait_seconds * 1000)
         request = messages.Get(
@@ -211,7 +212,8 @@ class CanalClient:
 
         With `ack`, the client acks a batch when the loop requests the next one. If the loop's body raises an error, the server sends the
         batch again. Without `ack`, the body must call `batch.ack()`. The client reconnects when the connection ends. It also reconnects
-        when the server refuses an ack, because another engine may have replaced the server's, and sends the batch again.
+        when the server refuses an ack. The server may refuse the ack because another engine now serves the destination; that engine sends
+        the batch again.
 
         Raises CanalConnectionError after `retry_seconds` without a server, CanalServerError if the server refuses a request or refuses
         acks for `retry_seconds`, and CanalAuthenticationError if the server refuses the login.
@@ -249,7 +251,7 @@ class CanalClient:
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
         """Returns whether `error`, which a get received, may be the server's refusal of the ack before the get. The caller then reconnects
-        and gets again. If the error was the answer to the get itself, that get fails with the same error.
+        and repeats the get. If the server refused the get instead of the ack, the repeated get fails with the same error.
         """
         unanswered, self._unanswered = self._unanswered, False
         if not unanswered or not isinstance(error, CanalServerError):
@@ -271,7 +273,8 @@ class CanalClient:
             return
         if channel is not self._channel or not self._servers.allowed:
             raise BatchGoneError(
-                f"the connection that gave batch {batch.id} has ended: the server sends the batch again"
+                f"batch {batch.id} can no longer be acked or rolled back, because its connection has ended or another client with this id "
+                "reads: the server sends the batch again"
             )
         ident = {"destination": self.destination, "client_id": str(self.client_id), "batch_id": batch.id}
         with self._talking():

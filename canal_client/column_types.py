@@ -1,5 +1,5 @@
-"""Converts the text values of Canal's entries to Python values and Arrow columns, by the declared type of the column. If Python or Arrow
-cannot represent a value, for example the date 2020-00-00 or 2021-02-31, it stays text in Python and is NULL in Arrow.
+"""Converts the text values of Canal's entries to Python values and Arrow columns, by the declared type of the column. A value that Python
+cannot represent, for example the date 2020-00-00 or 2021-02-31, stays text. In an Arrow column, such a date or time is NULL.
 """
 
 from __future__ import annotations
@@ -52,13 +52,17 @@ class ClientColumnType:
         return _arrow(self)
 
     def column(self, texts: list[str | None]) -> pa.Array[Any]:
-        """Converts texts to an Arrow column. Raises pyarrow.ArrowInvalid if a text is not a value of the type."""
+        """Converts texts to an Arrow column. Dates that do not exist become NULL. Raises pyarrow.ArrowInvalid if any other text is not a
+        value of the type.
+        """
         return _column(self, texts)
 
 
 @functools.lru_cache(maxsize=10_000)
 def column_type(declared: str) -> ClientColumnType:
-    """Parses a column type as it is written in DDL: `int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, …"""
+    """Parses a column type as it is written in DDL: `int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, … A text that cannot be parsed
+    gives a type with an empty name.
+    """
     found = DECLARED.match(declared)
     if found is None:
         return ClientColumnType("")
@@ -150,8 +154,8 @@ def _column(kind: ClientColumnType, texts: list[str | None]) -> pa.Array[Any]:
         try:
             made: pa.Array[Any] = column.cast(_arrow(kind))
             return made
-        # A value is not valid in Arrow. With the SQL mode ALLOW_INVALID_DATES, a date may have a day that does not exist, such as
-        # 2021-02-31. Such dates become NULL.
+        # Arrow refused a value. With the SQL mode ALLOW_INVALID_DATES, a date may have a day that does not exist, such as 2021-02-31. Such
+        # dates become NULL.
         except pa.ArrowInvalid:
             column = pa.array([None if _no_such_day(kind, text) else text for text in column.to_pylist()], pa.string())
     return column.cast(_arrow(kind))

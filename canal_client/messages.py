@@ -1,7 +1,7 @@
 """Defines the messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes.
 
-The classes are created at import from the table SHAPES, in a descriptor pool of their own, so that they do not clash with other Canal
-clients in the same process. Enumerations are plain integers, which have the same encoding.
+The classes are created at import from the table SHAPES. They have a descriptor pool of their own, so that they do not clash with the
+classes of another Canal client in the same process. Enumerations are plain integers, which have the same encoding.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class ClusterServers:
         self._zookeeper: Any = None
         # The number of ZooKeeper sessions that have ended, which identifies the current session.
         self._session = 0
-        # The session in which this client reserved the id, or -1 if it has not.
+        # The session in which this client reserved the id, or -1 if the client has no reservation.
         self._entered = -1
         self._lock = threading.Lock()
 
@@ -114,7 +114,7 @@ class ClusterServers:
                     if running is None:
                         continue
                     if running.ephemeralOwner == (zookeeper.client_id or [None])[0]:
-                        # This client has the id: the node is of its own session. It created the node, but lost the connection before
+                        # The node is of this client's own session: the client created the node earlier, but lost the connection before
                         # ZooKeeper's answer.
                         self._entered = session
                         return
@@ -192,7 +192,8 @@ class ClusterServers:
         except (KazooException, KazooTimeoutError, ValueError) as error:
             said = str(error) or type(error).__name__
             raise CanalConnectionError(
-                f"ZooKeeper {self._hosts} did not return the address of a server of {self._destination}: {said}"
+                f"ZooKeeper {self._hosts} did not answer the client of {self._destination} ({said}): check that ZooKeeper runs and "
+                "can be reached"
             ) from error
 
 

@@ -32,11 +32,11 @@ LOOK_SECONDS = 0.5
 # engine again.
 ENDED_SECONDS_MAX = 60.0
 STATUS_SECONDS_MAX = 15.0  # A status that is older than this is ignored. An engine writes its status once per second.
-# The wait fails if the engine writes no new status for longer than this. An engine that starts writes none while it compiles kernels, which
-# takes less time.
+# The wait fails if the engine writes no new status for longer than this. A starting engine writes no status while it compiles kernels; the
+# compilation takes less than this time.
 SILENT_SECONDS_MAX = 300.0
-# If only stopped tables lack changes, the wait ends without these tables after this time. Until then, the engine may open snapshots of them
-# by itself.
+# If only stopped tables lack changes, the wait ends after this time, although these tables lack changes. Before that, the engine may start
+# snapshots of the stopped tables by itself.
 STOPPED_SECONDS_MIN = 30.0
 
 
@@ -53,8 +53,8 @@ class CatchUpEnd:
         return f"{self.end.file}:{self.end.offset}" if self.end.file else self.end.executed
 
     def is_reached(self, cursor: Position) -> bool:
-        """Returns whether a cursor has reached this position. Compares the GTID sets if the cursor and this position have one, otherwise
-        files and offsets. Returns False without a comparison if the files belong to two different servers.
+        """Returns whether a cursor has reached this position. If the cursor and this position have GTID sets, compares the sets; otherwise
+        compares files and offsets. Returns False without a comparison if the files belong to two different servers.
         """
         if self.end.executed and cursor.gtid_set:
             return has_executed(cursor.gtid_set, self.end.executed)
@@ -69,8 +69,8 @@ class Progress:
     - `state`, `reason`: from the engine's status, or empty if the engine has not written a status recently. An engine on another host
       writes no status on this host. Such an engine counts as RUNNING as long as it holds the lease.
     - `cursor`: the position up to which everything is acked.
-    - `ticked`: whether the engine had a tick since the wait began. The wait does not end before this tick, because the tick may re-snapshot
-      stopped tables. Always True for an engine on another host.
+    - `ticked`: whether the engine had a tick since the wait began. The wait does not end before the first tick, because that tick may start
+      snapshots of stopped tables. Always True for an engine on another host.
     - `snapshots`: the open snapshots. `stopped`: the names of stopped tables.
     """
 
@@ -137,8 +137,8 @@ def end_of(facts: ServerFacts) -> CatchUpEnd:
 
 
 def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
-    """Returns the position that a cursor reaches when it has all transactions of a GTID set. Returns None if the text is not a GTID set in
-    the form of this kind of server. Raises ActRefusedError if the source has no GTIDs.
+    """Returns the position that a cursor reaches when it has all transactions of a GTID set. Returns None if the text is empty, or is not a
+    GTID set in the form of this kind of server. Raises ActRefusedError if the source has no GTIDs.
     """
     try:
         found = str(parse_executed(gtids, mariadb=facts.mariadb))

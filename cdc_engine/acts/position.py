@@ -1,8 +1,8 @@
-"""Sets the position at which a destination continues: the rules of `sluice position set`, and their execution.
+"""Sets the position at which a destination continues, for `sluice position set`.
 
-A new epoch begins if the file names and offsets of the source can no longer be compared with those that the engine has read. In the old
-epoch, a new change could get a lower order key than a merged change, and the merge would skip it. A ledger that replaces a lost ledger
-begins with an epoch above all epochs in the lake.
+A new epoch begins if the file names and offsets of the source can no longer be compared with those that the engine has read. Without a new
+epoch, a new change could get a lower order key than a change that was merged already. The merge would then skip the new change. A ledger
+that replaces a lost ledger begins with an epoch above all epochs in the lake.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from sluice.cdc_engine.store.prepared import forget_prepared
 class SetPosition:
     """The callbacks of `set_position`.
 
-    - `confirm(question)`: asks the operator. If it returns False, nothing is changed.
+    - `confirm(question)`: asks the operator. If it returns False, `set_position` changes nothing.
     - `query_source`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog.
-    - `reachable`: adds the binlog files that only an archive has to the source's facts.
+    - `reachable`: returns the source's facts, completed with the binlog files that only an archive still has.
     - `forget_history`: removes the schema history, because its schemas are those at the old position. Its argument is the token of the
       lease.
     - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if the lake has no tables of the destination.
@@ -63,14 +63,15 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # Drops the buffered changes of open snapshots before the cursor moves. Otherwise a crash could leave a snapshot whose buffered
-            # changes lack those between the old and the new position.
+            # Restarts open snapshots, and so drops their buffered changes, before the cursor moves. In the other order, a crash could leave
+            # a snapshot whose buffered changes lack the changes between the old and the new position.
             steps.append(lambda: forget_buffered(act.directory, position))
             # Removes prepared transactions before the cursor moves. After a crash between these two steps, the destination stops at the
             # commit of such a transaction, or reads the transaction from the source again. No row becomes wrong.
             steps.append(lambda: forget_prepared(act.directory))
             steps.append(lambda: act.forget_history(stopped.lease.token))
-        # Removes stored events before the cursor moves too, because they may lack rows that the operator wants Sluice to read again.
+        # Also removes stored events before the cursor moves, because these events may lack rows that the operator wants Sluice to read
+        # again.
         steps.append(lambda: forget_events(act.directory))
         if lake_epoch:
             # Takes the tables over before the ledger is stored. After a crash between these two steps, the owner of the tables is a ledger
@@ -129,15 +130,15 @@ def choose(
             "the source does not list its binlog files; enable log_bin on the source and grant REPLICATION "
             "CLIENT, then try again"
         )
-    # With a GTID set, the server finds the first event itself. Any file up to the one with this event is correct in the position, so the
-    # oldest file always is.
+    # With a GTID set, the server finds the first event itself. The position may therefore name any file up to the file with this event. The
+    # oldest file is always such a file.
     return dataclasses.replace(position, file=facts.logs[0].file)
 
 
 def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
-    """Returns the epoch for the new position: the ledger's epoch if the cursor's file is in the binlog of this server or in the archive,
-    otherwise the next epoch. The file may be missing because the server is another one, or because the binlog was reset or purged.
-    `archived` are the facts with the files of an archive.
+    """Returns the epoch for the new position. This is the ledger's epoch if the ledger has no cursor, or if the cursor's file is in the
+    binlog of this server or in the archive. Otherwise it is the next epoch. The cursor's file may be missing because the server is another
+    one, or because the binlog was reset or purged. `archived` are the facts with the files of an archive.
     """
     if ledger.cursor is None:
         return ledger.epoch
@@ -163,8 +164,8 @@ def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
 
 
 def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = False, takes_over: bool = False) -> str:
-    """Returns the question for the operator, which describes the consequences. `by_gtid`: the operator gave a GTID set, so the position may
-    not be compared with the cursor. `takes_over`: a new ledger takes over the destination's tables in the lake.
+    """Returns the question for the operator, which describes the consequences. `by_gtid`: the operator gave a GTID set, so it is unknown
+    whether the position is before or after the cursor. `takes_over`: a new ledger takes over the destination's tables in the lake.
     """
     if takes_over:
         return (

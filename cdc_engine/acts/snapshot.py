@@ -1,6 +1,7 @@
 """Starts, pauses, continues and cancels snapshots of tables, when an operator requests it.
 
-A request changes the record of the snapshot, or is stored as a record that the engine executes and removes. Runs read the rows.
+Some requests change the record of the snapshot. The other requests are stored, and the engine executes and removes them. Runs read the rows
+of the tables.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def captured(directory: Path) -> tuple[str, ...]:
 
 def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
     """Returns the tables that the operator named, or all captured tables if the operator named none. Accepts a stopped table that no longer
-    exists on the source, so that its stop can be ended. Raises ActRefusedError if another named table is not captured, and MetaError if the
-    list of tables cannot be read.
+    exists on the source, so that its stop can be ended. Raises ActRefusedError if another named table is not captured, or if the engine has
+    not listed the captured tables yet. Raises MetaError if the list of tables cannot be read.
     """
     known = captured(directory)
     unknown = sorted(set(tables) - set(known) - {stop.name for stop in read_ledger(directory).stopped_tables})
@@ -52,9 +53,9 @@ def start(directory: Path, names: Sequence[str], where: str = "") -> list[Snapsh
     """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call changes nothing. `where` is
     an SQL condition for the rows to read; an empty text means all rows.
 
-    Writes the snapshot records before it requests that the stopped tables resume. The engine buffers the changes of a table with an open
-    record, so no change is lost. Raises ActRefusedError if a snapshot of a table with another condition is in progress, and MetaError if a
-    record cannot be written.
+    Writes the record of each snapshot before it requests that the stopped table resumes. The engine buffers the changes of a table whose
+    snapshot record is open, so no change is lost. Raises ActRefusedError if the destination has no position yet, or if a snapshot of a
+    table is in progress with another condition. Raises MetaError if a record cannot be written.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
@@ -109,9 +110,9 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
 
 
 def cancel(directory: Path, name: str) -> SnapshotRecord:
-    """Requests that the engine cancels the snapshot of a table and stops the table. The position of the stop is where the snapshot began to
-    buffer changes, so a resume loses none. Raises ActRefusedError if the table has no open snapshot, and MetaError if the request cannot be
-    stored.
+    """Requests that the engine cancels the snapshot of a table and stops the table. The table stops at the position at which the snapshot
+    began to buffer changes, so a resume loses no change. Raises ActRefusedError if the table has no open snapshot, and MetaError if the
+    request cannot be stored.
     """
     record = SnapshotRecords(directory).get(name)
     if record is None:

@@ -54,7 +54,7 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
 
 def _watch_seconds(directory: Path) -> float:
     """Returns for how many seconds to try to take the lease. With `meta.kind: sql`, this is a little more than `meta.session_seconds`,
-    because the lease of a dead process becomes free only after this time without a renewal. Otherwise it is 0.
+    because the lease of a dead process becomes free only after this time without a renewal. With other ledgers, this is 0.
     """
     location = as_location(directory)
     return location.session_seconds + POLL_SECONDS if location.kind == "sql" else 0.0

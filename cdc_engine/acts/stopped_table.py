@@ -1,6 +1,6 @@
-"""Executes an operator's decision about a stopped table: approves a pending schema change, sets the table's schema, or resumes the table.
-Each function stores the decision, and requests that the running engine resumes the table. `states.acts_on` defines which of these acts a
-table's state allows.
+"""Executes an operator's decision about a stopped table: to approve a pending schema change, to set the table's schema, or to resume the
+table. Each function stores the decision, and requests that the running engine resumes the table. `states.acts_on` defines which of these
+acts a table's state allows.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _pending(files: ReviewFiles, stop: StoppedTable) -> PendingSchemaChange:
 
 
 def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
-    """Returns the stop of a "database.table". `position` is the position of the stop that the operator has seen, or empty if it must not be
-    compared.
+    """Returns the stop of a "database.table". `position` is the position of the stop that the operator has seen, or empty to accept a stop
+    at any position.
 
     Raises ActRefusedError if the table has not stopped, if a snapshot reads it, or if it has stopped at another position.
     """
@@ -84,9 +84,9 @@ def resumed_next(directory: Path) -> frozenset[str]:
 
 
 def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
-    """Requests that the engine resumes a stopped table. `position` is the position of the stop that the operator has seen, or empty if it
-    must not be compared. Raises ActRefusedError if the table has not stopped, if a snapshot reads it, or if it has stopped at another
-    position.
+    """Requests that the engine resumes a stopped table. `position` is the position of the stop that the operator has seen, or empty to
+    accept a stop at any position. Raises ActRefusedError if the table has not stopped, if a snapshot reads the table, or if the table has
+    stopped at another position.
     """
     stop = stop_of(directory, table, position=position)
     request(directory, stop.database, stop.table)
@@ -95,8 +95,8 @@ def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 def approve(directory: Path, table: str, plan: str, *, position: str = "", replaces: bool = True) -> PendingRecord:
     """Stores the plan that an operator approves for a pending schema change, and requests that the table resumes. `position` is the
-    position of the statement that the operator has seen, or empty if it must not be compared. `replaces`: the plan may replace another plan
-    that was approved and that the engine has not read yet.
+    position of the statement that the operator has seen, or empty to accept a statement at any position. `replaces`: the plan may replace
+    another plan that was approved and that the engine has not read yet.
 
     Raises ActRefusedError if no change is pending, if the pending statement is at another position, if the plan is not possible for the
     statement, or if another plan is approved already and `replaces` is False.
@@ -133,11 +133,11 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
 
 
 def _ahead(directory: Path, files: ReviewFiles, table: str) -> PendingRecord | None:
-    """Returns the pending schema change of a table that is not stopped now but will stop again at this change. Returns None if there is no
-    such change.
+    """Returns the schema change at which a table will stop again, although the table is not stopped now. Returns None if there is no such
+    change.
 
-    When another table is resumed, the cursor moves back, and this table continues until the stream reaches the statement of the change
-    again. If an approval is stored before this happens, the table does not stop.
+    Such a change exists when another table was resumed at an earlier position. The cursor then moved back before the change, and this table
+    continues until the stream reaches the change again. An approval that is stored before that keeps the table from stopping.
     """
     ledger = read_ledger(directory)
     if ledger.cursor is None or any(stop.name == table for stop in ledger.stopped_tables):
@@ -152,8 +152,8 @@ def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
     stop = _stop_for(OperatorAct.RESOLVE, directory, table)
     if not stop.order_key:
         raise ActRefusedError(
-            f"the stop of {table} of {directory.name} does not name an event of the binlog to which a schema belongs: an earlier version "
-            f"of Sluice stored the stop, or it has another cause ({stop.reason}). "
+            f"the stop of {table} of {directory.name} does not name the binlog event whose schema is unknown: an earlier version of Sluice "
+            f"stored the stop, or the table stopped for another reason ({stop.reason}). "
             f"`sluice {OperatorAct.RESUME} {directory.name} {shlex.quote(table)}` reads the binlog from the stop on again. If the table "
             "then stops again because its schema is unknown, resolve that stop"
         )
@@ -174,7 +174,7 @@ def _stop_for(act: OperatorAct, directory: Path, table: str) -> StoppedTable:
 
 def schema_of(statement: str, database: str, table: str) -> TableSchema:
     """Returns the schema that a CREATE TABLE defines for this table. The statement must have the form that SHOW CREATE TABLE prints. Raises
-    ActRefusedError if it cannot be used.
+    ActRefusedError if the statement cannot be used.
     """
     read = read_statement(statement, MARIADB if "/*M!" in statement else MYSQL)
     if isinstance(read, Unread):
