@@ -80,8 +80,8 @@ def without_first(block: Block, transactions: int) -> Block | None:
 
 
 def last_transaction(block: Block) -> Block:
-    """Returns a block with only the last transaction of `block`, which must have transactions but no row events. An ack of the result
-    moves the cursor past all transactions of `block`.
+    """Returns a block with only the last transaction of `block`, which must have transactions but no row events. The result ends where
+    `block` ends, so an ack of the result moves the cursor past all transactions of `block`.
     """
     last = block.transaction_count - 1
     before = executed_set(block, last - 1) if last else block.start_gtid_set

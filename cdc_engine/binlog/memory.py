@@ -1,4 +1,4 @@
-"""Provides functions that numba lacks and that kernels need: they copy bytes and load unaligned 64-bit words.
+"""Provides functions that kernels need and that numba lacks. They copy bytes, load unaligned 64-bit words, and reverse the bytes of a word.
 
 A loop that copies a hundred bytes takes twenty times as long as `copy_memory`, because the compiler does not know that the two arrays do
 not overlap. The functions check no bounds: the caller ensures that all bytes are within the arrays.

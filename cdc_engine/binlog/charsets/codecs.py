@@ -1,13 +1,13 @@
 """Registers Python codecs that decode MySQL's character sets as the server does. `collations` gets the codec name of each charset from this
 module.
 
-Python's codecs differ from the server's conversion in a few characters. For MySQL's `latin1` (cp1252, with control characters for its five
-undefined bytes) and for some other charsets, Python has no codec. For all these charsets, this file registers codecs under the name
-"mysql_<charset>". tests/binlog/charsets compares every codec with real servers.
+Python's codecs differ from the server's conversion in a few characters. Python has no codec for some charsets, such as MySQL's `latin1`
+(cp1252, with control characters for the five bytes that cp1252 does not define). For charsets with such differences, and for charsets
+without a codec, this file registers codecs under the name "mysql_<charset>". tests/binlog/charsets compares every codec with real servers.
 
 Invalid bytes raise UnicodeDecodeError. With the error handler "surrogateescape", invalid bytes become lone surrogates. Invalid bytes never
-become a replacement character. In some charsets, Python has characters that the server lacks, such as the euro sign in `greek`; the codecs
-decode these characters.
+become a replacement character. There is one exception to the server's behaviour: in some charsets, Python has characters that the server
+lacks, such as the euro sign in `greek`. The codecs decode these characters.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Callable
 
 from sluice.cdc_engine.binlog.charsets.tables import BEYOND_PYTHON, ONE_BYTE
 
-# Charset → (Python's nearest codec, map of the differences). The map has each character of Python's codec that the server decodes to
-# another character, and the server's character.
+# Charset → (Python's nearest codec, map of the differences). The map has an entry for each difference: the character to which Python
+# decodes the bytes → the character to which the server decodes them.
 CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "ascii": ("ascii", {}),
     "big5": ("big5", {}),
@@ -66,14 +66,15 @@ CODEC_PREFIX = "mysql_"
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
 # Charset with characters in BEYOND_PYTHON → pattern that divides bytes into pieces. A piece is a run of one-byte characters, or one
-# multi-byte character. Each piece is looked up in BEYOND_PYTHON, and otherwise decoded with Python's codec.
+# multi-byte character. A piece that BEYOND_PYTHON lacks is decoded with Python's codec.
 PIECES = {
     "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
     **dict.fromkeys(
         ("ujis", "eucjpms"), re.compile(rb"[\x00-\x7f]+|\x8f[\xa1-\xfe]{2}|[\x8e\xa1-\xfe][\xa1-\xfe]|.", re.DOTALL)
     ),
 }
-# Charset → prefix of characters that Python decodes differently from the server. A text with the prefix is decoded piece by piece.
+# Charset → first bytes of characters that Python decodes differently from the server. A text that contains these bytes is decoded piece by
+# piece.
 MISREAD = {"eucjpms": b"\x8f\xa2"}
 Decode = Callable[[bytes, str], str]
 Encode = Callable[[str], bytes]
@@ -87,8 +88,8 @@ def codec_of(charset: str) -> str:
 
 
 def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
-    """Returns (codec, table) for the text of a statement. The codec decodes the statement before it is split into words. After that, the
-    table (for str.translate) corrects the statement's names and literals.
+    """Returns (codec, table) for the text of a statement. First the codec decodes the statement. Then the statement is split into words,
+    and the table (for str.translate) corrects the names and literals among the words.
 
     For example, the server splits swe7 text as if it were ASCII, so the codec is `ascii`, and the table replaces the ten signs that are
     letters in swe7.

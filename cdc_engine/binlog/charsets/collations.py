@@ -1,8 +1,8 @@
-"""Maps a collation's id or name to its charset, with the charset's bytes per character and its codec.
+"""Maps the id or name of a collation, or the name of a charset, to a `Charset`: its name, its bytes per character and its codec.
 
-`column_types` uses the codec to decode values. `table_meta` computes lengths in bytes and decodes labels. MySQL 8.0 and MariaDB 11.4 list
-these ids in information_schema. If both servers have an id, the id means the same collation on both, so this module needs only one table.
-PyMySQL's table is not used, because it has only the ids of MySQL 5.7.
+`column_types` uses the codec to decode values. `table_meta` computes lengths in bytes and decodes labels. The ids are those that MySQL 8.0
+and MariaDB 11.4 list in information_schema. If both servers have an id, the id means the same collation on both, so this module needs only
+one table. PyMySQL's table is not used, because it has only the ids of MySQL 5.7.
 
 `codecs` makes the codecs.
 """
@@ -129,7 +129,7 @@ def charset_of_name(name: str) -> Charset | None:
 
 
 def charset_of_collation(collation: str) -> Charset | None:
-    """Returns the charset of a collation. The collation's name begins with the charset's name. Returns None for MariaDB's collations that
-    fit several charsets.
+    """Returns the charset of a collation. The collation's name begins with the charset's name. Returns None for an unknown name, and for
+    MariaDB's collations that fit several charsets.
     """
     return charset_of_name(collation.partition("_")[0])

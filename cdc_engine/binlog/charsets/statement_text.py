@@ -2,8 +2,8 @@
 to the connection's charset, and then to the column's charset.
 
 No other file decodes statements. `events.control` calls `statement_text`; `table_meta` calls the other functions for names, labels and
-defaults. Bytes that are not a character in the text's charset stay in the text as lone surrogates (Python's "surrogateescape"), so that no
-byte is lost or guessed.
+defaults. Bytes that are not a character in the text's charset become lone surrogates in the text (Python's "surrogateescape"), so that no
+byte is lost and none is replaced by a guess.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _RAW = "\udfff"  # The first character of the text of a hexadecimal or bit liter
 
 
 def raw_literal(raw: bytes) -> str:
-    """Returns a text from which `Literals.stored` can restore the bytes `raw` of a hexadecimal or bit literal, to decode them in the
-    column's charset. The text begins with `_RAW`, which no other text does.
+    """Returns a text that stands for `raw`, the bytes of a hexadecimal or bit literal. `Literals.stored` restores these bytes, and decodes
+    them in the column's charset. The text begins with `_RAW`; no other text does.
     """
     return _RAW + raw.decode("ascii", "surrogateescape")
 

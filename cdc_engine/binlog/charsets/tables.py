@@ -53,7 +53,8 @@ _SWE7: dict[str, str | int | None] = {
 }
 ONE_BYTE["swe7"] = ASCII.translate(str.maketrans(_SWE7)) + UNDEFINED * 0x80
 
-# First byte sequence of a run, in hexadecimal → the characters of this byte sequence and of the sequences that follow it
+# A run is a series of byte sequences that are consecutive numbers. First byte sequence of a run, in hexadecimal → the characters of the
+# run.
 BIG5_RUNS = {"f9d6": "碁銹裏墻恒粧嫺"}
 EUCJPMS_RUNS = {
     "8fa2b7": "～",
@@ -67,7 +68,8 @@ EUCJPMS_RUNS = {
     "adc0": "㍉㌔㌢㍍㌘㌧㌃㌶㍑㍗㌍㌦㌣㌫㍊㌻㎜㎝㎞㎎㎏㏄㎡",
     "addf": "㍻〝〟№㏍℡㊤㊥㊦㊧㊨㈱㈲㈹㍾㍽㍼≒≡∫∮∑√⊥∠∟⊿∵∩∪",
 }
-# Private-use characters of ujis and eucjpms: each lead byte begins 94 characters of two bytes, and 94 more of three bytes (after 0x8F).
+# Private-use characters of ujis and eucjpms. Each lead byte begins 94 characters of two bytes. After 0x8F, it begins 94 more characters, of
+# three bytes.
 PRIVATE_LEADS = range(0xF5, 0xFF)
 PRIVATE_TWO, PRIVATE_THREE = 0xE000, 0xE3AC
 

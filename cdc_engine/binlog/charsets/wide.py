@@ -2,8 +2,8 @@
 
 The kernel computes UTF-16 and UTF-32 characters from their bytes. For other charsets, it reads tables with the code points of single bytes,
 of pairs of bytes, and of pairs after 0x8F (ujis, eucjpms). The tables are made with the charset's codec when the first text arrives. The
-kernel cannot decode four-byte characters of gb18030 and invalid bytes. The caller decodes columns that contain them with the charset's
-codec.
+kernel cannot decode four-byte characters of gb18030, nor invalid bytes. If a column contains such bytes, the caller decodes the column with
+the charset's codec.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -21,8 +21,8 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 UTF8_BYTES_A_BYTE = 3
 # Codec → (bytes per unit, whether it is little-endian)
 UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
-# The value in the tables for bytes that are not a character, and for a character that the kernel does not decode: one beyond U+FFFF, or one
-# that becomes several code points.
+# The value in the tables for bytes that are not a character. It also stands for a character that the kernel does not decode: a character
+# beyond U+FFFF, or a character that becomes several code points.
 NOT_DEFINED = -1
 THIRD = 0x8F  # First byte of the three-byte characters of ujis and eucjpms.
 FIRST_TRAIL = 0x30

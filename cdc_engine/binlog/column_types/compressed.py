@@ -1,8 +1,8 @@
 """Decodes MariaDB's COMPRESSED columns: a VARCHAR or BLOB value whose first byte describes the compression.
 
-The first byte (MariaDB's field.cc) is 0 if the value is not compressed. Otherwise its highest bit is set, and bit 3 is set if the deflated
-bytes have no zlib header. The low three bits are the number of bytes of the uncompressed length (big-endian), which follows the first byte.
-An empty value has no first byte.
+The first byte (MariaDB's field.cc) is 0 if the value is not compressed. Otherwise the highest bit of the first byte is set. Its bit 3 is
+set if the deflated bytes have no zlib header, and its low three bits are the number of bytes of the uncompressed length (big-endian), which
+follows the first byte. An empty value has no first byte.
 """
 
 from __future__ import annotations

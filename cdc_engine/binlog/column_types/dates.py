@@ -1,4 +1,5 @@
-"""Decodes DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in older formats.
+"""Decodes DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (DATETIME2 and TIMESTAMP2, see sql-common/my_time.cc) and in
+older formats.
 
 DATETIME has no time zone and becomes `timestamp_ntz`. TIMESTAMP is an instant, stored as UTC seconds. Invalid dates are zero dates, partial
 dates and days that do not exist (ALLOW_INVALID_DATES). The table's policy (see `zero_dates`) says what replaces an invalid date; the
@@ -34,7 +35,7 @@ NO_DATE = np.iinfo(np.int64).min  # The kernels write this for an invalid date.
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)
 # Bytes of a DATETIME in MariaDB's own format, indexed by its fraction digits.
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
-# The number of bytes of a DATETIME2 before the fraction, and the highest of their forty bits, which the server sets in every valid value.
+# A DATETIME2 has five bytes before the fraction. The server sets the highest of their forty bits in every valid value.
 DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39
 
 
@@ -226,8 +227,8 @@ def _old_timestamps(values: Values, digits: int) -> AnyArray:
 
 
 def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
-    """Converts the instants that `finish` decodes to UTC dates and times in the packed layout of DATETIME2. The zero timestamp becomes the
-    number zero.
+    """Decodes TIMESTAMPs with `finish`, and converts the instants to UTC dates and times in the packed layout of DATETIME2. The zero
+    timestamp becomes the number zero.
     """
     array = finish(values)
     moments = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
@@ -242,8 +243,8 @@ def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
-    """Returns the instants `micros` + `fraction_micros` as an Arrow array, with NULL where `micros` is NO_DATE. This includes the NULLs of
-    the source: the gather kernels read a NULL as the number zero, and the callers convert zero to NO_DATE.
+    """Returns the instants `micros` + `fraction_micros` as an Arrow array, with NULL where `micros` is NO_DATE. A NULL of the source is
+    NO_DATE too: the gather kernels read a NULL as the number zero, and the callers convert zero to NO_DATE.
     """
     valid = micros != NO_DATE
     data = np.where(valid, micros + fraction_micros, 0)

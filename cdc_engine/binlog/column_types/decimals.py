@@ -137,8 +137,8 @@ def decode_digits(
 
 @compiled
 def trim_digits(starts: Int64s, digits: Bytes, scale: int, offsets: Any, out: Bytes) -> int:
-    """Writes the digits of `decode_digits` as SELECT prints them, back to back: at most one leading zero, and all digits of the scale.
-    Returns the number of bytes written.
+    """Writes the numbers of `decode_digits` back to back, in the form that SELECT prints: with at most one leading zero, and with all
+    digits of the scale. Returns the number of bytes written.
     """
     used, whole = 0, digits.shape[1] - scale
     offsets[0] = 0

@@ -24,8 +24,8 @@ from sluice.cdc_engine.binlog.documents.print_documents import DONE, print_docum
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s
 
-# How many bytes a text buffer has in addition to the estimated text. Before a kernel prints a number, it requires that the buffer has free
-# bytes for the longest possible number, so the buffer must be longer than its text.
+# How many bytes a text buffer has in addition to the estimated text. A kernel prints a number only if the buffer has free bytes for the
+# longest possible number, so the buffer must be longer than its text.
 SPARE_BYTES = 1 << 10
 PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]
 
@@ -52,8 +52,8 @@ def printed(values: Values, expected: int, print_from: PrintFrom, otherwise: Cal
     """Returns an Arrow array of the texts that a kernel prints, one per value. `expected`: estimated bytes of the texts.
 
     `print_from` prints the values from a row on and returns (status, row) as `print_documents` does. If the status is ROOM (the buffer is
-    full), `print_from` is called again with a larger buffer. For any other failure, `otherwise` gets the status and the row, and returns
-    the row's text or raises ValueRefusedError.
+    full), `print_from` is called again with a larger buffer. For any other failure, `printed` calls `otherwise` with the status and the
+    row. `otherwise` returns the row's text, or raises ValueRefusedError.
     """
     offsets = np.zeros(values.count + 1, np.int32)
     text = np.empty(min(ARROW_BYTES_MAX, expected + expected // 2 + SPARE_BYTES), np.uint8)

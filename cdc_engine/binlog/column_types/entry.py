@@ -2,9 +2,9 @@
 these values are decoded.
 
 One function per MySQL type makes a `ColumnType` from a `contracts.Column`. The decorator `column_type` registers the function for type
-codes; `declared_type` registers it for a declared name, if the type shares its code with another type. A new type needs only a new function
-in the file of its family. `cdc_engine.binlog.rows.decoder` decodes columns with their `ColumnType`, and staging writes the Spark names of
-the types into manifests.
+codes. If a type shares its code with another type, the decorator `declared_type` registers the function for the type's declared name. A new
+type needs only a new function in the file of its family. `cdc_engine.binlog.rows.decoder` decodes columns with their `ColumnType`, and
+staging writes the Spark names of the types into manifests.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class ColumnType:
 
     If `prefix_bytes` is not 0, each value is stored after its length, which has `prefix_bytes` bytes. If `prefix_bytes` is 0, each value
     has `width` bytes. `finish` decodes all values of a column to an Arrow array of the type `arrow`. `spark`: the type's name in Spark SQL.
-    `may_become_null`: whether some values that are not NULL in the source (zero dates) become NULL, so that a NOT NULL column may contain
-    NULL. `by_zero_dates`: the types that replace this type under the zero-date policies "error" and "text"; empty for types without dates.
+    `may_become_null`: whether invalid dates become NULL, so that even a NOT NULL column of the source may contain NULL. `by_zero_dates`:
+    the types that replace this type under the zero-date policies "error" and "text"; empty for types without dates.
     """
 
     prefix_bytes: int = 0

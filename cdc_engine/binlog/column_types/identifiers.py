@@ -1,6 +1,7 @@
-"""Decodes MariaDB's UUID, INET4 and INET6 into the text that SELECT prints. In the table map, they have the type code of BINARY.
+"""Decodes MariaDB's UUID, INET4 and INET6 into the text that SELECT prints. In the table map, columns of these types have the type code of
+BINARY.
 
-The row image omits trailing zero bytes. The server stores a UUID's five parts in reverse order, so that they sort by time (MariaDB's
+The row image omits trailing zero bytes. The server stores the five parts of a UUID in reverse order, so that UUIDs sort by time (MariaDB's
 sql_type_uuid.h). UUIDs of version 6 and later, and UUIDs outside RFC 4122 (nil, max), are stored in the printed order.
 """
 

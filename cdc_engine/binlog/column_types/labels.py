@@ -1,8 +1,8 @@
 """Decodes ENUM and SET: a little-endian number in the row image becomes the label, or the labels joined by commas.
 
-In information_schema and SHOW CREATE TABLE, the server shows a character beyond U+FFFF of a label as `?`. If the column's charset has such
-characters, Sluice cannot know what a `?` in a label that it read there means, and refuses values with this label. The labels in table maps
-(binlog_row_metadata=FULL) are complete, so values of such labels can be decoded even if a label contains `?`.
+In information_schema and SHOW CREATE TABLE, the server replaces each character beyond U+FFFF in a label by `?`. If the column's charset has
+such characters, Sluice cannot know the real character of a `?`, and refuses values with such a label. The labels in table maps
+(binlog_row_metadata=FULL) are complete. With these labels, Sluice decodes all values, even if a label contains `?`.
 """
 
 from __future__ import annotations

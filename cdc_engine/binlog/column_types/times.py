@@ -1,8 +1,8 @@
 """Decodes TIME(f) into the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours with at least two digits, f digits of fraction.
 
-Since MySQL 5.6 (sql-common/my_time.cc), a TIME is a number in big-endian order: hours << 12 | minutes << 6 | seconds, and in lower bytes
-the fraction. For a negative time, the whole number is negated. The server stores the number plus half of the number's range, so that the
-stored number is never negative. Older servers stored the decimal number hhmmss.
+Since MySQL 5.6 (sql-common/my_time.cc), a TIME is a number in big-endian order: hours << 12 | minutes << 6 | seconds, followed by the bytes
+of the fraction. For a negative time, the number is negated together with its fraction. The server stores the number plus half of the
+number's range, so that the stored number is never negative. Older servers stored the decimal number hhmmss.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -97,8 +97,8 @@ def _times(values: Values) -> AnyArray:
 
 
 def _old_times(values: Values, digits: int) -> AnyArray:
-    """Converts MariaDB's own format with a fraction (mysql56_temporal_format=OFF): a big-endian count of the smallest unit, to which
-    TIME_SECONDS_MAX is added.
+    """Converts MariaDB's own format with a fraction (mysql56_temporal_format=OFF): a big-endian count of units of 10 ** -`digits` s. The
+    server adds TIME_SECONDS_MAX, converted to the same unit, so that the count is never negative.
     """
     count = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_TIME_BYTES[digits], count)

@@ -1,8 +1,8 @@
 """Applies the policies for invalid dates: zero dates, partial dates, days that no month has, and the year 0.
 
 "null", the default, turns invalid dates into NULL. "error" raises ValueRefusedError. "text" turns the whole column into the text that
-SELECT prints (for a TIMESTAMP in UTC), so that the invalid dates are not lost. The column types of `dates` call this module, and pass their
-values in the packed layout of DATETIME2.
+SELECT prints, so that the invalid dates are not lost. The text of a TIMESTAMP is in UTC. The column types of `dates` call this module, and
+pass their values in the packed layout of DATETIME2.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -36,7 +36,8 @@ def declared_digits(mysql_type: str) -> int:
 
 def with_zero_dates(found: ColumnType, packed: Packed, digits: int) -> ColumnType:
     """Returns the type `found` with variants for the policies "error" and "text". `digits`: number of fraction digits, or DATE_ONLY.
-    `packed`: returns the values in the packed layout of DATETIME2, or with DATE_ONLY in the layout that `_packed_days` converts.
+    `packed`: returns the values in the packed layout of DATETIME2. If `digits` is DATE_ONLY, `packed` returns the values in the layout that
+    `_packed_days` converts.
     """
     strict = dataclasses.replace(found, finish=functools.partial(_refusing, finish=found.finish), may_become_null=False)
     if digits == DATE_ONLY:

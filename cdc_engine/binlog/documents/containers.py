@@ -1,7 +1,7 @@
 """Kernels that iterate over the objects and arrays of a binary JSON document. Called by `print_documents` and `trees`.
 
-A stack (int64, STACK_SHAPE) has the containers that the loop has entered and not left, so no recursion is needed. The kernels follow only
-offsets that point forwards, and read no entry outside the document. They return 0 or a negative status.
+A stack (int64, STACK_SHAPE) has the containers that the caller's loop has entered and not left, so the loop needs no recursion. The kernels
+follow only offsets that point forwards, and read no entry outside the document. They return 0 or a negative status.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -21,8 +21,8 @@ TRUNCATED, LARGER, BACKWARDS = statuses.TRUNCATED, statuses.LARGER, statuses.BAC
 # and the offset and size of its key. The fields NODE and LAST are for the callers.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, OFFSET, KEY_OFFSET, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
-# Indexed by the kind of a value. An entry of a container has the offset of its value. But if the container's offsets have at least this
-# number of bytes, the entry has a value of this kind itself. 8 means never, because offsets have at most four bytes.
+# Indexed by the kind of a value: from which width of the container's offsets (bytes) an entry contains the value itself. An entry with
+# narrower offsets contains the offset of the value. 8 means never, because offsets have at most four bytes.
 INLINED_WIDTH = np.full(256, 8, np.int64)
 INLINED_WIDTH[[INT32, UINT32]] = 4
 INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2

@@ -55,7 +55,7 @@ def upper_product(first: Integer, second: Integer) -> Integer:
 @kernel
 def scaled(high: Integer, low: Integer, factor: Integer) -> Integer:
     """Returns `factor` times the 128-bit number (high, low), shifted right by 128 bits. The lowest bit of the result is also set if the
-    dropped bits are more than a rounding error.
+    dropped bits are more than the rounding error of the scaled power of ten.
     """
     under = high * factor + upper_product(low, factor)
     carried = np.uint64(under < upper_product(low, factor))

@@ -3,8 +3,8 @@ the kernels of `changes` cannot process.
 
 The format is that of sql-common/json_diff.cc (write_binary), without the length before the differences. Each difference has an operation (1
 byte), the length of a path (length-encoded) and the path's text. All operations except REMOVE also have the length of a binary JSON value
-and the value. The differences are applied in order. If a difference cannot be applied, JsonFormatError is raised; a MySQL replica fails at
-such a difference too.
+and the value. The differences are applied in order. A difference that cannot be applied raises JsonFormatError; a MySQL replica also fails
+at such a difference.
 """
 
 from __future__ import annotations

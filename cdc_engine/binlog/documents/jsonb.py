@@ -1,10 +1,11 @@
-"""Prints MySQL's binary JSON in Python exactly as the server does. `json_diff` uses it, and tests compare this package's kernels with it.
+"""Prints MySQL's binary JSON in Python exactly as the server does. `json_diff` calls this module, and tests compare this package's kernels
+with it.
 
-The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its size (2
-bytes each, 4 in the large form). After the count and the size come an entry per key (offset, 2-byte length), an entry per value (type, then
-the offset, or the value itself if it fits), the keys, and the values. Strings and opaque values begin with their length, which is stored in
-7 bits per byte. Offsets count from the first byte of the container. The text follows json_dom.cc: separators `", "` and `": "`, doubles
-with their shortest digits, and `.0` after a double that looks like an integer.
+The format is that of sql-common/json_binary.h: a type byte and a value. An object or array consists of its element count and its size (2
+bytes each, 4 in the large form), an entry per key, an entry per value, the keys, and the values. A key's entry has the offset and the
+2-byte length of the key. A value's entry has the type, and then the offset of the value, or the value itself if it fits. Strings and opaque
+values begin with their length, which is stored in 7 bits per byte. Offsets count from the first byte of the container. The text follows
+json_dom.cc: separators `", "` and `": "`, doubles with their shortest digits, and `.0` after a double that looks like an integer.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def print_documents(
     `offsets[n + 1]`.
 
     Returns (status, row). The status is DONE, or the reason why the document of `row` is not printed: ROOM if `out` is full, or another
-    status of `statuses` if its bytes are not a document.
+    status of `statuses` if the bytes of the value are not a document.
     """
     used = np.int64(offsets[row])
     while row < starts.shape[0]:

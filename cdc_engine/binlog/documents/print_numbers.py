@@ -120,8 +120,8 @@ def print_fixed(out: Bytes, at: Integer, digits: Integer, count: Integer, point:
 
 @kernel
 def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: Integer) -> Integer:
-    """Writes a DECIMAL with at most one leading zero. The buffer has the precision, the scale and the packed digits
-    (`column_types.decimals`).
+    """Writes a DECIMAL with at most one leading zero. From `start` on, the buffer has the precision, the scale and the packed digits
+    (`column_types.decimals`) of the DECIMAL.
     """
     if size < 3:
         return TRUNCATED
@@ -192,8 +192,8 @@ def begun_fraction(out: Bytes, first: Integer, at: Integer) -> Integer:
 
 @kernel
 def print_moment(buffer: Bytes, start: Integer, date: bool, clock: bool, out: Bytes, at: Integer) -> Integer:
-    """Writes a packed date or time in quotes. `date`, `clock`: whether the text has a date, a time of day, or both. The lowest 24 bits of
-    the packed value are microseconds.
+    """Writes a packed date or time in quotes. `date`: whether the text has a date. `clock`: whether the text has a time of day. The lowest
+    24 bits of the packed value are microseconds.
     """
     packed = little_endian(buffer, start, MOMENT_BYTES)
     size = np.uint64(-packed if packed < 0 else packed)

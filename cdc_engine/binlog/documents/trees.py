@@ -1,8 +1,9 @@
 """Kernels that convert a binary JSON document to a tree of nodes, which `changes` modifies, and that print the tree.
 
-`nodes` (int64, rows of NODE_FIELDS) contains the tree of one document and the trees of the values that differences put into it. A scalar's
-node has the scalar's offset; the node of an object or array has its first child; each child has the next child. Keys and scalars stay in
-`buffer`. For documents that no server writes, the kernels return LEFT, and the Python parser (`json_diff`) handles these documents.
+`nodes` (int64, rows of NODE_FIELDS) contains the tree of one document and the trees of the values that differences put into it. The node of
+a scalar has the scalar's offset. The node of an object or array has the number of its first child, and each child has the number of the
+next child. Keys and scalars stay in `buffer`. For documents that no server writes, the kernels return LEFT, and the Python parser
+(`json_diff`) handles these documents.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
@@ -111,8 +112,8 @@ def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: In
 def print_tree(
     buffer: Bytes, nodes: Int64s, root: Integer, stack: Int64s, out: Bytes, used: Integer, most: Integer
 ) -> Integer:
-    """Prints a tree. Returns the offset after the text, or a negative status: LEFT if the text would end after `most`, or if the tree has
-    more levels than the server allows.
+    """Prints a tree. Returns the offset after the text, or a negative status. The status is LEFT if the text would end after `most`, or if
+    the tree has more levels than the server allows. It is a status of `print_scalar` if a value cannot be printed.
     """
     node, depth = root, np.int64(0)
     while used <= most and depth < DEPTH_MAX:

@@ -1,5 +1,5 @@
-"""Kernels that write Canal's entries: the entries of row events (from the texts of their values), of statements' SQL texts, and of the
-beginning and end of transactions.
+"""Kernels that write Canal's entries for row events, for the SQL texts of statements, and for the beginning and end of transactions. The
+values of row events are already texts.
 
 In protobuf, the length of an embedded message is written before the message. So `measure_images` and `measure_events` compute all sizes
 before `put_events` writes.
@@ -28,8 +28,8 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 # These numbers stand in place of a value's size: NULL if the value is NULL, ABSENT if the row image omits the value.
 NULL, ABSENT = -1, -2
 QUERY_KIND = 7  # numbers.EventType.QUERY
-# Indices of the three beginnings of a Column message, which differ in the field sqlType: the column's usual sqlType, the wider sqlType, and
-# the sqlType of NULL.
+# A Column message can begin in three ways, which differ in the field sqlType. These are the indices of the beginnings: with the column's
+# usual sqlType, with its wider sqlType (see `ShownValues.high`), and with the sqlType of NULL.
 PLAIN, HIGH, OF_NULL = 0, 1, 2
 # The bytes of the Pair `rowsCount` before the length of its value.
 ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)
@@ -37,8 +37,8 @@ ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)
 
 @nb.njit(inline="always")
 def is_updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image: Integer, paired: bool) -> bool:
-    """Returns whether a value of an after image differs from the value in the before image, which is the image before it. `paired`: whether
-    there is a before image. Returns True without a before image, and if the before image omits the value.
+    """Returns whether a value of the after image `image` differs from the value in the before image `image` - 1. `paired`: whether there is
+    a before image. If there is none, or if it omits the value, returns True.
     """
     if not paired:
         return True

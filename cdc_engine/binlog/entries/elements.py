@@ -1,10 +1,12 @@
 """Lists the entries that a consumer gets for a range of a block, in order. Called by the consumers' streams.
 
 An element is one of four things: the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text
-(rows query) of a statement whose first row event is kept. The settings of a consumer can leave out SQL texts, and most beginnings and ends.
+(rows query) of a statement whose first row event is kept. With the settings of a consumer, SQL texts can be left out, and also most of the
+beginnings and ends.
 
-As in Canal, transactions without kept events are omitted. But one is listed every five seconds of the source's clock, and after 8192
-omitted ones, so that a client sees that the stream moves. If the beginning of a transaction is listed, its end is listed too.
+As in Canal, transactions without kept events are omitted, with two exceptions: such a transaction is listed if the last listed one is more
+than five seconds older by the source's clock, or if 8192 were omitted since. So a client sees that the stream moves. If the beginning of a
+transaction is listed, its end is listed too.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from sluice.cdc_engine.contracts import NO_QUERIES, Block, Int8s, Int64s
 BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 # The index of a transaction that ends in a later block.
 OPEN_HERE = -1
-# A transaction is listed although it could be omitted if its time differs by more than this from that of the last listed one, or after this
-# number of omitted ones.
+# A transaction that could be omitted is listed in two cases: its time differs by more than EMPTY_TIME_US_MAX from the time of the last
+# listed transaction of this kind, or EMPTY_COUNT_MAX such transactions were omitted since.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# Fields of the state that one range passes to the next range. BEGUN: WITH_BEGIN if the beginning of the open transaction and some of its
-# row events are listed, WITHOUT_BEGIN if only row events are listed, otherwise 0. EMPTY_AT: time in µs of the last listed transaction
-# without kept events. EMPTY_LEFT_OUT: number of transactions without kept events that were omitted after EMPTY_AT. FRAME_AT: time in µs of
-# the last transaction whose end is listed. FRAMES_LEFT_OUT: number of beginnings and ends that were omitted after FRAME_AT because `frames`
-# is False.
+# Fields of the state that one range passes to the next range. BEGUN describes the transaction that is open: WITH_BEGIN if its beginning and
+# some of its row events are listed, WITHOUT_BEGIN if only row events of it are listed, 0 if nothing of it is listed. EMPTY_AT: time in µs
+# of the last listed transaction without kept events. EMPTY_LEFT_OUT: number of transactions without kept events that were omitted after
+# EMPTY_AT. FRAME_AT: time in µs of the last transaction whose end is listed. FRAMES_LEFT_OUT: number of beginnings and ends that were
+# omitted after FRAME_AT because `frames` is False.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
 WITH_BEGIN, WITHOUT_BEGIN = 1, 2
 State = tuple[int, int, int, int, int]
@@ -46,9 +48,9 @@ class BlockRange(NamedTuple):
 
 
 class TransactionEnds(NamedTuple):
-    """The transactions of a block, one value per transaction. `events`: index of the first row event after the transaction. `times`: commit
-    times in µs. `begins`: offset of the transaction's BEGIN event, or -1 if the transaction has no BEGIN event. `event_times`: times in µs,
-    one value per row event.
+    """The transactions of a block. Three arrays have one value per transaction. `events`: index of the first row event after the
+    transaction. `times`: commit time in µs. `begins`: offset of the transaction's BEGIN event, or -1 if the transaction has no BEGIN event.
+    `event_times` has one value per row event: its time in µs.
     """
 
     events: Int64s
@@ -72,7 +74,8 @@ def elements(
 
     `events`, `transactions`: the row events and the transaction ends of the range, each [first, last). `kept`: bool, one per row event of
     the block. `queries`: whether to list rows queries. `frames`: whether to list the beginning and end of every transaction with kept
-    events. If False, lists them only for one transaction every five seconds of the source's clock, and after 8192 omitted ones.
+    events. If False, lists both only for a transaction whose time differs by more than five seconds from the time of the last listed end,
+    or after 8192 omitted beginnings and ends.
     """
     shown = block.query_event if queries else NO_QUERIES
     room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1 + len(shown)
@@ -86,9 +89,9 @@ def elements(
 
 @compiled
 def _shows_frame(state: Int64s, time_us: Integer, frames: bool) -> bool:
-    """Returns whether to list the beginning and the end of a transaction. `frames`: whether to list those of every transaction. If False,
-    counts the transaction in `state`, and returns True only for the first one after EMPTY_TIME_US_MAX, or after EMPTY_COUNT_MAX omitted
-    ones.
+    """Returns whether to list the beginning and the end of a transaction. `frames`: whether every transaction is listed with its beginning
+    and end. If False, adds one to FRAMES_LEFT_OUT. Then returns True only if the time differs by more than EMPTY_TIME_US_MAX from FRAME_AT,
+    or if FRAMES_LEFT_OUT is above EMPTY_COUNT_MAX.
     """
     if frames:
         return True

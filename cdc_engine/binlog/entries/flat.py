@@ -90,8 +90,8 @@ class FlatTable:
 
 
 def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
-    """Returns, for each message, the image that defines the message's columns: the last image of the message's event, or for a deletion its
-    last before image.
+    """Returns, for each message, the image that defines the message's columns. For a deletion, this is the last before image of the
+    message's event. For any other change, it is the event's last image.
     """
     last = np.full(len(shown.facts.kinds), -1, np.int64)
     last[shown.event] = np.arange(len(shown.event))  # numpy assigns in order, so each event gets its last image.

@@ -22,8 +22,8 @@ NULL_WORD = np.frombuffer(b"null", np.uint8)
 # Each column has five pieces: its name as a JSON key, its type as a JSON string, and its three sqlType numbers (PLAIN, HIGH, OF_NULL).
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
-# The constant pieces of a message. A piece before ENDS has the name of the variable part of the message that directly follows it. The three
-# pieces from ENDS on end the message of an INSERT, an UPDATE and a DELETE.
+# The constant pieces of a message. Each piece before ENDS is named after the variable part that follows the piece in the message. The three
+# pieces from ENDS on are the ends of the messages of an INSERT, an UPDATE and a DELETE.
 DATA, ES, GTID, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(8)
 
 
@@ -133,9 +133,10 @@ def put_rows(
     values: ShownValues,
     columns: Pieces,
 ) -> Integer:
-    """Writes a JSON array of rows, or null if there is no row. Returns the end offset. `images`: the number of each row's first image.
-    `side`: 1 to write each row's second image, the after image of an update; 0 to write the first image. `old`: whether to omit columns
-    whose value is the same in the next image. A row without columns is omitted if `old` is False, and is written as `{}` if `old` is True.
+    """Writes a JSON array of rows, or null if there is no row. Returns the end offset. `images`: the index of each row's first image.
+    `side`: 0 to write the first image of each row, 1 to write the second image (the after image of an update). `old`: whether to omit
+    columns whose value is the same in the next image. A row without columns is omitted if `old` is False, and is written as `{}` if `old`
+    is True.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)
@@ -180,8 +181,8 @@ def put_columns(
 def put_keys(
     out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, columns: Pieces
 ) -> Integer:
-    """Writes a JSON array with the names of the key columns that the image has, or null if the image has no key column. The NAME piece ends
-    with a colon, which the next byte overwrites.
+    """Writes a JSON array with the names of the key columns that the image has, or null if the image has no key column. The NAME piece of a
+    column ends with a colon; the byte after the name overwrites this colon.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)

@@ -33,8 +33,8 @@ BEFORE, AFTER, SOURCE = range(3)
 
 class MarkedTransactions(NamedTuple):
     """The transactions whose GTIDs are written, one value per transaction. `templates`: index of the transaction's template, or -1 for a
-    transaction without a GTID. `numbers`: the number in its GTID. `committed`, `sequences`: its logical clock, last_committed and
-    sequence_number; -1 if the binlog does not have it.
+    transaction without a GTID. `numbers`: the number in the transaction's GTID. `committed`, `sequences`: the transaction's logical clock
+    (last_committed and sequence_number), or -1 if the binlog has no logical clock.
     """
 
     templates: Int64s
@@ -117,8 +117,9 @@ def marks_of(block: Block, wanted: Int64s) -> GtidMarks:
 def _runs(
     block: Block, source: Int64s, number: Int64s, first: int, last: int
 ) -> tuple[Int64s, list[tuple[SetText, str]]]:
-    """Divides the transactions [first, last) into runs with consecutive numbers of one server. Returns the first transaction of each run,
-    and for each run the texts before and after the number in the run's executed sets, and the text before the number in its GTIDs.
+    """Divides the transactions [first, last) into runs with consecutive numbers of one server. Returns (firsts, texts). `firsts`: the first
+    transaction of each run. `texts`: for each run, the constant text of its executed sets around the number, and the constant text of its
+    GTIDs before the number.
     """
     sources, start = block.gtid_sources, block.start_gtid_set
     begins, texts = list[int](), list[tuple[SetText, str]]()

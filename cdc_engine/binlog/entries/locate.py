@@ -39,7 +39,9 @@ class EventFacts:
     transactions: Int64s
 
     def split(self, events: Int32s, kinds: Int8s) -> EventFacts:
-        """Returns the facts per entry instead of per event. `events`: the index of each entry's event. `kinds`: each entry's kind."""
+        """Returns these facts with one value per entry instead of one value per event. `events`: the index of each entry's event. `kinds`:
+        the kind of each entry.
+        """
         every = {field.name: getattr(self, field.name)[events] for field in dataclasses.fields(self)}
         return EventFacts(**{**every, "kinds": kinds})
 
@@ -81,8 +83,8 @@ class Images:
 def note_changes(
     partial: Int8s, slot: Int32s, values: LocatedValues, image: Integer, differences: Int64s, found: Integer
 ) -> Integer:
-    """Adds to `differences` each value of an after image that is a JSON difference, with the location of the document in the before image.
-    Returns the new number of differences.
+    """Adds to `differences` each value of an after image that is logged as a JSON difference, with the location of the value's old document
+    in the before image. Returns the new number of differences.
     """
     starts, sizes = values
     for column in range(partial.shape[0]):

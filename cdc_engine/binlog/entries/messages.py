@@ -26,7 +26,7 @@ from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int6
 
 # The maximum number of bytes of the entry of a transaction's beginning or end, without the file name.
 FRAME_BYTES_MAX = 128
-# The TableEntries of this many table versions are cached. For a further version, the cache is first emptied.
+# The TableEntries of at most this many table versions are cached. Before another version is added, the full cache is emptied.
 VERSIONS_MAX = 10_000
 
 
@@ -42,8 +42,8 @@ class DescribedStatement(Protocol):
 
 
 class EntryPart(Protocol):
-    """The elements (see `elements`) of one block that a consumer gets, in order, or one statement. `consumer_stream.Chosen` implements this
-    protocol.
+    """What a consumer gets of one block: elements (see the module `elements`) in order, or one statement. `consumer_stream.Chosen`
+    implements this protocol.
     """
 
     @property
@@ -57,9 +57,9 @@ class EntryPart(Protocol):
 
 
 class EntryMaker:
-    """Makes the entries of one destination. `describe`: returns the kind, database and table of a statement. `policies`, `keys`:
-    "database.table" → the policy for values, and the key that conf/ declares; only tables with such settings. `kept`: returns the indices
-    of a table's captured columns; None means all columns.
+    """Makes the entries of one destination. `describe`: returns the kind, database and table of a statement. `policies`: "database.table" →
+    the policy for the table's values. `keys`: "database.table" → the key that conf/ declares. Both have only tables with such a setting.
+    `kept`: returns the indices of a table's captured columns; None means all columns.
     """
 
     def __init__(

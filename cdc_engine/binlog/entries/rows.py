@@ -60,7 +60,7 @@ class Entries:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShownRows:
-    """The row images of some row events that a consumer gets, with their values as texts.
+    """The row images that a consumer gets of some row events, with the values as texts.
 
     `facts` and `events` have one value per entry; `events` is the index of the entry's row event among the requested events. `side` (BEFORE
     or AFTER) and `event` have one value per image; `event` is the index of the image's entry. `starts`, `sizes`, `texts`, `high`: as in
@@ -94,8 +94,8 @@ class ShownRows:
 
 
 class TableEntries:
-    """Makes the entries of one table version. Raises ConsumerStoppedError if a column's layout is unknown, or if a filter or mask
-    does not fit the table.
+    """Makes the entries of one table version. Raises ConsumerStoppedError if a column's layout is unknown, if a filter or mask does not fit
+    the table, or if conf/ transforms the table's rows.
 
     `kept`: returns the indices of the captured columns; None means all columns. `key`: the key that conf/ declares, or empty for the
     table's own key.

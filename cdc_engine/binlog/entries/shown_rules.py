@@ -1,7 +1,8 @@
 """Applies the row filters and masks of conf/ to entries.
 
 A consumer gets the same rows as the lake. An update becomes a DELETE if only the before image meets the filter, and an INSERT if only the
-after image meets the filter. So an event may become several entries or none. Hashed texts and integers have the same digest as in the lake.
+after image meets the filter. So an event may become several entries or none. A hashed text or integer has the same digest for a consumer
+and in the lake. Other hashed values may have another digest, because a consumer gets another text for them than the lake.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sluice.cdc_engine.errors import ConsumerStoppedError, TableStoppedError
 
 class ShownRules:
     """The row filter and the masks for one table version. Raises ConsumerStoppedError if the filter or a mask does not fit the version, or
-    if the table has a transform, because only rows of the lake are transformed.
+    if the table has a transform, because transforms apply only to the lake.
     """
 
     def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:

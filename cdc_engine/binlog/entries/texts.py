@@ -1,4 +1,5 @@
-"""Converts the values of whole columns to the texts that Canal sends, with the numbers of java.sql.Types.
+"""Converts the values of whole columns to the texts that Canal sends, and gives each column the numbers of java.sql.Types that Canal sends
+with the texts.
 
 The lake's kernels (`column_types`) decode values whose text is the same in Canal and in the lake. Canal differs from the lake in three
 points: Canal sends ENUM, SET and BIT as numbers, bytes as ISO-8859-1 text, and invalid dates unchanged.

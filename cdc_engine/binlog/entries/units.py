@@ -51,8 +51,8 @@ class Units:
 
     @property
     def messages(self) -> Int64s:
-        """Returns the index of the first unit of each message, and the number of units. A message has the adjacent units of one event,
-        partition and kind.
+        """Returns one array: the index of the first unit of each message, and as last element the number of units. A message has the
+        adjacent units of one event, partition and kind.
         """
         if not len(self.kind):
             return np.zeros(1, np.int64)
@@ -63,8 +63,8 @@ class Units:
 
 
 def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -> Units:
-    """Divides all rows into units. `partition`: the partition of every row if `hashing` is None. If `hashing.splits` is True, raises
-    ConsumerStoppedError if both images of a row omit a hashed column, because the row's partition is then unknown.
+    """Divides all rows into units. `partition`: the partition of every row if `hashing` is None. Raises ConsumerStoppedError if
+    `hashing.splits` is True and no image of a row has a hashed column, because the row's partition is then unknown.
     """
     kinds = shown.facts.kinds[shown.event]
     first = np.flatnonzero((kinds != KIND_UPDATE) | (shown.side == BEFORE)).astype(np.int64)
@@ -105,7 +105,8 @@ def _whole(shown: ShownRows, images: Int64s) -> Mask:
 
 def _whole_in(shown: ShownRows, images: Int64s, before: Int64s, hashing: Hashing) -> ShownRows:
     """Completes after images that omit hashed columns: copies the values from the before image, because the update did not change them. If
-    `hashing.splits` is False, the rows stay unchanged, because Canal hashes an omitted column like an empty text.
+    `hashing.splits` is False, the rows stay unchanged, because Canal hashes an omitted column like an empty text. Raises
+    ConsumerStoppedError if the before image omits the column too.
     """
     lacks = [shown.sizes[column, images] == ABSENT for column in hashing.columns]
     if not hashing.splits or not any(each.any() for each in lacks):

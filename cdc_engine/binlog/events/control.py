@@ -1,8 +1,9 @@
 """Parses control events: ROTATE names the next file, FORMAT_DESCRIPTION describes the format of a file, and QUERY contains a statement.
 `scan` calls this module.
 
-The library mysql-replication parses ROTATE and FORMAT_DESCRIPTION. This file parses QUERY itself, because the library fails at a status
-variable that it does not know, and decodes every statement as UTF-8 instead of in the client's charset (`charsets.statement_text`).
+The library mysql-replication parses ROTATE and FORMAT_DESCRIPTION. This file parses QUERY itself, for two reasons: the library fails at an
+unknown status variable, and the library decodes every statement as UTF-8. Sluice decodes a statement in the client's charset
+(`charsets.statement_text`).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from sluice.cdc_engine.position import file_number, order_key
 CHECKSUM_CRC32 = 1
 # Matches the statements that the server composes itself. They are in UTF-8, whatever the client's charset is.
 _IN_UTF8 = re.compile(rb"SAVEPOINT |ROLLBACK TO ")
-# Status variables of a QUERY event: first the codes of the variables that this module uses, then the sizes of variables with a fixed size
-# (_SIZES), and the codes of variables with a length byte (_TEXTS).
+# Status variables of a QUERY event. First come the codes of the variables that this module uses. _SIZES has the variables of a fixed size,
+# and _TEXTS has the variables with a length byte.
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
@@ -67,12 +68,13 @@ _SIZES = {
 _TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # Code of a variable with a length byte → number of bytes after its text.
 # If a statement changes too many databases, the server writes this number instead of their number, and no names.
 _MANY_DATABASES = 254
-# With binlog_alter_two_phase, MariaDB logs an ALTER when it begins and when it ends. _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK:
-# flags that say which of these events it is. If the ALTER ends, _STARTED_AS_BYTES bytes follow the flags, which identify the event of its
-# beginning.
+# With binlog_alter_two_phase, MariaDB logs one event when an ALTER begins, and another event when the ALTER commits or rolls back. A flag
+# says which of these an event is: _ALTER_STARTS, _ALTER_COMMITS or _ALTER_ROLLS_BACK. In the second event, _STARTED_AS_BYTES bytes after
+# the flags identify the first event.
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
-# Minor → first patch version of MariaDB 10 that logs explicit_defaults_for_timestamp in the flags. From 10.10 on, all versions log it.
+# Minor version of MariaDB 10 → first patch version that logs explicit_defaults_for_timestamp in the flags. All versions from 10.10 on log
+# it.
 _LOGS_TIMESTAMPS = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
 _QUERY_HEADER_BYTES, _LOAD_HEADER_BYTES = 13, 13
 _COLLATION_PAIR_BYTES = 4  # The bytes of a pair in MariaDB's character_set_collations: two collation ids of two bytes.
@@ -165,8 +167,8 @@ def parse_rotate(event: bytes, checksum_bytes: int) -> Rotation:
 
 
 def parse_format_description(event: bytes) -> FileFormat:
-    """Parses a FORMAT_DESCRIPTION event. Raises BinlogFormatError if the event's checksum is wrong, or if the headers of row events do not
-    have the sizes that the kernel expects.
+    """Parses a FORMAT_DESCRIPTION event. Raises BinlogFormatError if the event's checksum is wrong, if the checksum algorithm is unknown,
+    or if the headers of row events do not have the sizes that the scan kernel expects.
     """
     parsed = _parse(FormatDescriptionEvent, event, event[HEADER_BYTES:])
     checksum = parsed.checksum_algorithm == CHECKSUM_CRC32
@@ -289,8 +291,8 @@ def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _end_of_names(status: bytes, at: int) -> int:
-    """Returns the offset after the invoker's user and host, or after the names of the changed databases. Returns 0 if the names are
-    truncated. The variable's code is at `at` - 1.
+    """Returns the offset after the invoker's user and host, or after the names of the changed databases. If the names are truncated,
+    returns 0 or an offset after the end of `status`. The variable's code is at `at` - 1.
     """
     if status[at - 1] == _INVOKER:
         for _ in range(2):

@@ -63,7 +63,9 @@ class MemoryPrepared:
         self._open = None
 
     def undecided(self) -> dict[str, bytes]:
-        """Returns, for each XA transaction that is prepared and neither committed nor rolled back, its name → its binlog events."""
+        """Returns the XA transactions that are prepared, and neither committed nor rolled back: name of the transaction → its binlog
+        events.
+        """
         return {name: each.events for name, each in self._prepared.items()}
 
     def commit(self, name: str, order_key: int) -> Content | None:

@@ -1,4 +1,4 @@
-"""Classifies the statement of a QUERY event. `scan` calls it for the statements that its kernel cannot classify.
+"""Classifies the statement of a QUERY event. `scan` calls this module for the statements that the scan kernel cannot classify.
 
 With binlog_format=ROW, the server logs as statements only transaction boundaries, savepoints, XA and DDL. If a row change is logged as a
 statement, a session used another binlog format, and Sluice stops the tables to which the statement writes.
@@ -88,8 +88,8 @@ def is_certain(name: str, savepoints: Collection[str]) -> bool:
 
 
 def xa_name(statement: str) -> str:
-    """Returns the transaction id in an XA statement in the form in which the server writes it, x'…',x'…',1, but in lower case and without
-    ONE PHASE.
+    """Returns the transaction id in an XA statement. The id has the form in which the server writes it (x'…',x'…',1), but is in lower case
+    and without ONE PHASE.
     """
     words = without_comments(statement).split(None, 2)
     return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip().lower()

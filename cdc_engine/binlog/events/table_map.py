@@ -61,7 +61,7 @@ CHARACTER: frozenset[int] = frozenset(
     }
 )
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
-# Types without characters for which MySQL or MariaDB writes a charset in a table map, always `binary`.
+# Types that have no characters, but for which MySQL or MariaDB writes a charset in a table map. The charset is always `binary`.
 _COUNTED_BY_MYSQL: frozenset[int] = frozenset({TypeCode.VECTOR})
 _COUNTED_BY_MARIADB: frozenset[int] = frozenset({TypeCode.GEOMETRY})
 # Type code → the highest valid metadata. Kernels use metadata as a number of bytes or digits, and cannot process a higher number.
@@ -130,8 +130,8 @@ class TableMap:
       precision << 8 | scale. For TIME2, DATETIME2 and TIMESTAMP2, the fraction digits. For all others 0.
     - `charsets`: the collations of the character columns; see `collations`. `labelled`: collation ids of the ENUM and SET columns only.
     - `labels`: the labels of each column; empty for a column that is neither ENUM nor SET.
-    - `primary_key`: indices of the key's columns. Empty means no primary key if `names` is not None. `key_prefixes`: how many characters of
-      each key column are in the key; 0 means all.
+    - `primary_key`: indices of the key's columns. If it is empty, the table has no primary key, or the server did not log the key (`names`
+      is then None). `key_prefixes`: how many characters of each key column are in the key; 0 means all.
     - `geometry_types`: OGC numbers of the geometry columns.
     - `unreadable`: why only the names could be parsed. Empty if the whole event could be parsed.
     """
@@ -166,8 +166,8 @@ class TableMap:
         if its type has no collation.
 
         MySQL counts VECTOR columns among the character columns, and MariaDB counts GEOMETRY columns. The event does not say which server
-        wrote it, so the caller passes `mariadb`. Raises BinlogFormatError if the number of collations does not fit, or if a VECTOR or
-        GEOMETRY column has a collation other than binary, because the logged collations then belong to other columns.
+        wrote it, so the caller passes `mariadb`. Raises BinlogFormatError if the number of collations does not fit the columns. Also raises
+        it if a VECTOR or GEOMETRY column has a collation other than binary: the logged collations then belong to other columns.
         """
         if self.charsets is None and self.labelled is None:
             return None

@@ -57,8 +57,8 @@ class ResultDecoder:
     """Decodes SELECT results of one table version. `kept`: indices of the columns to decode; None means all. Raises TableStoppedError with
     TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with SCHEMA_MISMATCH if a key column is not in `kept`.
 
-    `columns`: the columns that the SELECT reads. `schema`: the Arrow schema of the decoded rows, after the policy's rules and with the
-    shard column.
+    `columns`: the columns that the SELECT reads. `schema`: the Arrow schema of the decoded rows after the policy's rules are applied,
+    including the shard column.
     """
 
     def __init__(self, version: TableVersion, kept: Int32s | None = None, policy: ValuePolicy = DEFAULT_POLICY) -> None:

@@ -1,7 +1,7 @@
 """Kernels that convert values from the binary protocol of a SELECT result to the form of row images. Called by `result_types`.
 
-After the conversion, the same column types decode the rows of snapshots and of row events. So a value becomes the same in the lake from a
-snapshot as from a row event, for every type and every policy of a table (zero dates, text, undecodable values). Integers, floats, bits and
+After the conversion, the same column types decode the rows of snapshots and of row events. So the lake gets the same value from a snapshot
+and from a row event, for every type and every policy of a table (zero dates, charsets, undecodable values). Integers, floats, bits and
 strings have the same form in the binary protocol and in row images. This file converts the other types.
 
 The server sends a date or timestamp as year (2 bytes), month, day, hour, minute, second (1 each) and microseconds (4), without trailing
@@ -19,7 +19,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# The result of a kernel that found no invalid value. Otherwise the result is the index of the first row whose value is invalid.
+# A kernel returns this if all values are valid. Otherwise it returns the index of the first row whose value is invalid.
 NOT_A_VALUE = -2
 
 
@@ -78,7 +78,7 @@ def timestamp_images(
     buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes
 ) -> Integer:
     """Converts UTC timestamps to TIMESTAMP2's row image of `width` bytes: seconds since 1970 in four bytes, then the fraction. Returns the
-    index of the first row whose value is not a valid timestamp, or NOT_A_VALUE.
+    index of the first row whose value is not a valid timestamp, or NOT_A_VALUE if all values are valid.
     """
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
@@ -141,7 +141,7 @@ def decimal_images(
     """Converts decimal texts to DECIMAL's row image: groups of up to nine digits, with all bits inverted if the number is negative.
 
     `groups`: number of digits in each group. `byte_counts`: bytes of a group, indexed by its number of digits. `out`: must be filled with
-    zeros. Returns the index of the first row whose text is not a number of this type, or NOT_A_VALUE.
+    zeros. Returns the index of the first row whose text is not a number of this type, or NOT_A_VALUE if all texts are valid.
     """
     width, precision = np.int64(0), np.int64(0)
     for index in range(groups.shape[0]):
@@ -180,8 +180,8 @@ def decimal_images(
 
 
 def images_of(values: Values, out: Bytes, width: int) -> Values:
-    """Returns the converted values in `out`, which has `width` bytes per row, as Values. The rows that are NULL in `values`, the values
-    before the conversion, are NULL in the result.
+    """Returns the converted values as Values. `out`: the converted values, `width` bytes per row. `values`: the values before the
+    conversion; a row that is NULL there is NULL in the result.
     """
     starts = np.arange(values.count, dtype=np.int64) * width
     starts[values.starts < 0] = -1

@@ -96,13 +96,15 @@ class ResultReader:
     def _fill(self) -> None:
         count = self.receive(self._buffer[self._filled :].data)
         if not count:
-            raise SourceConnectionError("the source closed the connection while it sent the rows of a chunk")
+            raise SourceConnectionError(
+                "the source closed the connection before it had sent the whole result of a chunk's SELECT"
+            )
         self._filled += count
         self.received += count
 
     def _make_room(self) -> None:
-        """Moves the unread bytes to the beginning of the buffer. If they fill the whole buffer, replaces it by one of twice the size. After
-        a large row, replaces it by one of the usual size.
+        """Moves the unread bytes to the beginning of the buffer. If they fill the whole buffer, replaces the buffer by one of twice the
+        size. After a large row, replaces the large buffer by one of the usual size.
         """
         rest = self._buffer[self._cursor[locate.AT] : self._filled]
         size = 2 * len(rest) if len(rest) == len(self._buffer) else max(self._buffer_bytes, 2 * len(rest))

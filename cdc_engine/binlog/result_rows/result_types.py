@@ -98,8 +98,8 @@ def result_type(column: Column, declared_charset: str, zero_dates: str = "null")
 
 
 def _same(found: ColumnType, column: Column) -> ResultType:
-    """Returns the result type for values that the server sends in the form of a row image: BIT, and little-endian numbers, which may have
-    additional high bytes.
+    """Returns the result type for values that the server sends in the form of a row image: BIT, and little-endian numbers. The server may
+    send a number with more bytes than the row image has; `finish` reads only the low bytes.
     """
     code = TypeCode(column.type_code)
     unsigned = column.unsigned if code in WIDTHS and code not in {TypeCode.FLOAT, TypeCode.DOUBLE} else None

@@ -75,8 +75,8 @@ Expression: TypeAlias = ComparisonNode | OneOf | Like | IsNull | Not | Joined
 
 
 def parse(text: str) -> Expression:
-    """Parses a condition. Raises ConfigurationError if the text is not a condition, with the number of the wrong character (counted from
-    1), or if it is too long or too deeply nested.
+    """Parses a condition. Raises ConfigurationError if the text is not a condition, or if the condition is too long or too deeply nested.
+    The message names the wrong character by its number, counted from 1.
     """
     return _ExpressionReader(text).whole()
 

@@ -9,8 +9,8 @@ consumers never see a row that does not meet the filter.
     no                      yes                    an insert of the after image
     no                      no                     nothing
 
-So a filter requires that both images of each update have all columns, and a transform requires that every image has all columns. If an
-image of a table with such rules omits columns, the table stops.
+For a filter, both images of each update must have all columns. For a transform, every image must have all columns. If the table has such a
+rule and an image omits columns, the table stops.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Applies an operator's function (transform) to the rows of a table. The function can change values, add columns and drop rows. Used by
-`rules`; `instance.tables.transform_functions` makes the callable.
+`rules`. The module `instance.tables.transform_functions` makes `Transform.call`, which calls the function.
 
 The function gets the columns `reads` of a record batch, after the row filter and the masks, and returns the columns `writes` for the same
 rows in the same order. The function gets neither the operation nor the binlog position of a row. So its result for a row is the same in a
@@ -106,8 +106,8 @@ class BoundTransform:
             self._show(name, slot)
 
     def applied(self, arrays: Sequence[AnyArray]) -> tuple[list[AnyArray], Kept | None]:
-        """Calls the function for rows of the table. Returns (all columns of all rows after the transform, which rows the function keeps or
-        None for all).
+        """Calls the function for rows of the table. Returns (columns, kept). `columns`: all columns of all rows after the transform.
+        `kept`: which rows the function keeps, or None if it keeps all rows.
         """
         given = pa.RecordBatch.from_arrays([arrays[slot] for slot in self._reads], schema=self._input)
         result = self._called(given)
