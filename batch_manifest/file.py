@@ -25,7 +25,7 @@ class ManifestError(ValueError):
 
 
 def manifest_json(manifest: Manifest) -> str:
-    """Returns the manifest as JSON. Files are stored by name, without their directory."""
+    """Returns the manifest as JSON. The JSON has only the name of each file, without the directory."""
     return json.dumps({"format": FORMAT, **to_record(manifest)}, ensure_ascii=False)
 
 
@@ -45,7 +45,7 @@ def read_manifest_json(text: bytes | str, directory: Path = Path()) -> Manifest:
 
 
 def to_record(value: Any) -> dict[str, Any]:
-    """Converts a value of a manifest to JSON's types. A file becomes its name."""
+    """Converts a value of a manifest to JSON's types. A path becomes the name of the file, without the directory."""
     plain: dict[str, Any] = _plain(value)
     return plain
 

@@ -11,7 +11,7 @@ Way = Literal["spark", "small"]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableReport:
     """The report of a merge: what one batch did to one table, between the Delta versions `delta_version_before` and `delta_version`.
-    `start_order_key` and `end_order_key` are the order keys of the batch's first and last change.
+    `start_order_key` and `end_order_key` are the order keys of the first and the last change of the table in the batch.
 
     - `source_inserts`, `source_updates` and `source_deletes` count the changes in the source, by kind.
     - Row counts are Delta's metrics of this merge's commits. A soft delete counts as an update. A row image that is appended to a table

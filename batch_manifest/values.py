@@ -1,7 +1,7 @@
 """Defines the values in a manifest: tables with their segments and columns, and foreign keys that change rows without row events.
 
-The engine makes the values, `file` writes and reads them, and runs merge them. The JSON file of a manifest names files without a directory.
-`read_manifest_json` adds the directory.
+The engine makes the values. The module `file` writes them to a manifest and reads them. Runs merge the files that the values describe. The
+JSON file of a manifest names files without a directory. `read_manifest_json` adds the directory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ChangesSegment:
     so the order keys of adjacent segments differ. The engine stages most segments. A run makes the segments with `derived` or `again`.
 
     - `version` is a digest of the schema. It is empty in a segment that a run made.
-    - `rows` is the number of images. `key_changes` is the number of before images among them if the table has a key, otherwise 0.
+    - `rows` is the number of images. `key_changes` is the number of before images among these images, or 0 if the table has no key.
     - `key_min` and `key_max` are the lowest and the highest value of each key column. Integers and strings have bounds; strings are ordered
       by their UTF-8 bytes. A bound is None for any other type, or if all values are NULL.
     - `unique_keys` says that each image has a different key. It is always False unless the key is one integer column.
@@ -247,7 +247,8 @@ class Manifest:
     - `ledger_id` is the id of the destination's ledger from which the batch was handed out.
     - `bytes` is the size of the batch's row events in the binlog. `rows` counts row images, and `changes` counts changes: an update is one
       change.
-    - `start` and `end` are values of Position.to_json. Runs copy them to Delta's commit history.
+    - `start` and `end` are the positions between which the batch is, as Position.to_json returns them. Runs copy both to Delta's commit
+      history.
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
     - `quarantine` is None if all values could be decoded.
     - `again_up_to` is the order key up to which an earlier attempt staged changes of the batch, or 0 if there was none. The attempt may

@@ -37,8 +37,8 @@ class EntryPosition:
 class RowChange:
     """One row change: an insert, update or delete (`kind`).
 
-    - `before` and `after` have the values by column, or are None if the change has no such image. Columns that the source left out of the
-      row image are not in them.
+    - `before` and `after` map columns to values. They lack columns that the source left out of the row image. `before` is None for an
+      insert, and `after` is None for a delete.
     - `key` has the names of the primary key's columns that the newest image has. It is empty for a table without a primary key.
     - `updated` has the names of the columns that the server marks as changed: all columns for an insert, and none for a delete.
     """

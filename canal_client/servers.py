@@ -1,8 +1,8 @@
 """Finds the servers of a destination: fixed addresses that are tried in order, or the servers that a cluster registers in ZooKeeper.
 
 In a Canal cluster, the server that reads a destination registers itself at `…/<destination>/running`. If several clients have the same id,
-only the client that holds `…/<destination>/<client id>/running` may read; the others wait for this node. ZooKeeper removes both nodes when
-the session of their holder ends.
+only the client that holds the node `…/<destination>/<client id>/running` may read; the other clients wait until this node is free.
+ZooKeeper removes a `running` node when the session of its holder ends.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ class ClusterServers:
         except (KazooException, KazooTimeoutError, ValueError) as error:
             said = str(error) or type(error).__name__
             raise CanalConnectionError(
-                f"ZooKeeper {self._hosts} did not answer the client of {self._destination} ({said}): check that ZooKeeper runs and "
-                "can be reached"
+                f"a request to ZooKeeper {self._hosts} for the destination {self._destination} failed ({said}): check that ZooKeeper "
+                "runs and can be reached"
             ) from error
 
 

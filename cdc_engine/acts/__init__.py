@@ -1,3 +1,3 @@
-"""Executes an operator's requests about a destination. The console calls these functions after it has asked the operator. The functions do
-not read from or write to a terminal.
+"""Executes an operator's requests about a destination. The console gets the operator's answers before it calls these functions. The
+functions do not use the terminal.
 """

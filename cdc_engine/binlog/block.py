@@ -109,8 +109,9 @@ def compact(block: Block) -> Block:
 
 
 def can_follow(block: Block, before: Block) -> bool:
-    """Returns whether `block` can be joined to the end of `before`. True if the blocks belong to one binlog file, share the lists of tables
-    and of GTID sources, have neither schema changes nor statements, and no transaction is missing between them.
+    """Returns whether `block` can be joined to the end of `before`. True if all of this holds: the blocks belong to one binlog file, they
+    share the lists of tables and of GTID sources, they have neither schema changes nor statements, and no transaction is missing between
+    them.
 
     If a transaction were missing, the executed sets that are computed from the joined block would not contain it.
     """

@@ -102,7 +102,9 @@ def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
 
 
 def _exact_codec(codec_name: str) -> codecs.CodecInfo | None:
-    """Returns the codec for a name that begins with CODEC_PREFIX, else None. Python calls this for every codec name that it lacks."""
+    """Returns the codec for a name that begins with CODEC_PREFIX, else None. Python calls this function for every codec name that it does
+    not know.
+    """
     charset = codec_name.removeprefix(CODEC_PREFIX).removesuffix(LEXED_SUFFIX)
     if not codec_name.startswith(CODEC_PREFIX) or (charset not in CODECS and charset not in ONE_BYTE):
         return None

@@ -1,6 +1,6 @@
 """Lists the characters that Python's codecs lack: complete one-byte charsets, and additions to eucjpms, ujis and big5.
 
-The characters are those to which a server converts the bytes (CONVERT … USING utf8mb4). tests/binlog/charsets compares them with real
+The characters are those to which a server converts the bytes (CONVERT … USING utf8mb4). tests/binlog/charsets compares the tables with real
 servers. U+FFFE marks a byte that the charset does not define, as in Python's charmap codecs.
 """
 # ruff: noqa: RUF001 - characters that look alike are the point

@@ -215,8 +215,8 @@ def _timestamps(values: Values) -> AnyArray:
 
 
 def _old_timestamps(values: Values, digits: int) -> AnyArray:
-    """Decodes TIMESTAMPs of MariaDB's own format: the seconds since 1970 in four bytes, then the fraction as a number of `digits` decimal
-    digits, both big-endian. Zero seconds are the zero timestamp, which becomes NULL.
+    """Decodes TIMESTAMPs of MariaDB's own format: the seconds since 1970 in four bytes, and then the fraction as a number of `digits`
+    decimal digits. Both numbers are big-endian. Zero seconds are the zero timestamp, which becomes NULL.
     """
     size = fraction_bytes(digits)
     wide = np.empty(values.count, np.int64)

@@ -1,8 +1,8 @@
 """Kernels that apply JSON differences to documents and print the results, all rows of a column at once. Called by `rows.diffs`.
 
-`json_diff` describes the format of differences and applies them in Python; tests compare the kernels with it. The kernels return LEFT for a
-difference that they cannot apply, for example because its path has a key with escapes. For a row with such a difference, the caller uses
-`json_diff`.
+`json_diff` describes the format of differences, and applies differences in Python. Tests compare the kernels with `json_diff`. The kernels
+return LEFT for a difference that they cannot apply, for example because its path has a key with escapes. For a row with such a difference,
+the caller uses `json_diff`.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

@@ -1,8 +1,8 @@
 """Writes the GTIDs of transactions for entries and flat messages: Canal's props curtGtid, curtGtidSn and curtGtidLct, and the executed set
 that includes the transaction.
 
-While the transaction numbers of one server are consecutive, the texts of their executed sets differ in one number only. So Python code
-makes one template for each run of consecutive transactions, and a kernel fills in each transaction's number.
+While the transaction numbers of one server are consecutive, the texts of the executed sets after these transactions differ in one number
+only. So Python code makes one template for each run of such transactions, and a kernel fills in each transaction's number.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 

@@ -107,8 +107,9 @@ def locate_images(
     image_event: Int32s,
     differences: Int64s,
 ) -> Integer:
-    """Locates the images from `cursor` on. Returns DONE, FULL if an array is full, or REFUSED if bytes are not images. `cursor`: the event,
-    the offset of the event's next image (0: the event's first image), and the numbers of images and of differences so far.
+    """Locates the images from `cursor` on. Returns DONE, FULL if an array is full, or REFUSED if bytes are not images. `cursor` has four
+    numbers: the index of the event, the offset of the event's next image (0: the event's first image), the number of images so far, and the
+    number of differences so far.
 
     `values`: columns by images. `differences` (4 by n): the JSON values that are logged as differences from the document in the before
     image. `rows.locate_diffs` names the rows of this array.

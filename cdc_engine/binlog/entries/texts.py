@@ -65,7 +65,7 @@ class Display:
 
     `time_zone`: the zone in which TIMESTAMP values are shown. `decimals`: with `declared`, a DECIMAL without a fraction has all digits of
     its scale (1.000000); with `canal`, it has one zero as in Canal (1.0). `gtids`: whether headers have their transactions' GTIDs.
-    `labels`: whether ENUM and SET are labels instead of numbers.
+    `labels`: whether ENUM and SET values are sent as labels instead of numbers.
     """
 
     time_zone: str = "UTC"

@@ -29,8 +29,8 @@ from sluice.cdc_engine.ports import Content
 
 FIELD_END, FIELD_SIZE, FIELD_COMPRESSION, FIELD_UNCOMPRESSED_SIZE = range(4)
 ZSTD, NONE = 0, 255
-# The fields before a payload may have at most this many bytes together (MySQL writes about twenty). If they have more, the event is refused
-# as damaged.
+# The maximum total number of bytes of the fields before a payload (MySQL writes about twenty). An event with more bytes before the payload
+# is refused as damaged.
 FIELD_BYTES_MAX = 256
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 HEADER_BYTES = 19
 TYPE_AT, SERVER_ID_AT, LENGTH_AT, END_AT, FLAGS_AT = 4, 5, 9, 13, 17
 CHECKSUM_BYTES = 4
-# Set if a statement depends on its session: it uses a temporary table, CONNECTION_ID() or GET_LOCK.
+# Set if a statement depends on its session, because the statement uses a temporary table, CONNECTION_ID() or GET_LOCK.
 FLAG_THREAD_SPECIFIC = 0x04
-# In a format description: the server still writes the file. The checksum does not include this flag.
+# Set in a format description while the server still writes the file. The event's checksum does not include this flag.
 FLAG_IN_USE = 0x01
 FLAG_ARTIFICIAL = 0x20  # The server's dump thread created the event; the binlog file does not contain it.
 FLAG_IGNORABLE = 0x80  # A replica that does not know the type may ignore the event.

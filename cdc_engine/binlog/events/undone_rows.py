@@ -25,8 +25,8 @@ FileOfEpoch = tuple[int, str]
 
 class UndoneRows:
     """The undone row events that the scans of one reader have found, as intervals of offsets in binlog files. `rows_are_read` is False for
-    a reader that needs no rows; its scans then ignore undone rows. While `only_finds` is True, scans record undone rows, but raise no
-    UndoneRowsError.
+    a reader that needs no rows; the reader's scans then ignore undone rows. While `only_finds` is True, scans record undone rows, but raise
+    no UndoneRowsError.
     """
 
     def __init__(self, *, rows_are_read: bool = True) -> None:

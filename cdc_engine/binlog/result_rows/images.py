@@ -5,7 +5,7 @@ and from a row event, for every type and every policy of a table (zero dates, ch
 strings have the same form in the binary protocol and in row images. This file converts the other types.
 
 The server sends a date or timestamp as year (2 bytes), month, day, hour, minute, second (1 each) and microseconds (4), without trailing
-zeros. It sends a time as sign (1), days (4), hour, minute, second (1 each) and microseconds (4), and a decimal as text.
+zeros. A time consists of sign (1), days (4), hour, minute, second (1 each) and microseconds (4). A decimal is sent as text.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

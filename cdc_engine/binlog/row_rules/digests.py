@@ -1,4 +1,5 @@
-"""Computes SHA-256 digests of many values in a numba kernel, so that a masked column needs no Python loop. Called by `masks`.
+"""Computes the SHA-256 digests of many values in one numba kernel call, so that the masking of a column needs no Python loop. Called by
+`masks`.
 
 The digest of a value equals hashlib.sha256(salt + value).hexdigest().
 """

@@ -29,8 +29,8 @@ def current_rows(operation: Int8s, buffer: Bytes, starts: Int64s, *, keyed: bool
     """Returns which images belong to current rows, so that the caller can drop all other images. `starts`: offset of each image's ROW END
     in `buffer`, or a negative number if the image omits ROW END because the update did not change it.
 
-    If `keyed`, an update that sets ROW END becomes a delete: the function changes its entry in `operation`. In a table without a key, the
-    after image of such an update is historical, and the before image removes the row.
+    If `keyed`, an update that sets ROW END becomes a delete: the function changes the update's entry in `operation`. In a table without a
+    key, the after image of such an update is historical, and the before image removes the row.
     """
     there = starts >= 0
     found = buffer[np.where(there, starts, 0)[:, None] + np.arange(END_BYTES)]
