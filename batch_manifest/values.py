@@ -30,7 +30,8 @@ class LakeColumn:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangesSegment:
     """Row images of one table and one schema version in one Parquet file, in stream order. All images of a transaction are in one segment,
-    so the order keys of adjacent segments differ. The engine stages most segments. A run makes the segments with `derived` or `again`.
+    so the order keys of adjacent segments differ. The engine stages most segments. A run makes a segment for changes by foreign keys, for a
+    repair, or for a backfill.
 
     - `version` is a digest of the schema. It is empty in a segment that a run made.
     - `rows` is the number of images. `key_changes` is the number of before images among these images, or 0 if the table has no key.
@@ -43,8 +44,8 @@ class ChangesSegment:
     - `moves` is the number of updates that changed the key and whose images lack columns.
     - `log` is the name of the file with all before images, if the table has a change log. `log_rows` is the number of images in it.
     - `derived` says that some images are changes that foreign keys made without row events.
-    - `again` says that the images are not changes: they are the rows of a repair or backfill, as the keys have them at `last_order_key`.
-      They also replace rows of the lake that have exactly this order key.
+    - `again` says that the images are not changes: they are the rows that a repair writes, as they are at `last_order_key`. They also
+      replace rows of the lake that have exactly this order key.
     - `stored` is the URL of the file if Spark reads the file from an object store. Only runs set `stored`.
     """
 
