@@ -44,9 +44,9 @@ class EventStore(Protocol):
     """Stores the events between the stream and the batches. The store has three positions in the stream, in this order: all events up
     to the first one are acked, `get` has handed out all events up to the second one, and `put` has appended all events up to the third one.
 
-    One thread calls `put`. If another thread calls `drop_open_transaction` or `clear`, `put` raises InterruptedError. Before the putting
-    thread opens a new connection, it calls `drop_open_transaction` itself, and `put` works again. Otherwise the thread could append the
-    rest of a transaction whose beginning was dropped.
+    One thread calls `put`. After another thread has called `drop_open_transaction` or `clear`, `put` raises InterruptedError, so that the
+    putting thread cannot append the rest of a transaction whose beginning was dropped. The putting thread then calls
+    `drop_open_transaction` itself, and opens a new connection. After this call, `put` works again.
     """
 
     def put(self, block: Block) -> None:
@@ -156,7 +156,8 @@ class Stager(Protocol):
 
     def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         """Stages `batch` as the delivery that `record` describes. When the call returns, the files are on disk, in a directory of their
-        own. After `batch` is staged, `more(batch)` returns the next part to stage in the same delivery, and so on until a part is empty.
+        own. The delivery can have several parts. After a part is staged, `more` is called with this part and returns the next part, until a
+        part is empty.
 
         The same batch gives the same files. If the call raises a SluiceError, no files are left, and the batch can be staged again.
         """
@@ -168,7 +169,7 @@ class SchemaHistory(Protocol):
     def resolve(self, table_map: Any, position: Position) -> TableVersion:
         """Returns the table with the names and types of its columns for a table map event at a position. Raises TableStoppedError if the
         schema is unknown, if it does not fit the event, or if the table is stopped. If consumers still get the table's rows, the error's
-        `version` is the schema for them.
+        `version` is the schema with which consumers read these rows.
         """
 
     def apply(
@@ -179,18 +180,18 @@ class SchemaHistory(Protocol):
         """
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """Returns the foreign keys through which changes of this table's rows change rows of captured tables, at the position that the
-        parser reads.
+        """Returns the foreign keys, at the position that the parser reads, through which changes of this table's rows change rows of
+        captured tables.
         """
 
     def follows(self, database: str, table: str) -> bool:
-        """Returns whether foreign keys change rows of this table when rows of other tables change, at the position that the parser
-        reads.
+        """Returns whether foreign keys change rows of this table when rows of other tables change. The foreign keys are those at the
+        position that the parser reads.
         """
 
     def is_undone(self, database: str, table: str) -> bool:
-        """Returns True if the table's storage engine has transactions, at the position that the parser reads. Then a ROLLBACK undoes
-        changes of the table's rows.
+        """Returns whether, at the position that the parser reads, a ROLLBACK undoes changes of the table's rows, because the table's
+        storage engine has transactions.
         """
 
     def rewind(self, position: Position) -> None:

@@ -1,8 +1,8 @@
-"""Decides by a table of rules whether one engine is started, restarted, stopped or released. Pure: `keeper` collects the facts, and carries
-out the decision.
+"""Decides by a table of rules whether one engine is started, restarted, stopped or released to another host. Pure: `keeper` collects the
+facts, and carries out the decision.
 
-The first rule that matches decides. Decisions depend only on the present facts. So after a crash between two acts, the next decision
-continues with what remains to be done.
+The first rule that matches decides. A decision depends only on the present facts, not on earlier decisions. So after a crash, the next
+decision does what the earlier one did not complete.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class KeeperAct(enum.StrEnum):
 class KeeperFacts:
     """The facts about one destination in one process, from which `decide` chooses.
 
-    - `conf`: digest of the destination's settings in use, or empty if the destination is not in conf/.
-    - `running`: digest of the settings from which the destination's engine in this process was made, or empty if no engine runs or is being
-      started here. `tried`: digest of the settings with which a start was last attempted.
-    - `stopped`: whether an operator has requested that the engine stays stopped. `requested`: what an operator has requested once
-      ("restart" or "release"), or empty.
+    - `conf`: digest of the destination's current settings, or empty if the destination is not in conf/.
+    - `running`: digest of the settings with which this process started the destination's engine. Empty if this process has no such engine.
+      `tried`: digest of the settings with which a start was last attempted.
+    - `stopped`: whether an operator has requested that the engine stays stopped, or `served` excludes the destination from this process.
+      `requested`: what an operator has requested once ("restart" or "release"), or empty.
     - `elsewhere`: another process holds the lease.
     - `ended`: the engine in this process has ended by itself, because another source must be read or its lease is lost.
     - `due`: no engine runs in this process, and the pause after the last attempt to start one is over.

@@ -1,7 +1,7 @@
 """Limits the engines that this process starts to the destinations in an environment variable, which `sluice catch-up` sets.
 
-The process still reads all files of conf/, because an engine also respects other destinations and groups. For example, it claims no Delta
-table of another destination, and keeps the schemas that the consumers of a group need.
+The process still reads all files of conf/, because an engine also needs the settings of other destinations and of groups. For example, an
+engine does not write a Delta table of another destination, and keeps the schemas that the consumers of a group need.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Converts positions to and from the JSON in which Canal stores a client's cursor in ZooKeeper (class LogPosition, with Canal's spelling).
 Pure.
 
-Canal's cursor is the *start* of the event that was acked last, which is a position within a transaction. Sluice reads a cursor in this way,
-unless the cursor has a GTID set. Sluice's own cursor is the end of a transaction. Sluice writes it in Canal's JSON, so that Canal can
-continue from it.
+Canal's cursor is the *start* of the event that was acked last. This position is within a transaction. If the cursor has a GTID set, Sluice
+uses the GTID set instead of this position.
+
+Sluice's own cursor is the end of a transaction. Sluice writes its cursor in Canal's JSON, so that Canal can continue from there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stores the ledger, and copies its cursor to ZooKeeper for other programs. Used if `meta.kind` in conf/ is `mixed` or `period_mixed`.
 
-`update` stores a change in the ledger's own store before it returns, so exactly-once does not depend on ZooKeeper. A separate thread copies
-the newest cursor to ZooKeeper, after each change or once per period. So a ZooKeeper that does not answer does not delay the engine. `close`
-copies the last cursor.
+`update` stores the changed ledger in the record store before it returns, so exactly-once does not depend on ZooKeeper. A separate thread
+copies the newest cursor to ZooKeeper, after each change or once per period. So a ZooKeeper that does not answer does not delay the engine.
+`close` copies the last cursor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CursorCopyingMeta:
         self._kept.require_own()
 
     def close(self) -> None:
-        """Waits until the last cursor was copied, or the attempt to copy it failed."""
+        """Copies the last cursor. Waits until the copy was written or refused, up to CLOSE_SECONDS_MAX."""
         self._closing.set()
         self._changed.set()
         self._thread.join(CLOSE_SECONDS_MAX)

@@ -1,5 +1,5 @@
-"""Stores operators' requests to forget a consumer: one record per consumer, named by its number. `acts` writes a record, and the engine
-removes it.
+"""Stores operators' requests to forget a consumer, that is, to remove the consumer and its cursor from the ledger. Each request is a record
+with the consumer's number as its name. `sluice consumer forget` writes the record, and the engine executes and removes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def forgets_requested(destination_dir: Path) -> tuple[int, ...]:
 
 
 def forget_done(destination_dir: Path, client_id: int) -> None:
-    """Removes the request to forget a consumer after it was executed. Raises MetaError if the record store does not answer."""
+    """Removes the request to forget a consumer after the engine has executed the request. Raises MetaError if the record store does not
+    answer.
+    """
     record_store(destination_dir).remove(_name(client_id))
 
 

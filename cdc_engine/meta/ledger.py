@@ -7,16 +7,18 @@ a new ledger.
                     ▲          ├────▶ redeliver  the same staged files again, under a new delivery
                     │          └────▶ rollback   all batches in flight are removed; their changes are handed out again
 
-A batch is staged before it is handed out, and the ledger does not have it before. The end of a batch in flight is fixed, unless the batch
-is `appendable`. The run of an appendable batch takes the batch before it merges it, and this fixes the end.
+A batch is added to the ledger when it is handed out, after it was staged. The end of a batch in flight is fixed, unless the batch is
+`appendable`. The run of an appendable batch takes the batch before the merge, and this fixes the end.
 
 Guarantees: batch ids, delivery numbers and the epoch only rise, even over rollbacks and restarts. Only `set_cursor` can move the cursor
 backward. Batches are acked in the order in which they were handed out. Each batch begins exactly at the end of the previous batch.
 
 When the run of a staged batch has failed, some of the batch's tables may be merged and others not. The batch is merged again from the same
-files (`redeliver`), so the source need not have its changes any more. If the files are missing, the batch's changes are read from the
-source again. These changes get the same order keys as before only within the batch's epoch. So `given_up` records the batch's end, and no
-new epoch begins until the changes are acked.
+files (`redeliver`), so the source need not have the batch's changes any more.
+
+If the files are missing, the batch's changes are read from the source again. By order key, a table without a key recognizes the changes
+that it has already. In a new epoch, these changes would get other order keys. So `given_up` records the batch's end, and no new epoch
+begins until the changes are acked.
 """
 
 from __future__ import annotations
@@ -39,9 +41,7 @@ from sluice.cdc_engine.states import UNTIL_RESUMED, TableState, table_follows
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
 LEDGER_ID_CHARS = 12
-READ_AGAIN = (
-    "the engine reads the stream again from the ledger's position; `sluice down` and `sluice up` do this at once"
-)
+READ_AGAIN = "the engine reads the stream again from the ledger's position; to start this immediately, run `sluice down` and `sluice up`"
 
 
 def born_id() -> str:
@@ -70,8 +70,8 @@ class Ledger:
     - `cursor`: the end of the last acked batch, or None before the first start. `server_uuid`: the server to whose binlog the cursor
       belongs.
     - `next_batch_id`, `next_delivery`: the numbers that the next batch and the next delivery get.
-    - `clients`: the destination's reader, the lake. `consumers`: all other consumers. `group_consumers`: used only in the ledger of a
-      group.
+    - `clients`: the identity under which the lake reads the destination, or empty. `consumers`: all other consumers. `group_consumers`:
+      used only in the ledger of a group.
     - `outstanding`: the batches in flight, in the order in which they must be acked.
     - `given_up`: the end of a staged batch that may be merged in part and whose files are missing. Set until the batch's changes are read
       again and acked.
@@ -147,8 +147,8 @@ class Ledger:
         )
 
     def next_batch(self, end: Position, start: Position | None = None) -> OutstandingBatch:
-        """Returns the record of the next batch, which has the changes after `start` up to `end`, before the batch is staged. `hand_out`
-        adds the record to the ledger.
+        """Returns the record of a batch that is not staged yet, with the next batch id and delivery number. The batch has the changes after
+        `start` up to `end`. `hand_out` adds the record to the ledger.
 
         Raises NotContinuousError if the batch does not begin exactly at `resume_position`, or does not end after its start. Raises
         MetaError if both `start` and `resume_position` are None.
@@ -184,8 +184,8 @@ class Ledger:
         return dataclasses.replace(self, next_batch_id=self.next_batch_id + 1, next_delivery=self.next_delivery + 1)
 
     def hand_out(self, batch: OutstandingBatch) -> Ledger:
-        """Adds a staged batch to the batches in flight, as `outstanding[-1]`. Its numbers are the next ones, or those that `reserve` has
-        used up.
+        """Adds a staged batch to the batches in flight, as `outstanding[-1]`. The batch must have the next batch id and delivery number, or
+        the numbers that `reserve` has used up.
 
         Raises the errors of `next_batch`. Raises MetaError if the batch is not staged, or has other numbers.
         """
@@ -210,7 +210,7 @@ class Ledger:
         self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
     ) -> Ledger:
         """Fixes the end of an appendable batch when the batch's run takes the batch. The end stays as it was staged, or becomes the end of
-        `longer`: the same batch with further changes, from `start` on, appended.
+        `longer`. `longer` is the same batch with appended changes; `start` is the position after which these changes begin.
 
         Raises BatchNotFoundError if this delivery is no longer in flight. Raises BatchNotFirstError if the end is already fixed, or if
         another batch was handed out after this one. Raises NotContinuousError or MetaError if `longer` does not continue the batch.
@@ -229,8 +229,8 @@ class Ledger:
                 )
             if longer.end.epoch != there.end.epoch or longer.end.order_key <= there.end.order_key or not longer.path:
                 raise MetaError(
-                    f"changes up to {longer.end} cannot be appended to the batch up to {there.end}: they must be staged, and end after "
-                    "it in the same epoch"
+                    f"changes up to {longer.end} cannot be appended to the batch up to {there.end}: the changes must be staged, and end "
+                    "after the batch in the same epoch"
                 )
             content = {name: getattr(longer, name) for name in ("end", "path", "rows", "bytes", "tables")}
             taken = dataclasses.replace(taken, **content)
@@ -253,10 +253,11 @@ class Ledger:
         )
 
     def redeliver(self, batch_id: int, delivery: int | None = None, *, without: Collection[str] = ()) -> Ledger:
-        """Hands out all batches in flight again, from their staged files and under new delivery numbers. No batch is appendable any more,
-        because it may be merged in part.
+        """Hands out all batches in flight again, from their staged files and under new delivery numbers. The batches are not appendable any
+        more, because they may be merged in part.
 
-        Removes the tables `without` ("database.table"), which stopped since the staging, from the batches. Raises the errors of `ack`.
+        Removes the tables `without` ("database.table") from the batches. These are the tables that have stopped since the staging. Raises
+        the errors of `ack`.
         """
         self._first(batch_id, "delivered again", delivery)
         again = tuple(
@@ -282,8 +283,8 @@ class Ledger:
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Removes all batches in flight. Sets `given_up` to the highest end of the batches in `batches` that may be merged in part. An
-        appendable batch cannot be merged in part, because no run has taken it.
+        """Removes all batches in flight. Sets `given_up` to the highest end of the batches in `batches` that may be merged in part, unless
+        the present `given_up` is higher. An appendable batch cannot be merged in part, because no run has taken it.
         """
         ends = [batch.end for batch in batches if not batch.appendable] + ([self.given_up] if self.given_up else [])
         return dataclasses.replace(
@@ -358,9 +359,9 @@ class Ledger:
         return dataclasses.replace(self, epoch=epoch)
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
-        """Raises the epoch to at least `epoch`, and the next delivery number above `delivery`. These are the numbers that a newer copy of
-        this ledger has written to a lake table. Removes all batches in flight if one of them has a lower epoch. The caller must have an
-        operator's permission.
+        """Raises the epoch to at least `epoch`, and the next delivery number above `delivery`. Used after the ledger was restored from an
+        older copy: a lake table then has a higher epoch and delivery number than the ledger. Removes all batches in flight if one of them
+        has a lower epoch. The caller must have an operator's permission.
         """
         below = any(batch.end.epoch < epoch for batch in self.outstanding)
         return dataclasses.replace(

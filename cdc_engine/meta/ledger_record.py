@@ -56,7 +56,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
             **fields,
             "cursor": _position(fields["cursor"]) if fields["cursor"] is not None else None,
             "clients": tuple(_client(each, destination) for each in fields["clients"]),
-            # Earlier versions recorded a batch without a path before it was staged. No run has got such a batch.
+            # Drops batches without a path. Earlier versions recorded a batch before it was staged. No run has got such a batch.
             "outstanding": tuple(itertools.takewhile(_is_staged, map(_outstanding, fields["outstanding"]))),
             "stopped_tables": tuple(_stopped(each) for each in fields["stopped_tables"]),
             "given_up": _position(fields["given_up"]) if fields["given_up"] is not None else None,
@@ -69,7 +69,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 
 
 def _check_order(ledger: Ledger) -> None:
-    """Raises ValueError if the ledger has values that no transition produces, because another program wrote it."""
+    """Raises ValueError if the ledger has values that no transition produces. Another program may have changed the record."""
     if len(ledger.ledger_id) != LEDGER_ID_CHARS:
         raise ValueError(f"the ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
     if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):

@@ -40,11 +40,11 @@ class MetaManager(Protocol):
 
     @property
     def is_new(self) -> bool:
-        """Whether this ledger was never written to its record store."""
+        """Whether the record store had no ledger and none was written since."""
 
     def require_own(self) -> None:
-        """Raises LeaseLostError if the record store has refused a write because another process wrote or removed the stored ledger. It
-        would refuse all later writes too.
+        """Raises LeaseLostError if the record store has refused a write, because another process wrote or removed the stored ledger. After
+        such a refusal, the record store refuses all later writes of this process too.
         """
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ def _parsed(store: RecordStore, name: str, text: str) -> ResumeRequest:
         return ResumeRequest(str(record["database"]), str(record["table"]), name, store, kind)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
-            f"{store.where(name)} cannot be read ({error}); remove this record and request the resume again"
+            f"{store.where(name)} cannot be read ({error}); remove this record, and repeat the operator's request for the table"
         ) from error
 
 

@@ -39,8 +39,8 @@ def _read(records: RecordStore) -> StoredRecord | None:
     if stored is None and records.read(LEDGER_OF_FORMAT_3) is not None:
         raise MetaError(
             f"{records} has records of an earlier version of Sluice under other names: note the cursor in "
-            f"{LEDGER_OF_FORMAT_3}, remove these records, and begin a new ledger with `sluice position set`, "
-            "which takes the tables over under a new epoch"
+            f"{LEDGER_OF_FORMAT_3}, remove these records, and begin a new ledger with `sluice position set`. "
+            "The new ledger takes the tables over under a new epoch"
         )
     return stored
 
@@ -52,14 +52,14 @@ def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Led
         if earlier := _cursor_of_earlier(stored.text):
             raise MetaError(
                 f"{records.where(LEDGER)} is the ledger of an earlier version of Sluice: move it away, begin "
-                f"a new one with `sluice position set {destination} {earlier}` at the cursor of the old "
-                "ledger (the new one takes the tables over under a new epoch), and continue what was open: "
-                "stopped tables (`sluice schema resume`) and snapshots (`sluice snapshot start`)"
+                f"a new ledger with `sluice position set {destination} {earlier}` at the cursor of the old "
+                "ledger (the new ledger takes the tables over under a new epoch), resume the tables that were "
+                "stopped (`sluice schema resume`), and repeat the snapshots that were not complete (`sluice snapshot start`)"
             ) from error
         raise MetaError(
             f"{records.where(LEDGER)} is not a valid ledger: {error}. Restore the ledger; if no copy exists, "
             f"move the damaged ledger away and begin a new ledger with `sluice position set {destination} "
-            "--latest` or another position, which takes the tables over under a new epoch"
+            "--latest` or another position. The new ledger takes the tables over under a new epoch"
         ) from error
 
 
@@ -87,7 +87,7 @@ def _not_fenced() -> None:
 class StoredLedger:
     """A `MetaManager` that stores the ledger in a record store. Reads the record once, and later only writes it. `token` is the token of
     the lease, or 0 for a caller without a lease. `fence` is called before each write, and raises an error if this process has lost the
-    lease (`ports.Lease.check`). `also` returns values for other programs, which are stored in the same step as the ledger.
+    lease (`ports.Lease.check`). `also` returns values that other programs read. These values are stored in the same step as the ledger.
     """
 
     def __init__(

@@ -45,12 +45,12 @@ class EngineCollector(Collector):
 
 
 class Endpoint:
-    """An HTTP server for Prometheus, which listens until `close` is called. If the given port is 0, it chooses a free port. `port` is the
-    port on which it listens.
+    """An HTTP server for Prometheus. Listens until `close` is called. With the port 0, the operating system chooses a free port. The
+    attribute `port` is the port on which the server listens.
     """
 
     def __init__(self, host: str, port: int, statuses: Statuses) -> None:
-        """Starts the server in a thread. Raises OSError if it cannot listen on the port."""
+        """Starts the server in a thread. Raises OSError if the server cannot listen on the port."""
         registry = CollectorRegistry()
         registry.register(EngineCollector(statuses))
         self._server, self._thread = start_http_server(port, addr=host, registry=registry)

@@ -174,8 +174,8 @@ STREAMING: tuple[tuple[str, str, bool, Value], ...] = (
 
 
 def families(moments: list[StatusSample]) -> Iterator[Metric]:
-    """Yields each metric once, with the samples of all destinations. The metrics of a stream have no sample of a group, and no sample of a
-    destination whose engine does not run in this process.
+    """Yields each metric once, with the samples of all destinations. The metrics about reading the binlog have no sample for a group, and
+    no sample for a destination whose engine does not run in this process.
     """
     running = [(moment, moment.status) for moment in moments if moment.status is not None]
     reading = [(moment, status) for moment, status in running if status.group is None]

@@ -1,1 +1,3 @@
-"""Reads the binlog from the server: one dump connection per destination, parsed into blocks that go to a sink."""
+"""Reads the binlog from the server over one dump connection per destination. Parses the binlog into blocks, and passes the blocks to the
+sink.
+"""

@@ -39,7 +39,7 @@ ANNOTATED = 0x02
 # The highest offset that a COM_BINLOG_DUMP can request: its field for the offset has four bytes.
 DUMP_OFFSET_MAX = 0xFFFFFFFF
 FIRST_OFFSET = 4  # The offset of the first event of a binlog file. The file begins with four magic bytes.
-GATHER_SECONDS = 0.002  # How long `receive_into` waits for more bytes after the first ones.
+GATHER_SECONDS = 0.002  # How long `receive_into` waits for more bytes after the first bytes, so that it returns fewer, larger pieces.
 CLOSED = -1
 GATHER_BYTES = 2 << 20  # `receive_into` returns at once when it has received this many bytes.
 # Numbers of the server's errors for SQL that its version does not support, for example an unknown table, variable or procedure.
@@ -97,8 +97,8 @@ class SourceConnection:
             return list(rows)
 
     def query(self, function: Callable[[Any], Any]) -> Any:
-        """Calls `function` with the PyMySQL connection and returns its result. Errors of PyMySQL become errors of Sluice, as in all other
-        methods.
+        """Calls `function` with the PyMySQL connection, and returns the function's result. Errors of PyMySQL become errors of Sluice, as in
+        all other methods.
         """
         with _translated(self.source):
             return function(self._connection)
@@ -153,8 +153,8 @@ class SourceConnection:
         """Requests the binlog of `file` from `offset` on. Returns False if the server will send the whole file instead, because the offset
         is too large for the command (DUMP_OFFSET_MAX).
 
-        The server sends new events as they are written. If `flags` contains NON_BLOCKING, the dump ends at the current end of the binlog,
-        with a packet that is not an event.
+        The server sends new events as they are written. If `flags` contains NON_BLOCKING, the dump ends at the current end of the binlog.
+        The last packet is then the server's end-of-file packet.
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET

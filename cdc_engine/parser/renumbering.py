@@ -2,8 +2,8 @@
 functions.
 
 File names and offsets start again after RESET MASTER, if a server was rebuilt with its old uuid, or if a backup was restored. Executed
-GTIDs may then still prove that no transaction is missing. GTIDs prove nothing if the stream has read a transaction, and the server has used
-its GTID again for another transaction.
+GTIDs may then still prove that no transaction is missing. But they prove nothing if the server has used a GTID again: the stream has read
+one transaction with this GTID, and the server now has another one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 def renumbered(cursor: Position, facts: ServerFacts) -> str:
-    """Returns why the server's file is not the cursor's file although both have the same name, as a sentence, or "" if nothing indicates
-    that.
+    """Returns a sentence that tells why the server's file is not the cursor's file, although both files have the same name. Returns "" if
+    nothing indicates that they are different files.
     """
     if names_restarted(cursor.file, facts):
         return f"{cursor.file} comes after the server's last binlog file {facts.file}: the server's binlog was reset"

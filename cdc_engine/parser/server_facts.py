@@ -186,7 +186,7 @@ def _logs(connection: SourceConnection) -> tuple[BinaryLog, ...]:
 
 
 def _grants(connection: SourceConnection) -> tuple[str, ...]:
-    """Returns the account's grants, including the grants of its active roles."""
+    """Returns the account's grants, and the grants of the roles that the account has."""
     grants = [str(next(iter(row.values()))) for row in connection.first_of("SHOW GRANTS")]
     roles = [match[1] for grant in grants if (match := _ROLE_GRANT.match(grant))]
     for role in roles:

@@ -171,8 +171,8 @@ def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
     if row_format == "ROW" or (row_format == MIXED and follows_mixed):
         return ""
     return (
-        f"binlog_format of the source became {row_format}: from then on, the changes that statements make through "
-        "triggers and views are unknown"
+        f"binlog_format of the source became {row_format}: since then, the changes that statements make through "
+        "triggers and views are unknown; set binlog_format back to ROW"
     )
 
 
@@ -215,8 +215,8 @@ def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> Non
     whenever the other replica connects, and the other replica's dump whenever the engine connects.
 
     A replica that also has the engine's uuid is an earlier dump of this engine, or the dump of the host that ran this engine before. The
-    engine's new dump replaces that dump, so this is not a clash. With `displaced` (`check_source`), it is one: that replica has just ended
-    the engine's dump, so it is not an old dump.
+    engine's new dump replaces that dump, so this is not a clash. With `displaced` (`check_source`), it is a clash: that replica has just
+    ended the engine's dump, so it is not an earlier dump.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(
@@ -245,8 +245,8 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
 
 
 def unlogged_cluster_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence if the server is a node of a Galera cluster whose binlog lacks the changes of other nodes, otherwise "". The
-    sentence is a warning and no refusal, because the binlog of the node has all changes if clients write only to this node.
+    """Returns a sentence if the server is a node of a Galera cluster whose binlog lacks the changes of other nodes, otherwise "". This is a
+    warning and not an error, because the binlog of the node has all changes if clients write only to this node.
     """
     provider, member = facts.variables.get("wsrep_provider", ""), facts.variables.get("wsrep_on", "")
     if provider.lower() in {"", "none"} or member.upper() not in {"ON", "1"} or logs_replicated(facts.variables):

@@ -110,7 +110,7 @@ def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start unchanged if it is in the newest epoch of the ledger. Otherwise returns the start in a new epoch."""
+    """Returns the start unchanged if it is `Lost`, or in the newest epoch of the ledger. Otherwise returns the start in a new epoch."""
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
     return in_new_epoch(start, cursor, epochs)
@@ -229,15 +229,15 @@ def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
             return None
         return Lost(
             reason=(
-                f"{file}:{offset} is after the end of the file ({sizes[file]} bytes): the server's binlog was reset, or "
-                "lost its end in a crash"
+                f"{file}:{offset} is after the end of the file ({sizes[file]} bytes): the server's binlog was reset, it "
+                "lost its end in a crash, or a requested offset is wrong"
             )
         )
     first = facts.logs[0].file if facts.logs else "none"
     return Lost(
         purged=comes_before(file, first),
-        reason=f"{file} is not among the server's binlog files (the first is {first}): it was purged before it was read, or the "
-        "binlog was reset",
+        reason=f"{file} is not among the server's binlog files (the first is {first}): the file was purged before it was read, the "
+        "binlog was reset, or a requested file name is wrong",
     )
 
 

@@ -128,7 +128,7 @@ class _Answer:
         if first[0] == ERROR:
             raise self._wire.answer_error(first)
         if first[0] == OK:
-            raise BinlogFormatError("the server answered a query without a result")
+            raise BinlogFormatError("the server did not answer a query with rows")
         while not _is_end(self._packet()):
             pass  # Skips the packet with the name and type of a column, because the caller knows them.
         return int(first[0]) if first[0] < 0xFB else int.from_bytes(first[1:3], "little")
@@ -203,7 +203,9 @@ class _Answer:
         deadline = time.monotonic() + SILENCE_SECONDS_MAX
         while not (count := self._wire.receive_into(memoryview(self._buffer.data)[self._end :], RECEIVE_SECONDS)):
             if time.monotonic() > deadline:
-                raise SourceConnectionError("the server stopped sending in the middle of the rows of a query")
+                raise SourceConnectionError(
+                    f"the server sent nothing for {SILENCE_SECONDS_MAX:g} s before the end of a query's rows"
+                )
         self._end += count
 
 

@@ -37,9 +37,9 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         if error.code == UNCHANGED:
             return None
         raise RemoteAwayError(
-            f"{remote.shown} answered {error.code}: correct url and token in conf/remote.yaml"
+            f"{remote.shown} answered {error.code}: correct url and token in conf/remote.yaml, or find the cause on the server"
         ) from None
-    # Does not show the error's text, because it may contain the URL.
+    # Shows only the reason, because the text of the error may contain the URL, which may contain a secret.
     except (OSError, http.client.HTTPException, ValueError) as error:
         why = getattr(error, "reason", error)
         said = why.strerror if isinstance(why, OSError) and why.strerror else type(why).__name__
@@ -48,7 +48,7 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         raise RemoteAwayError(
             f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB: remove files that do not belong to conf/ from the archive"
         )
-    # Refuses a content of another length than the server announced: the connection ended too early, or the file is being written.
+    # Refuses content that does not have the length that the server announced: the connection ended too early, or the file is being written.
     if length.isdecimal() and len(content) != int(length):
         raise RemoteAwayError(
             f"{remote.shown} cannot be read: the download ended after {len(content)} of {length} bytes"
@@ -57,21 +57,27 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
 
 
 def _content(remote: RemoteConfig, answer: Any) -> bytes:
-    """Reads the body of an answer, up to one byte more than ARCHIVE_BYTES_MAX. Raises RemoteAwayError after CONTENT_SECONDS_MAX. This limit
-    is needed because the connection's timeout applies to each read: a server that sends single bytes could block all pulls of this host.
+    """Reads the body of an answer. Stops one byte after ARCHIVE_BYTES_MAX, so that the caller notices that the archive is too large.
+
+    Raises RemoteAwayError if the body is not complete after CONTENT_SECONDS_MAX. The connection's timeout is not sufficient, because it
+    applies to each read: a server that sends single bytes could block all pulls of this host.
     """
     until, found = time.monotonic() + CONTENT_SECONDS_MAX, bytearray()
     while len(found) <= ARCHIVE_BYTES_MAX and (part := answer.read1(ARCHIVE_BYTES_MAX + 1 - len(found))):
         found += part
         if time.monotonic() > until:
-            raise RemoteAwayError(f"{remote.shown} did not send all of its content in {CONTENT_SECONDS_MAX:g} s")
+            raise RemoteAwayError(
+                f"{remote.shown} did not send all of its content in {CONTENT_SECONDS_MAX:g} s: check the network and the server"
+            )
     return bytes(found)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect only to a URL with TLS or on this host, and never to a file."""
+    """Follows a redirect only if the new URL uses TLS or leads to this host. Never follows a redirect to a file."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:  # noqa: PLR0917  as in urllib
         if url_problem("archive", newurl, secret=True) or newurl.startswith("file:"):
-            raise urllib.error.HTTPError(req.full_url, code, "a redirect to a URL without TLS", headers, fp)
+            raise urllib.error.HTTPError(
+                req.full_url, code, "a redirect to a file, or to a URL without TLS", headers, fp
+            )
         return super().redirect_request(req, fp, code, msg, headers, newurl)

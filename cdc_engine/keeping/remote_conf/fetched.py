@@ -69,8 +69,8 @@ def _below(files: dict[str, str], folder: str) -> dict[str, str]:
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each YAML file of an archive. For a link, yields an error as the text, which is reported when conf/
-    is parsed.
+    """Yields the name and the text of each YAML file of an archive. For a link, yields an error instead of a text. The error is reported
+    when conf/ is parsed.
 
     Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and the errors of the libraries.
     """
@@ -87,7 +87,8 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
             if member.isdir() or not member.name.endswith(".yaml"):
                 continue
             file = opened.extractfile(member) if member.isfile() else None
-            # Reports a link as an error. If it were skipped, its destination would seem to be removed, and the engine would stop.
+            # Reports a link as an error. If the link were skipped, its destination would seem to be removed, and the destination's engine
+            # would stop.
             if file is None:
                 yield _named(member.name, f"{UNREADABLE}the path is a link: write a file instead".encode())
                 continue
@@ -104,7 +105,8 @@ def _require_end(opened: tarfile.TarFile) -> None:
         opened.fileobj.seek(opened.offset)
     if opened.fileobj is None or opened.fileobj.read(TAR_END_BYTES) != bytes(TAR_END_BYTES):
         raise ConfigurationError(
-            "the tar file has no end: write the file under another name, and rename it when it is complete"
+            "the tar file has no end: write the file under another name, and rename it when it is complete, so that no incomplete "
+            "file is read"
         )
 
 

@@ -33,7 +33,7 @@ def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) 
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
         command.run("init", "-q", "--bare", ".")
-        # Git's file for attributes that override those in the repository.
+        # Git reads this file. Its attributes take precedence over the attributes in the repository.
         attributes = Path(folder) / "info" / "attributes"
         attributes.parent.mkdir(exist_ok=True)
         attributes.write_text(WHOLE)
@@ -47,7 +47,8 @@ def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) 
         )
     if len(archive) > ARCHIVE_BYTES_MAX:
         raise RemoteAwayError(
-            f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB: set `folder` in conf/remote.yaml"
+            f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB: set `folder` in conf/remote.yaml to a folder that has "
+            "only the files of conf/"
         )
     return Fetched(fetched, archive)
 
@@ -93,7 +94,9 @@ class _Git:
         try:
             found, said = process.communicate(timeout=GIT_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            raise RemoteAwayError(f"{self._remote.shown} did not answer in {GIT_SECONDS_MAX:g} s") from None
+            raise RemoteAwayError(
+                f"{self._remote.shown} did not answer in {GIT_SECONDS_MAX:g} s: check the network and the server"
+            ) from None
         finally:
             if process.returncode is None:
                 end_group(process)

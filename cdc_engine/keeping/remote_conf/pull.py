@@ -1,8 +1,9 @@
 """Pulls conf/ from the git repository or archive in conf/remote.yaml, and stores the last valid revision. Called when processes start, and
 then at intervals.
 
-  fetch ─▶ texts ─▶ all of conf/ is valid ─▶ the record is replaced ─▶ `ConfWatch` finds changed texts
-   └─▶ away         └─▶ refused: the earlier revision stays in use, and `status` says why
+  fetch ─▶ the texts of the files ─▶ all of conf/ is valid ─▶ the record is replaced ─▶ `ConfWatch` finds changed texts
+   │                                  └─▶ refused: the earlier revision stays in use, and `sluice status` says why
+   └─▶ away: the server does not answer; the earlier revision stays in use, and `sluice status` says why
 
 The record in the data directory contains the files of the revision in use. The record is replaced as a whole, so after a crash it contains
 either the earlier revision or the new one. A process that starts while the repository or archive cannot be read uses the record.
@@ -32,8 +33,8 @@ LOCK_FILE = "remote-conf.lock"
 LOOK_SECONDS = 0.2
 # How long a pull waits for the pull of another process. A pull runs three git commands, and each waits for the server for at most a minute.
 PULL_SECONDS_MAX = 240.0
-# The interval at which a host looks for a newer revision: one request per minute costs the server nothing. `sluice conf pull` looks at
-# once.
+# The interval at which a host looks for a newer revision. One request per minute is a negligible load for the server. `sluice conf pull`
+# does not wait for the interval.
 LOOK_AGAIN_SECONDS = 60.0
 FIRST_SECONDS = 1.0  # The interval at which conf/remote.yaml is checked while it is missing or invalid.
 
@@ -45,8 +46,8 @@ def pull(directory: Path, *, again: bool = True, wait_seconds: float = 0.0) -> R
     revision even if it was refused before. Raises ConfigurationError if conf/remote.yaml is invalid, or if the record cannot be written.
 
     If another process of this host is pulling, waits up to `wait_seconds` until that pull ends, and then pulls too, because the other
-    process may have fetched an older revision. Raises ConfigurationError if that pull does not end in time. If `wait_seconds` is 0, does
-    not wait, and returns the record unchanged.
+    process may have fetched an older revision. Raises ConfigurationError if that pull does not end in time. If another process is pulling
+    and `wait_seconds` is 0, does not wait, and returns the record unchanged.
     """
     remote = read_remote(directory)
     if remote is None:
@@ -131,7 +132,8 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     except (RemoteAwayError, SecretUnavailableError) as error:
         since = last.since if last.away else time.time()
         return dataclasses.replace(last, away=str(error), since=since)
-    # Clears the record of a refused revision, because the branch is at the revision in use: the refused one may have been reverted.
+    # Removes the refused revision from the record, because the newest revision is the one in use again. For example, the refused revision
+    # was reverted.
     if found is not None and same and found.revision == last.revision:
         return dataclasses.replace(last, newer="", refused="", etag=found.etag, away="", since=0.0)
     if found is None or found.revision in known:

@@ -25,16 +25,16 @@ from sluice.cdc_engine.source.archive import Archive
 
 
 class ArchiveAlone:
-    """The binlog files of an archive that can be read without a server (implements `ReadableFiles`). `logs` are the newest files without a
-    gap between them, with their sizes in the archive.
+    """The binlog files of an archive, which are read without a server (implements `ReadableFiles`). `logs` are the newest file and the
+    files directly before it, up to the first gap, with their sizes in the archive.
 
     If the newest file was copied while the server wrote it, the copy may end within a transaction. The blocks then end before that
     transaction.
     """
 
     def __init__(self, archive: Archive, facts: ServerFacts, lacks: str) -> None:
-        """Creates the view of an archive whose usable files are `facts.logs`. `lacks` is the name of the missing file directly before the
-        oldest of these files, or empty if the archive has no older files.
+        """Creates the view of an archive whose usable files are `facts.logs`. If the archive also has older files, a file between them and
+        the usable files is missing. `lacks` is the name of this file, otherwise empty.
         """
         self._archive, self._lacks = archive, lacks
         self.facts, self.logs = facts, facts.logs
@@ -130,7 +130,7 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
 
 def _end_of(files: ArchiveAlone) -> StartChoice:
     """Returns the end of the last complete transaction in the newest file. If that file has no complete transaction, returns the file's
-    beginning with the executed set at the end of the earlier files.
+    beginning. The executed set of the result is then the set at the end of the earlier files.
     """
     newest = files.facts.file
     end = last_end_up_to(files, newest, sys.maxsize)
@@ -153,8 +153,8 @@ def created_out_of_order(file: str, created: int, cursor: Position) -> str:
 
 
 def executed_elsewhere(file: str, created: int, executed: str, cursor: Position) -> str:
-    """Returns a sentence that explains why the newest file of an archive may belong to another binlog than the cursor, or "" if it belongs
-    to the same one. `executed` is the executed set at the end of the file.
+    """Returns a sentence that explains why the newest file of an archive may belong to another binlog than the cursor. Returns "" if the
+    file and the cursor belong to the same binlog. `executed` is the executed set at the end of the file.
 
     GTIDs decide if they are known: in one binlog, the executed set at a later position contains the executed set at an earlier position.
     Without GTIDs, it is sufficient that the creation times of the file and of the cursor's file are known, because `created_out_of_order`
@@ -177,6 +177,6 @@ def executed_elsewhere(file: str, created: int, executed: str, cursor: Position)
 
 def _other_binlog(archive: Archive, why: str) -> PositionLostError:
     return PositionLostError(
-        f"{why}: {archive.location} is the archive of another server, or from before RESET MASTER. If the "
-        "archive is the right one, copy the file of the lake's position into the archive"
+        f"{why}: {archive.location} may be the archive of another server, or from before RESET MASTER. If the "
+        "archive is of this server, copy the file of the lake's position into the archive"
     )

@@ -7,10 +7,11 @@ read, the server lacks changes, and the parser waits for them.
 
 The stream cannot continue by time if these seconds contain one of the following:
 
-- a statement that changes a captured table: rows from before the statement would be decoded with the columns after it, and a rename would
-  happen twice;
+- a statement that changes a captured table: rows from before the statement would be decoded with the columns that the table has after the
+  statement, and a rename would happen twice;
 - the commit of an XA transaction whose XA PREPARE, which has the rows, is before these seconds;
-- row images without all columns (binlog_row_image): if a key moved to another row, the row images of both rows would be mixed.
+- row images without all columns (binlog_row_image): if two rows had the same key one after the other, the values of both rows would be
+  mixed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.time_text import SECOND_US, time_text
 
 Changed = Callable[[LoggedStatement, bool], str]
-MASTER_BACK = "restore the server that was read"
+MASTER_BACK = "restore the server from which the engine read"
 
 
 def start_by_time(
@@ -84,8 +85,8 @@ def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
 
 def not_twice(address: str, back_seconds: int, why: str) -> Lost:
     return Lost(
-        reason=f"without GTIDs, the stream could continue on {address} only by commit time, and would read the last "
-        f"{back_seconds} s twice. These changes cannot be applied twice: {why}",
+        reason=f"without GTIDs, the stream could continue on {address} only by commit time, and would read the changes of the "
+        f"last {back_seconds} s twice. These changes cannot be applied twice: {why}",
         options=(MASTER_BACK, RESNAPSHOT),
     )
 

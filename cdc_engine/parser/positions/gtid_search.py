@@ -99,7 +99,7 @@ class _XaHalves(UnwantedRows):
         self._halves = [each for each in self._halves if each.xa_name != name or each.statement == XA_COMMIT]
 
     def choose(self, block: Block, wanted: GtidSet) -> None:
-        """Finds in a block the GTIDs of the recorded XA halves without a known GTID. Records whether `wanted` contains these GTIDs."""
+        """Finds the GTIDs of those recorded XA halves that end in this block. Records for each half whether `wanted` contains its GTID."""
         keys = order_keys(FIRST_EPOCH, file_number(block.file), block.transaction_end).tolist() if self._new else []
         chosen = _mask(block, wanted) if self._new else ()
         for key, name, statement in list(self._new):
@@ -183,8 +183,8 @@ class _Search:
         self._times.append(int(block.transaction_time_us[index]))
 
     def _key(self, block: Block, index: int) -> int:
-        """Returns the order key at the end of the block's transaction `index`. For -1, returns the order key at the beginning of the first
-        transaction.
+        """Returns the order key at the end of the block's transaction `index`. If `index` is -1, returns the order key at the beginning of
+        the block's first transaction.
         """
         first = self.previous.offset if self.previous.file == block.file else FIRST_OFFSET
         offset = int(block.transaction_end[index]) if index >= 0 else first
@@ -218,8 +218,8 @@ def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
     if gone:
         raise PositionLostError(
             f"{files.origin} has purged {_names(gone)}: its oldest binlog file is {names[0]}. Leave these "
-            "GTIDs out, name an `archive` with these files, or re-snapshot the tables with `sluice snapshot "
-            "start`"
+            "GTIDs out, set `archive` in conf/ to an archive that has the purged files, or re-snapshot the tables "
+            "with `sluice snapshot start`"
         )
     return names[low]
 
@@ -251,7 +251,7 @@ def _up_to(number: int) -> Runs:
 
 
 def _names(transactions: GtidSet) -> str:
-    """Returns GTIDs as a text for an error message. On MariaDB, only the first ones are named."""
+    """Returns GTIDs as a text for an error message. On MariaDB, the text names at most NAMES_MAX GTIDs."""
     if not any(map(is_mariadb, transactions.runs)):
         return str(transactions)
     names = [

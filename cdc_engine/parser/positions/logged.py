@@ -21,8 +21,9 @@ from sluice.cdc_engine.source.server import Source
 
 
 class _Changes(NoHistory):
-    """The schema history of a scan, without schemas. `seen` becomes True when the scan meets, up to the order key `until`, row events of
-    one of `tables`, or a statement or XA COMMIT, which may change rows of any table. If `until` is None, `seen` stays False.
+    """A schema history without schemas, which records in `seen` whether one of `tables` may have changed. A row event of one of the tables
+    counts as a change. Every statement and every XA COMMIT counts too, because it may change rows of any table. Changes after the order key
+    `until` do not count. If `until` is None, `seen` stays False.
     """
 
     def __init__(self, tables: Collection[tuple[str, str]], until: int | None) -> None:

@@ -1,8 +1,9 @@
 """Finds the position before the first commit at a given time or later, by reading a replica's binlog (`reader` in conf/). The result is a
 GTID set that is valid on the source.
 
-A replica's binlog has the commit times of the source, but the first event of each file has the time of the replica's own clock. So if the
-search ends at the beginning of a file, the previous file is searched too.
+A replica's binlog has the commit times of the source, but the creation time of each file is from the replica's own clock. So the file that
+is selected by creation time may begin after the requested commit. If the search ends at the beginning of a file, the previous file is
+searched too.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
     the source promises no retention and no purge was observed, or if `facts` do not list the file. `facts.created` must have the creation
     time of the next file.
 
-    `observed_seconds` is for how long the source was observed to retain its binlog, if that is shorter than the promised retention.
+    `observed_seconds` is the time for which the source was observed to retain its binlog. Infinity if nothing contradicts the promised
+    retention.
     """
     if file not in {log.file for log in facts.logs}:
         return None  # The file is newer than the facts, or it is purged, which `is_gone` reports.

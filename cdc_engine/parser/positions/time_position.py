@@ -61,9 +61,9 @@ def file_of_time(
     """Returns the file to search for a time, or a request for a creation time that is needed first. `files` are oldest first. `created` has
     the known creation times in whole seconds since 1970, or 0 for a file that no longer exists.
 
-    A creation time has no fraction, so a commit in the same second may be in the previous file; in this case the previous file is selected.
-    The oldest file has no previous file. So the second in which the oldest file was created is available only if the server never purged a
-    file (`nothing_purged`).
+    A creation time has no fraction, so a commit in the second in which a file was created may be in the previous file. For a time in this
+    second, the previous file is selected. The oldest file has no previous file. So the second in which the oldest file was created is
+    available only if the server never purged a file (`nothing_purged`).
     """
     oldest = ""
     for file in reversed(files):

@@ -29,7 +29,8 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-# Commit times are not in exact order: a transaction may be up to this many µs older than the transaction before it in the binlog.
+# Commit times in the binlog are not in exact order. So statements and XA commits count as part of an interval up to this many µs after its
+# end.
 LATE_US = SECOND_US
 
 
@@ -75,8 +76,8 @@ def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> Search
     """Returns what the binlog contains from `begin` up to `time_us`. A stream that continues by commit time would read this interval
     twice.
 
-    Servers do not write commits in the exact order of their clocks. So the result includes statements and XA commits up to LATE_US later
-    than `time_us`, and the search ends only at a block whose commits are all more than COMMITS_DISORDER_SECONDS later.
+    Commit times in the binlog are not in exact order. So the result includes statements and XA commits up to LATE_US after `time_us`. The
+    search ends only at a block whose commits are all more than COMMITS_DISORDER_SECONDS after `time_us`.
     """
     prepared = _PreparedBefore()
     return interval_of(blocks_without_rows(files, begin.file, begin.offset, prepared), prepared.commits, time_us)

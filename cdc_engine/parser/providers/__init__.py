@@ -1,3 +1,3 @@
-"""Determines the provider that operates a server, such as RDS, from the server's version and variables. Has the retention that each
-provider promises, and advice in the terms of each provider's documentation.
+"""Determines the provider that operates a server, such as RDS, from the server's version and variables. Returns how long the provider
+promises to retain the binlog, and advice in the words of the provider's documentation.
 """

@@ -1,4 +1,4 @@
-"""Has the advice for an operator in the words of the server's provider, for example parameter groups or database flags instead of SET
+"""Defines the advice for an operator in the words of the server's provider, for example parameter groups or database flags instead of SET
 GLOBAL.
 
 The advice differs because, on a provider's server, an operator has no SUPER and cannot edit an option file. The texts are parts of the

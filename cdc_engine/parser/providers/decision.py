@@ -12,7 +12,8 @@ from sluice.cdc_engine.parser.providers.facts import NOT_SET, RETENTION_HOURS, P
 DAY_HOURS = 24.0
 DAY_SECONDS = 86_400
 UNLIMITED = math.inf
-# MySQL's default of binlog_expire_logs_seconds. On Cloud SQL, this value means that nobody has set the flag.
+# MySQL's default of binlog_expire_logs_seconds. On Cloud SQL, this value means that the database flag binlog_expire_logs_seconds is not
+# set.
 MYSQL_DEFAULT_SECONDS = 30 * DAY_SECONDS
 
 
@@ -55,8 +56,8 @@ def retention_of(facts: ProviderFacts, variables: Mapping[str, str]) -> Retentio
     seconds = float(variables.get("binlog_expire_logs_seconds") or 0)
     seconds = seconds or float(variables.get("expire_logs_days") or 0) * DAY_SECONDS
     if provider is Provider.CLOUD_SQL and seconds in {0.0, MYSQL_DEFAULT_SECONDS}:
-        # Without the flag, the instance's setting transactionLogRetentionDays applies. The value of this setting is at least one day, and
-        # no query returns the value.
+        # If the database flag is not set, the instance's setting transactionLogRetentionDays applies. The value of this setting is at least
+        # one day, and no query returns it.
         return Retention(seconds=DAY_SECONDS, why=f"{provider} keeps its binlog for at least a day")
     if not seconds and provider is Provider.AZURE:
         why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as nothing reads it"

@@ -56,8 +56,8 @@ def read_provider_facts(
     """Reads the facts that identify a server's provider. `first_of` returns the rows of the first statement that the server supports and
     permits, or no rows.
 
-    On Amazon's servers, the retention is read from a table if the account has SELECT on all databases, and otherwise from a procedure if
-    the account has EXECUTE.
+    On Amazon's servers, the retention is read from the table mysql.rds_configuration. If the account may not read this table, the procedure
+    mysql.rds_show_configuration returns the retention, unless the account may not call it.
     """
     marks = {name: variables.get(name, "") for name in MARK_VARIABLES}
     facts = ProviderFacts(

@@ -1,7 +1,8 @@
 """Computes CRC32 with carry-less multiplication, an instruction of x86 processors (PCLMULQDQ). Called by `checksum`.
 
-The algorithm is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step replaces two units of 16
-bytes by one with the same remainder modulo the CRC polynomial. The module `checksum` computes the CRC of the last unit with its tables.
+The algorithm is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step folds two units of 16
+bytes: it replaces them by one unit with the same remainder modulo the CRC polynomial. The module `checksum` computes the CRC of the last
+unit with its tables.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from numba.extending import intrinsic
 from sluice.cdc_engine.contracts import Bytes
 
 UNIT_BYTES = 16
-# How many units are folded side by side. With several units, a multiplication need not wait for the result of the previous one.
+# How many units are folded in one step of the loop. The multiplications of one step do not depend on each other, so the processor overlaps
+# them.
 LANES = 4
 FOLD_BYTES_MIN = UNIT_BYTES * LANES
 
@@ -87,8 +89,8 @@ class _Code:
         return self._builder.load(self._builder.gep(self._start, [index]), align=1)
 
     def moved(self, value: Any, factors: tuple[int, int]) -> Any:
-        """Emits instructions that append zero bits to `value`, modulo the polynomial: they multiply each half of the value by its factor,
-        and add the products (XOR). `factors` is the result of `_distance`.
+        """Emits instructions that append zero bits to `value`, modulo the polynomial. The instructions multiply each half of the value by
+        the half's factor, and add the products (XOR). `factors` is the result of `_distance`.
         """
         by = ir.Constant(_VECTOR, list(factors))
         lower, upper = (

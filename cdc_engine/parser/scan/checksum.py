@@ -4,7 +4,7 @@ If the processor has carry-less multiplication, `carryless` processes most bytes
 processors, are processed with tables, sixteen bytes per step ("slicing-by-16": 2 GB/s). There is one table for each of the sixteen bytes of
 a step, so the lookups do not wait for each other.
 
-The kernel does not call zlib, because numba cannot cache a kernel that contains a pointer to a function of zlib on disk.
+The kernel does not call zlib. A kernel that contains a pointer to a function of zlib cannot be cached on disk by numba.
 """
 
 from __future__ import annotations

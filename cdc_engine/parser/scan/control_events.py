@@ -48,8 +48,8 @@ REFUSED = {
         "GTID_TAGGED (42) has an unknown form: the server is newer than the versions that Sluice can read; use a newer Sluice"
     ),
 }
-# The transaction offset of rows that follow a DDL statement in the same transaction is the end of the statement plus this many bytes. So
-# the order key of the rows is two units above the order key of the statement.
+# The transaction offset of rows that follow a DDL statement in the same transaction is the end of the statement plus this many bytes. An
+# order key counts offsets in units of 16 bytes, so the order key of the rows is two above the order key of the statement.
 DEFINITION_BYTES = 32
 # The first four bytes of a GTID_LIST have the number of entries in this many low bits. The four bits above are flags.
 GTID_LIST_COUNT_BITS = 28
@@ -91,7 +91,8 @@ class ControlEvents:
         self._captured = captured
         self._open_transaction = OpenTransaction(-1, 0)
         self._xa, self._undone = xa, undone
-        # The error about the first transaction that must be read again, or None.
+        # The error about the first transaction that must be read again, because a ROLLBACK has undone rows that were already in a block.
+        # None if there is no such transaction.
         self.undoing: UndoneRowsError | None = None
         # Whether QUERY events of the current file have the session's explicit_defaults_for_timestamp in their flags.
         self._logs_timestamps = False
@@ -135,7 +136,9 @@ class ControlEvents:
         return event[types.HEADER_BYTES : len(event) - self._checksum_bytes]
 
     def _time_us(self, event: bytes) -> int:
-        """Returns the commit time in µs since 1970: from the transaction's GTID event, or from the event's header if there is none."""
+        """Returns the commit time in µs since 1970: from the transaction's GTID event, or from the header of `event` if the GTID event has
+        no commit time.
+        """
         return int(self._state[at.TIME_US]) or struct.unpack_from("<I", event)[0] * 1_000_000
 
     # ── files ──
@@ -272,8 +275,8 @@ class ControlEvents:
             return (stopped_change(error, position),)
 
     def _row_change(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Handles a row change that is logged as a statement: stops the tables that the statement may have written. In an XA transaction,
-        only records the statement, which is then handled at the XA COMMIT.
+        """Handles a row change that is logged as a statement. Stops the tables that the statement may have written, because the changed
+        rows are not in the binlog. In an XA transaction, only records the statement. The statement is then handled at the XA COMMIT.
         """
         if self._xa.recording:
             self._xa.record_statement(event)
@@ -301,7 +304,9 @@ class ControlEvents:
             yield from self._undo(what, *savepoints[name])
 
     def _current_transaction(self) -> OpenTransaction:
-        """Returns the open transaction. Must be called before a DDL statement changes the transaction's offset."""
+        """Returns the open transaction. The first call sets `begin` from TRANSACTION_OFFSET, so it must come before a DDL statement of the
+        transaction changes TRANSACTION_OFFSET.
+        """
         generation = int(self._state[at.GENERATION])
         if self._open_transaction.generation != generation:
             self._open_transaction = OpenTransaction(generation, int(self._state[at.TRANSACTION_OFFSET]))

@@ -154,7 +154,9 @@ class PacketFramer:
         self._buffer, self._begin, self._end = fresh, 0, len(tail)
 
     def _begin_large(self) -> bool:
-        """Begins to assemble an event of several packets. Returns False if the header of the event has not arrived completely."""
+        """Begins to assemble an event of several packets. Returns False if the header of the event has not arrived completely. Raises
+        BinlogFormatError if the packet is not an event, or if the length in the header is not possible.
+        """
         header = self._begin + EVENT_AT
         if self._end < header + HEADER_BYTES:
             return False

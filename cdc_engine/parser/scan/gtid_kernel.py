@@ -36,8 +36,9 @@ from sluice.cdc_engine.parser.scan.state import (
     ScanStatus,
 )
 
-# Offsets in the body of a GTID event: of the kind of the logical clock, and of the commit times after the clock. The body has flags (1
-# byte), source (16), number (8), kind of clock (1), two clock values (8 each) and commit times (7 each).
+# Offsets in the body of a GTID event. CLOCK_KIND: the kind of the logical clock. LOGICAL_CLOCK: the end of the logical clock, where the
+# commit times begin. The body has flags (1 byte), source (16), number (8), kind of clock (1), two clock values (8 each) and commit times (7
+# each).
 CLOCK_KIND, LOGICAL_CLOCK = 25, 42
 KNOWN_CLOCK = 2
 # This bit is set in the first commit time (the commit time on the replica) if the commit time on the original server follows.
@@ -57,8 +58,8 @@ def is_unfinished(state: Int64s) -> bool:
 
 @kernel
 def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads MySQL's GTID event. Stores the GTID and the commit time of the transaction that follows in `state`. The event has flags (1
-    byte), uuid of the source (16) and number (8), since MySQL 5.7 also a logical clock, and since 8.0 also commit times in µs.
+    """Reads MySQL's GTID event. Stores in `state` the GTID and the commit time of the next transaction. The event has flags (1 byte), uuid
+    of the source (16) and number (8), since MySQL 5.7 also a logical clock, and since 8.0 also commit times in µs.
     """
     body = state[EVENT] + HEADER_BYTES
     if body + 25 > body_end:
@@ -85,8 +86,8 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> S
 
 @kernel
 def take_mariadb_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads MariaDB's GTID event. Stores the GTID of the transaction that follows in `state`. The event has a sequence number (8 bytes),
-    domain (4) and flags (1). Without the flag STANDALONE, the event also opens the transaction.
+    """Reads MariaDB's GTID event. Stores in `state` the GTID of the next transaction. The event has a sequence number (8 bytes), domain (4)
+    and flags (1). Without the flag STANDALONE, the event also opens the transaction.
     """
     body = state[EVENT] + HEADER_BYTES
     if body + 13 > body_end:
@@ -150,7 +151,7 @@ def _source_index(state: Int64s, sources: Int64s) -> int:
 
 @kernel
 def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads MySQL's GTID event with a tag. Stores the GTID and the commit time of the transaction that follows in `state`.
+    """Reads MySQL's GTID event with a tag. Stores in `state` the GTID and the commit time of the next transaction.
 
     The event has a version, a size, the id of the last field that a reader must understand, and the fields in ascending order of ids, each
     preceded by its id.

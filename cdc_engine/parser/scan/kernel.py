@@ -118,8 +118,8 @@ QUERY_POST_HEADER = 13
 # A row event with one of these table ids has no rows, and only marks the end of a statement.
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
-# End positions in event headers have only the low 32 bits. If the difference to the expected end position, modulo 4 GiB, is this number of
-# bytes or more, the end position counts as before the expected one, and otherwise as after it.
+# End positions in event headers have only the low 32 bits. The kernel computes the end position minus the expected end position, modulo 4
+# GiB. If the result is at least REWOUND, the event counts as ending before the expected position, otherwise as ending after it.
 REWOUND = 1 << 31
 
 

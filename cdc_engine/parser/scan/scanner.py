@@ -1,4 +1,5 @@
-"""Makes blocks from received bytes: calls the scan kernel in a loop, and handles the events that the kernel does not.
+"""Makes blocks from received bytes: calls the scan kernel in a loop, and passes the events that the kernel does not handle to
+`control_events` and `unpack`.
 
 A block ends at the end of the buffer, before a new file, and before and after a DDL statement, which is a separate block. An unknown event
 that may have row changes raises an error, after the blocks before this event were yielded.
@@ -59,10 +60,12 @@ class Scanner:
     """Scans one stream from a start position. `consumed` is the offset in the buffer up to which bytes are scanned. `last_verdict` tells
     why the scan stopped there.
 
-    - `checksum`: whether events end with a CRC32, until a format description tells it.
+    - `checksum`: whether the events before the first format description end with a CRC32. The format description tells it for the later
+      events.
     - `contiguous`: whether the server sends every event, so that a gap is an error.
     - `executed_known`: whether `start.gtid_set` is the whole executed set.
-    - `prepared`: stores XA transactions, in memory by default. It also has the undone rows, which the scan leaves out.
+    - `prepared`: stores XA transactions, in memory by default. It also stores which row events a ROLLBACK undoes. The scan leaves out these
+      events.
     """
 
     def __init__(
@@ -129,8 +132,11 @@ class Scanner:
 
         Blocks refer to the buffer, so the caller must not overwrite bytes that are consumed. `naked` tells that events have no packet
         headers. Raises BinlogFormatError, ChecksumError, UnknownEventError or PositionLostError, after the blocks before the error were
-        yielded. If a transaction must be read again, raises UndoneRowsError after the end of the transaction, and after the remaining bytes
-        were scanned for more such transactions.
+        yielded.
+
+        If a ROLLBACK undoes row events that were already yielded, the transaction must be read again, and the scan raises UndoneRowsError.
+        Before it raises the error, it scans the end of the transaction and the remaining bytes, so that one more reading is sufficient for
+        all such transactions in the buffer.
         """
         self._state[at.AT], self._state[at.LIMIT] = begin, end
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
@@ -158,7 +164,7 @@ class Scanner:
         self.last_verdict = verdict
 
     def go_on_at(self, offset: int) -> None:
-        """Sets the file offset of the next event. A caller that skipped a part of the file calls it."""
+        """Sets the file offset of the next event. Called after a part of the file was skipped."""
         self._state[at.FILE_END] = self._state[at.BEGAN] = offset
 
     def _use(self, buffer: Bytes) -> None:

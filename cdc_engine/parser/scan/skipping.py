@@ -45,8 +45,9 @@ NEVER = 1 << 62  # A target offset that is greater than any file.
 
 class FileBeginning:
     """Skips the events of a file before the position `target`. `done` tells whether the next event begins at `target`. `contiguous` tells
-    whether the server sends every event of the file, so that a gap is an error. `begins_at` is the file offset of the first event after the
-    two events that open the file, or 0 if this first event directly follows the two events.
+    whether the server sends every event of the file, so that a gap is an error. `begins_at` is needed for a shared dump, where a reader
+    gets the two events that open the file and then events from the middle of the file. It is the file offset of the first of these events,
+    or 0 if no events are left out.
     """
 
     def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:
@@ -101,7 +102,7 @@ class EventWalk:
     - `file`: name of the current binlog file, or empty until the server names the first file.
     - `created`: creation time of the file in seconds since 1970.
     - `offset`: file offset of the next event (64 bits).
-    - `missing`: number of bytes that have not arrived of the last event that was counted. -1 if this event continues in another packet,
+    - `missing`: how many bytes of the event directly before `offset` have not arrived yet. -1 if this event continues in another packet,
       whose length is not known yet.
     - `opening`: the packets of the events that open the file (ROTATE and FORMAT_DESCRIPTION).
     - `described`: whether the FORMAT_DESCRIPTION event of the file has arrived. `opening` then has both packets.

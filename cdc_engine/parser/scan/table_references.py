@@ -1,8 +1,8 @@
 """Maps a table map event to the index of its table in the `tables` of a block, or to -1 for a table that is not captured.
 
 The scan kernel itself handles the table maps that it knows. Most of the other table maps differ from a known one only in the table id,
-because a server assigns a new id each time when it opens a table. So table maps are compared without the table id, and the schema history
-is asked only about table maps that are new since the last DDL statement.
+because a server assigns a new id each time it opens a table. So table maps are compared without the table id, and the schema history is
+asked only about table maps that are new since the last DDL statement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class TableReferences:
 
     def __init__(self, history: SchemaHistory, captured: Captured) -> None:
         self.versions: list[TableVersion] = []
-        self.not_undone: set[int] = set()  # Indices in `versions` of tables whose rows no ROLLBACK undoes.
+        # Indices in `versions` of tables whose rows no ROLLBACK undoes, because their storage engine has no transactions.
+        self.not_undone: set[int] = set()
         self._history = history
         self._captured = captured
         self._by_version: dict[TableVersion, int] = {}
@@ -42,16 +43,18 @@ class TableReferences:
         self._by_map.clear()
 
     def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
-        """Returns the index in `versions` of the table of a table map (NOT_CAPTURED if conf/ does not capture it), and the changes that
-        stop tables. `position` is the end of the table map event. A table stops at this position, before the first row event that the lake
-        does not get.
+        """Returns (index in `versions` of the table of a table map, changes that stop tables). The index is NOT_CAPTURED if blocks do not
+        need the table's rows. `position` is the end of the table map event. A table stops at this position, before the first row event that
+        the lake does not get.
 
-        A table that is not captured is in `versions` if foreign keys change rows of captured tables together with its rows. If such a table
-        cannot be decoded, these captured tables stop. The rows of a stopped table stay in the stream for consumers, with a version that is
+        A table that is not captured is in `versions` if, through foreign keys, a change of its rows changes rows of captured tables. If
+        such a table cannot be decoded, these captured tables stop.
+
+        If a captured table stops but its rows can be decoded, consumers still get the rows. The blocks then refer to a version that is
         marked as stopped.
 
-        A stopped table stays stopped for this object, even after DDL, because rows are missing in the lake. Another object may report the
-        same stop again.
+        A stopped table stays stopped as long as this `TableReferences` is used, even after DDL, because rows are missing in the lake. The
+        `TableReferences` of the next connection may report the same stop again.
         """
         content = body[TABLE_ID_BYTES:].tobytes()
         known = self._by_map.get(content)

@@ -1,8 +1,8 @@
 """Decompresses a compressed event piece by piece, and scans the events in it like all other events.
 
 The decompressed events are written to a buffer of the size of a read buffer, called the arena. Many small compressed transactions share an
-arena. A larger transaction is decompressed in pieces. So the memory for a transaction is at most one arena, or its largest event, and the
-blocks that are still in use.
+arena. A larger transaction is decompressed in pieces. So a transaction needs memory for one arena, which is as large as the largest event
+if necessary, and for the blocks that are still in use.
 
 All events in a compressed event get the file offset `begin` at which the compressed event begins. The position after the last of them is
 the end of the compressed event. Equal offsets are no problem, because rows are ordered by the position of their transaction and by their
@@ -66,7 +66,7 @@ class Unpacker:
         while left:
             count = content.read_into(memoryview(self._arena)[self._end : self._end + left])  # type: ignore[arg-type]
             if count == 0:
-                raise BinlogFormatError(f"a compressed event has {left} bytes less than its stated decompressed size")
+                raise BinlogFormatError(f"a compressed event is {left} bytes shorter than its stated decompressed size")
             self._end, left = self._end + count, left - count
             self._state[at.AT], self._state[at.LIMIT] = self._begin, self._end
             verdict = yield from self._scan_events(self._arena)
@@ -75,7 +75,7 @@ class Unpacker:
                 return verdict
             yield from self._room_to_go_on(left)
         if content.read_into(memoryview(bytearray(1))):
-            raise BinlogFormatError("a compressed event has more bytes than its stated decompressed size")
+            raise BinlogFormatError("a compressed event is longer than its stated decompressed size")
         if self._begin != self._end:
             raise BinlogFormatError("a compressed event ends within a contained event")
         return ScanStatus.INCOMPLETE

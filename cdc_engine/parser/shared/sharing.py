@@ -125,8 +125,8 @@ class Sharing:
         """Returns a reader with which a parser continues after `position`, the end of its last transaction. `facts` were read when the
         parser connected.
 
-        Returns None if `position` is None or before the end of the binlog in `facts`, within REQUEST_SECONDS after the last request, or if
-        `SharedStreams.reader` has no reader.
+        Returns None if `position` is None, if `position` is before the end of the binlog in `facts`, if the last request is less than
+        REQUEST_SECONDS ago, or if `SharedStreams.reader` has no reader.
         """
         now = time.monotonic()
         if now < self._request_at or position is None or not has_caught_up(position, facts):

@@ -1,5 +1,5 @@
-"""Runs a dump of a server that several parsers of this process read. The dump has a separate connection and thread, which puts the bytes
-into a window.
+"""Runs a dump of a server that several parsers of this process read. The dump has a separate connection and a separate thread, which puts
+the bytes into a `DumpWindow`.
 
 The dump is requested by file and offset, so it has every event after its start. A dump by GTID set would leave out transactions that other
 parsers need. `sharing` decides which parsers join the dump.
@@ -30,7 +30,8 @@ log = structlog.get_logger()
 
 class SharedStream:
     """A shared dump of a server. The dump begins at `begin`, the end of a transaction. `began` tells whether the server has sent anything.
-    `failed` tells whether the dump ended with an error that a new dump would get at once.
+    `failed` tells whether a new dump would probably fail immediately too: the dump failed before the server sent anything, or not because
+    of its connection.
     """
 
     def __init__(self, source: Source, begin: Position) -> None:

@@ -158,8 +158,8 @@ class ArchivedInterval:
         return (*self.files, self._following)[self.files.index(file) + 1]
 
     def _require_closed(self, file: str, ended: bytes, following: str) -> None:
-        """Raises PositionLostError if the last event of a file shows that the file is incomplete, because it was copied while the server
-        wrote it. On MySQL with GTIDs nothing is checked, because the GTIDs of the next file would show a gap.
+        """Raises PositionLostError if a file does not end with the event with which a server closes a file. The server still wrote such a
+        file when it was copied. On MySQL with GTIDs nothing is checked, because the GTIDs of the next file would show a gap.
         """
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if following and not proven and not is_closed(ended, following):

@@ -1,4 +1,4 @@
-"""Reads one binlog file from a disk: its header, its events, and whether it is complete."""
+"""Reads one binlog file of an archive: its header, its events, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def _length(event: bytes) -> int:
 def _streamed(
     scanner: Scanner, stream: IO[bytes], file: str, *, may_be_truncated: bool = False
 ) -> Generator[Block, None, bytes]:
-    """Yields the blocks from the stream's current offset to the end of a file, buffer by buffer. The buffer grows if an event is larger.
-    Returns the last bytes of the file.
+    """Yields the blocks from the stream's current offset to the end of a file, buffer by buffer. A buffer is larger than READ_BUFFER_BYTES
+    if an event does not fit into that many bytes. Returns the last bytes of the file.
 
     With `may_be_truncated`, the file may end within an event, because it was copied while the server wrote it.
     """
@@ -226,7 +226,8 @@ def _exactly(stream: IO[bytes], count: int, file: str) -> bytes:
     found = bytearray(count)
     if _fill(stream, memoryview(found)) < count:
         raise PositionLostError(
-            f"the archived {file} ends before the requested position: put a complete copy of the file into the archive"
+            f"the archived {file} ends before the end of its header or before the requested position: put a complete copy of the "
+            "file into the archive"
         )
     return bytes(found)
 

@@ -165,7 +165,9 @@ class EventParser:
         self.counters = StreamCounters()
 
     def start(self, position: Position | None) -> None:
-        """Starts to read after `position`, or at the configured start if it is None. Returns at once. Errors are reported to `on_state`."""
+        """Starts to read after `position`, or at the configured start if `position` is None. Returns at once. Errors are reported to
+        `on_state`.
+        """
         if self._thread is not None and self._thread.is_alive():
             raise RuntimeError("the event parser runs already")
         self._stopping.clear()
@@ -183,7 +185,9 @@ class EventParser:
         if self._thread is not None:
             self._thread.join(STOP_SECONDS_MAX)
             if self._thread.is_alive():
-                raise SourceConnectionError(f"the event parser of {self._source.destination} did not stop")
+                raise SourceConnectionError(
+                    f"the event parser of {self._source.destination} did not stop in {STOP_SECONDS_MAX:g} s: restart the engine process"
+                )
         if self.last_error is None:
             self._set_state(STOPPED, "")
 
@@ -289,7 +293,8 @@ class EventParser:
         if self._rules.sharing is not None and self._facts is not None:
             self._shared = self._rules.sharing.reader(self.position, self._facts)
         if self._shared is not None:
-            # The sink must now pass on what it has buffered, because the shared dump does not repeat these events.
+            # The sink may have skipped the last empty transaction. The sink must now put this transaction into the store, because the
+            # shared dump does not repeat it.
             self._callbacks.on_idle()
         return self._shared is not None
 

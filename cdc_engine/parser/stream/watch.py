@@ -36,8 +36,8 @@ class StreamState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Look:
-    """One check of a stream: the source's facts, the time at which they were read (`time.monotonic`), and the state of the stream directly
-    before.
+    """One check of a stream: the source's facts, the time at which the facts were read (`time.monotonic`), and the state of the stream
+    directly before that time.
     """
 
     at: float
@@ -49,7 +49,7 @@ class Look:
 class Watch:
     """The results of all checks of a stream so far.
 
-    - `ahead`: the oldest check at which the binlog already had an end that the stream has not reached yet. `newest`: the last check.
+    - `ahead`: the oldest check whose end of the binlog the stream has not reached yet, or None. `newest`: the last check.
     - `misfit`: a sentence of the last check that tells why the stream cannot be a stream of this server, or "". The parser reconnects only
       if the next check finds a misfit too.
     - `still`: the number of consecutive checks without progress. `standing`: the sentence that the last such check returned.
