@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 # The most bytes of Arrow data in a row group: large enough for fast scans, small compared with the host's memory.
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 1 << 16
-WRITE_BATCH_ROWS = 1 << 14  # How many rows pyarrow encodes at a time: twice as fast as with pyarrow's default of 1024.
+# How many rows pyarrow encodes at a time. Writing is twice as fast as with pyarrow's default of 1024.
+WRITE_BATCH_ROWS = 1 << 14
 # Staged files are not compressed, because a run reads them once, usually from the local disk. For text that does not repeat, writing with
 # lz4 takes three times as long, and the file is only 12 % smaller.
 COMPRESSION: Literal["none"] = "none"

@@ -55,9 +55,9 @@ class EventStore(Protocol):
         """
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the complete transactions that follow the last batch of `get`, up to both limits, but at least one. Waits up to
-        `timeout_seconds` for a complete transaction. The `batch_id` of the result is -1 if none arrived, and otherwise 0, because the
-        ledger assigns the ids.
+        """Returns the complete transactions that follow the last batch of `get`: as many as both limits permit, but at least one. Waits up
+        to `timeout_seconds` for a complete transaction. The `batch_id` of the result is -1 if no complete transaction arrived, and
+        otherwise 0, because the ledger assigns the ids.
         """
 
     def ack(self, end: Position) -> None:
@@ -145,8 +145,8 @@ class PreparedTransactions(Protocol):
         """Drops the prepared transaction of this name, if there is one."""
 
     def rewind(self, position: Position) -> None:
-        """Restores the transactions that were prepared at `position`, because the stream starts again after it. Transactions that were
-        prepared after `position` are dropped, and recorded again when their events arrive. Transactions that were committed after
+        """Restores the transactions that were prepared at `position`, because the stream starts again after `position`. Transactions that
+        were prepared after `position` are dropped, and recorded again when their events arrive. Transactions that were committed after
         `position` count as prepared again. The XA COMMIT of such a transaction may arrive with another order key.
         """
 

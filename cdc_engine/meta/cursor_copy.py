@@ -23,7 +23,7 @@ CLOSE_SECONDS_MAX = 15.0
 
 class CursorCopyingMeta:
     """A `MetaManager` that also copies the cursor for other programs. `kept` stores the ledger. `write` writes the copy of a ledger's
-    cursor, and raises MetaError if that fails. A thread calls `write` every `period_seconds`, or after each change if the period is 0.
+    cursor, and raises MetaError if that fails. A thread calls `write` after a change of the cursor, but at most once per `period_seconds`.
     """
 
     def __init__(self, kept: MetaManager, write: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:

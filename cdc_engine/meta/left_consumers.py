@@ -1,5 +1,5 @@
 """Stores the consumers that Canal had, so that a destination that replaces Canal has the same consumers from its first start. `sluice
-import-canal` writes them, and the engine reads them at its first start.
+import-canal` writes the consumers to a record, and the engine reads the record at its first start.
 
 Each of these consumers begins at the destination's first position. Otherwise a consumer would begin at the oldest change that is in the
 window when it first connects, and miss all changes before it.

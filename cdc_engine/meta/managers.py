@@ -20,7 +20,8 @@ PERIOD_SECONDS = 1.0
 
 def open_meta(location: Location, lease: Lease) -> MetaManager:
     """Opens a destination's ledger for writing. The caller holds `lease`. Raises LeaseLostError if a later holder of the lease has written
-    the ledger, and MetaError if the record store does not answer.
+    the ledger, MetaError if the record store does not answer or the ledger is invalid, and ConfigurationError if kazoo is needed and not
+    installed.
     """
     location = as_location(location)
     nodes = canal_nodes(*location.source)

@@ -66,7 +66,7 @@ class AlarmWatcher:
 
     def see_failed(self, alarm: Alarm) -> None:
         """Records the alarm of an engine that could not be started. Earlier alarms about tables and consumers do not end, because no engine
-        has checked since whether their problems still exist.
+        runs that could find that their problems have ended.
         """
         self.see([alarm, *(sent for key, sent in self._reported.items() if key != alarm.key)])
 

@@ -29,7 +29,7 @@ TRIES, PAUSE_SECONDS = 5, 1.0
 ANSWER_SECONDS = 10.0
 
 log = structlog.get_logger()
-# A function that sends an alarm. It raises an error if the receiver did not accept the alarm, which is then sent again.
+# A function that sends an alarm. If the receiver does not accept the alarm, the function raises an error, and is called again later.
 Handler = Callable[[Alarm], None]
 
 
@@ -45,7 +45,9 @@ def to_log(alarm: Alarm) -> None:
 
 
 def to_webhook(url: str, headers: dict[str, str]) -> Handler:
-    """Returns a handler that sends a POST with JSON: destination, state, about, text, over, and at (seconds since 1970)."""
+    """Returns a handler that sends a POST with the fields of the alarm as JSON: destination, state, about (the alarm's key), text, over,
+    and at (seconds since 1970).
+    """
 
     def send(alarm: Alarm) -> None:
         record = {
@@ -90,18 +92,20 @@ def handler_of(config: AlarmConfig) -> Handler:
 
 
 class AlarmSender:
-    """Sends alarms to all handlers. `pause` waits between two attempts to send an alarm."""
+    """Sends alarms to all handlers. `pause(seconds)` waits between two attempts to send an alarm."""
 
     def __init__(self, handlers: Sequence[Handler], pause: Callable[[float], object] = time.sleep) -> None:
         self._each = [_HandlerQueue(handler, pause) for handler in handlers]
 
     def send(self, alarm: Alarm) -> None:
-        """Queues the alarm for the handlers' threads, and returns at once."""
+        """Queues the alarm for the handlers' threads, and returns without waiting. If the queue of a handler is full, logs that this
+        handler does not send the alarm.
+        """
         for handler in self._each:
             handler.send(alarm)
 
     def close(self) -> None:
-        """Ends the threads after they have sent the queued alarms."""
+        """Waits until the threads have sent or dropped the queued alarms, and ends the threads."""
         for handler in self._each:
             handler.close()
 
@@ -127,7 +131,7 @@ class _HandlerQueue:
             )
 
     def close(self) -> None:
-        """Ends the thread after it has sent the queued alarms."""
+        """Waits until the thread has sent or dropped the queued alarms, and ends the thread."""
         self._waiting.put(None)
         self._thread.join()
 

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
     """Returns the email for an alarm. The subjects of all alarms of a destination begin with the same words, so that mail programs can sort
-    them.
+    the mails by destination.
     """
     found = EmailMessage()
     subject = f"Sluice {alarm.destination}: {alarm.state}{' is over' if alarm.over else ''}, {alarm.key}"

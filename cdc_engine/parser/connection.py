@@ -42,7 +42,7 @@ FIRST_OFFSET = 4  # The offset of the first event of a binlog file. The file beg
 GATHER_SECONDS = 0.002  # How long `receive_into` waits for more bytes after the first bytes, so that it returns fewer, larger pieces.
 CLOSED = -1
 GATHER_BYTES = 2 << 20  # `receive_into` returns at once when it has received this many bytes.
-# Numbers of the server's errors for SQL that its version does not support, for example an unknown table, variable or procedure.
+# Error numbers with which a server refuses SQL that its version does not support, for example an unknown table, variable or procedure.
 NOT_UNDERSTOOD = frozenset({1064, 1146, 1193, 1289, 1305})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
 # The server's error ER_MASTER_FATAL_ERROR_READING_BINLOG. The causes: the requested binlog is purged, belongs to another server or is
@@ -65,8 +65,9 @@ class SourceConnection:
     """One connection to the source, which runs queries. After a call of one of the methods `dump_*`, the connection can only receive bytes
     (`receive_into`).
 
-    Methods raise SourceConnectionError for errors that may disappear when the caller connects again, ConfigurationError for wrong
-    credentials or TLS settings, and PositionLostError if the server no longer has the requested position.
+    Methods raise SourceConnectionError for errors that may disappear when the caller connects again, and ConfigurationError for wrong
+    credentials or TLS settings. They raise PositionLostError if the server no longer has the requested position, and ReplicaClashError if
+    another replica has the engine's server id.
     """
 
     def __init__(self, source: Source) -> None:
@@ -89,7 +90,7 @@ class SourceConnection:
         return isinstance(self._connection.take_socket(), ssl.SSLSocket)
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """Returns the rows of one query, one dict per row. Raises SourceConnectionError if the server returns an error."""
+        """Returns the rows of one query, one dict per row. Raises the errors of `translated_error`."""
         with _translated(self.source), self._connection.cursor() as cursor:
             # With None instead of an empty tuple, PyMySQL does not treat `%` in a name as a placeholder.
             cursor.execute(sql, tuple(arguments) or None)
@@ -294,8 +295,8 @@ def _translated(source: Source) -> Iterator[None]:
 
 
 def answer_error(source: Source, answer: bytes) -> SluiceError:
-    """Converts a packet that the server sent instead of an event to an error. The packet is the server's error (byte 0xFF, code in 2 bytes,
-    '#', SQL state in 5 bytes, text), or the end of the dump (byte 0xFE).
+    """Returns the error for a packet that the server sent instead of an event. The packet is the server's error (byte 0xFF, code in 2
+    bytes, '#', SQL state in 5 bytes, text), or the end of the dump (byte 0xFE).
     """
     if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
         return SourceConnectionError(f"{source.address} ended the dump")

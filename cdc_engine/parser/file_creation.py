@@ -28,8 +28,8 @@ BYTES_MAX = 1 << 16
 
 
 def creation_of(source: Source, file: str) -> int:
-    """Returns the creation time of a binlog file in seconds since 1970, or 0 if the server does not have the file or does not let this
-    account read it.
+    """Returns the creation time of a binlog file in seconds since 1970. Returns 0 if the server does not have the file, does not let this
+    account read it, or does not send it in time.
 
     Raises SourceConnectionError if the connection fails.
     """

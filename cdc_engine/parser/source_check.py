@@ -64,7 +64,7 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
     variables = facts.variables
     if facts.provider.proxy:
         problems.append(
-            "ProxySQL answers at this address, which does not forward replication: write the address of the "
+            "ProxySQL answers at this address, and ProxySQL does not forward replication: write the address of the "
             "MySQL server itself in conf/"
         )
     version, lowest = server_version(facts.version), MARIADB_VERSION_MIN if facts.mariadb else VERSION_MIN
@@ -86,7 +86,7 @@ def _unlogged_problems(facts: ServerFacts, captured: Callable[[str, str], bool])
         yield (
             "the server is a replica, and its binlog lacks the changes that it replicates, because log_replica_updates (or "
             "log_slave_updates) is OFF: turn it on in the server's options and restart the server, or capture its primary. If the server "
-            "is no replica any more, run RESET REPLICA ALL"
+            "is not a replica any more, run RESET REPLICA ALL"
         )
     for database in _databases(facts.unlogged_databases):
         if captured(database, ANY_TABLE):
@@ -185,7 +185,9 @@ def server_version(text: str) -> tuple[int, ...]:
 
 
 def missing_privileges(facts: ServerFacts) -> list[str]:
-    """Returns the privileges that the account lacks, by the names in the manual of its server. Sluice never needs SUPER."""
+    """Returns the privileges that the account lacks, by the names in the manual of the server. SELECT on any object is sufficient, because
+    the account need not read all tables. Sluice never needs SUPER.
+    """
     granted: set[str] = set()
     for grant in facts.grants:
         match = _GRANT.match(grant)

@@ -1,5 +1,5 @@
-"""Decides where a stream starts: at the saved cursor, otherwise at the configured file and offset, otherwise at the configured GTID set,
-otherwise at the latest position. Pure functions.
+"""Decides where a stream starts: at the saved cursor if there is one. Without a cursor, the stream starts at the configured file and
+offset, the configured GTID set, or the latest position. The first of these that is set decides. Pure functions.
 
 The parser calls this module at every connect, including after a lost connection. The stream never skips events: if the server's facts do
 not prove that the stream continues without a gap, the result is `Lost` with the reason.
@@ -130,8 +130,8 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start after a cursor. The start is in the cursor's epoch if the server's files continue the cursor's binlog, and in the
-    next epoch if file names have started again.
+    """Returns the start after a cursor. The start is in the cursor's epoch if the server's files continue the cursor's binlog. It is in the
+    next epoch if the server is another one, or if its file names have started again.
     """
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     renumbering = renumbered(cursor, facts) if same_server else ""
@@ -162,8 +162,8 @@ def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool
             options=(
                 "connect to the first server again",
                 (
-                    "set `failover: by_time` in conf/, which continues by commit time and stops the tables to "
-                    "which a change cannot be applied twice"
+                    "set `failover: by_time` in conf/, so that the stream continues by commit time and the tables to "
+                    "which a change cannot be applied twice stop"
                 ),
                 RESNAPSHOT,
             ),
@@ -263,8 +263,8 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
         return None
     return Lost(
         reason=(
-            f"the server has not executed the transactions {ahead}, which the engine has read: the server was "
-            "reset or restored, or is a replica that is behind"
+            f"the server has not executed the transactions {ahead}, which the engine has read or the requested GTID set "
+            "contains: the server was reset or restored, or is a replica that is behind"
         ),
         options=(
             "connect to a server that has executed these transactions",

@@ -38,8 +38,8 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
     """Returns the text of sluice.yaml, and the texts of the destinations' files by name. The text of sluice.yaml is empty if the archive
     does not have this file. Raises ConfigurationError if the archive is damaged or has no destination.
 
-    An archive that a git server makes has a single top folder. If the archive has no files in `folder`, looks for `folder` in the single
-    top folder.
+    A git server puts all files of an archive into a single top folder. So if the archive has no files in `folder`, looks for `folder` in
+    the single top folder.
     """
     try:
         files = dict(_files(archive))

@@ -100,7 +100,7 @@ def pull_at_start(directory: Path) -> None:
 
 
 def poll(directory: Path, stopping: threading.Event) -> None:
-    """Pulls at intervals until `stopping` is set."""
+    """Pulls at intervals until `stopping` is set. Logs errors, and then continues."""
     logged = ""
     while not stopping.wait(_interval(directory)):
         try:

@@ -67,8 +67,8 @@ class ReadableFiles(Protocol):
         """Returns the creation time of a file in seconds since 1970; 0 if the file does not exist."""
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Fetches older files one by one with the command in conf/, until `is_enough` is True for the oldest file or no older file can
-        exist. Does nothing if conf/ has no such command.
+        """Fetches older files one by one with the command in conf/, until `is_enough` is True for the oldest file or the oldest file has
+        the number 1. Does nothing if conf/ has no such command.
         """
 
     def blocks(

@@ -75,7 +75,7 @@ def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
     """Returns `Lost` for a standby source whose binlog has no commit as late as the cursor's."""
     return Lost(
         reason=f"{address} lacks changes that the engine has read: its binlog ends at {facts.file}:{facts.offset} "
-        f"and has no commit of {time_text(cursor.time_us)} or later, and the stream was read up to that time "
+        f"and has no commit of {time_text(cursor.time_us)} or later, but the engine has read commits up to this time "
         f"({cursor}). The server is a replica that is behind, or these changes were lost with the old primary "
         "server",
         options=("wait until the replica has caught up", MASTER_BACK, RESNAPSHOT),

@@ -1,7 +1,8 @@
 """Decides where a stream begins, from the saved cursor, the requested position and the server's facts. Reads nothing.
 
-For a requested time, or a requested offset that may be inside a transaction, the decision is a request to search the binlog, which
-`finding` executes. `start_position` decides all other cases. Called when a destination starts, and by `sluice position set`.
+A requested time, and a requested offset that may be inside a transaction, need a search of the binlog. For these requests, the decision is
+a search request, and `finding` executes the search. `start_position` decides all other cases. Called when a destination starts, and by
+`sluice position set`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ def exact_position(
     """Returns the requested position as a position between two transactions. For the latest position, returns a `StartChoice` without
     values.
 
-    `archive` is searched if the server has purged the position. `reader` is a replica; if its binlog has the requested time, this binlog is
-    searched instead of the source's. If neither server nor archive has the requested position, raises PositionLostError with the available
-    positions. Raises ConfigurationError for a reader without GTIDs, SourceConnectionError, and the errors of the scan.
+    `archive` is searched if the server has purged the position. `reader` is a replica. If the replica's binlog has the requested time, the
+    replica's binlog is searched instead of the source's binlog. If neither server nor archive has the requested position, raises
+    PositionLostError with the available positions. Raises ConfigurationError for a reader without GTIDs, SourceConnectionError, and the
+    errors of the scan.
     """
     if reader is not None and wanted.time_us is not None and not wanted.file:
         found = position_on_reader(reader, facts, wanted.time_us)
@@ -61,8 +62,8 @@ def _start_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
         size = files.archived_bytes(decision.file) if files.is_archived(decision.file) else decision.offset
         if size < decision.offset:
             raise PositionLostError(
-                f"{decision.file}:{decision.offset} is after the end of the archived file ({size} bytes): the "
-                "archive lacks the end of the file, or the offset is wrong"
+                f"{decision.file}:{decision.offset} is after the end of the archived file ({size} bytes): put a "
+                "complete copy of the file into the archive, or correct the offset"
             )
         return last_end_up_to(files, decision.file, decision.offset)
     choice = exact_choice(wanted, files.reachable)

@@ -83,8 +83,8 @@ def purged_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed_seconds: float = math.inf) -> str:
-    """Returns a sentence for an operator if `hours`, the time before the purge, is less than `hours_min`, otherwise "". If half of the
-    server's whole retention is less than `hours_min`, half of the retention is the limit.
+    """Returns a sentence for an operator if the purge comes too soon, otherwise "". `hours` is the time before the purge. It is too short
+    if it is less than `hours_min`, and less than half of the server's retention.
     """
     kept_hours = min(retention_seconds(facts) or math.inf, observed_seconds) / 3600
     if hours >= min(hours_min, kept_hours / 2):

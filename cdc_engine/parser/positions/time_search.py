@@ -153,7 +153,8 @@ def reach_back(files: ReadableFiles, time_us: int) -> None:
 
 def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
     """Returns the binlog file in which to search for a time, or `Gone` if the time is purged. Opens one connection for each creation time
-    that it reads. Raises SourceConnectionError if a connection fails.
+    that it reads from the server. Raises SourceConnectionError if a connection fails, and PositionLostError if an archived file is from
+    another server.
     """
     created: dict[str, int] = {}
     names = [log.file for log in files.logs]

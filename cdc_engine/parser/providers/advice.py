@@ -70,11 +70,11 @@ ADVICE = {
     ),
     Provider.CLOUD_SQL: Advice(
         setting="set the database flag {name} = {value} of the instance (`gcloud sql instances patch NAME --database-flags` replaces "
-        "all flags, so name those that are set)",
+        "all flags, so name all flags that are to stay set)",
         log_bin="enable point-in-time recovery of the instance (`gcloud sql instances patch NAME --enable-bin-log`)",
         keep_more="set the database flag binlog_expire_logs_seconds (expire_logs_days on MySQL 5.7) and the days of logs of "
         "point-in-time recovery to several days",
-        gtids="no database flag sets gtid_mode, Cloud SQL sets it itself: upgrade the instance, or contact Google's support",
+        gtids="no database flag sets gtid_mode, because Cloud SQL sets it itself: upgrade the instance, or contact Google's support",
         moves="a switchover or a promoted replica that gets the host name or the address",
         administrator="a user with the role cloudsqlsuperuser, such as root",
     ),

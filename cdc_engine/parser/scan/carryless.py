@@ -125,5 +125,5 @@ class _Code:
 
 Folded = Callable[[Bytes, int, int, np.uint32], tuple[np.uint64, np.uint64]]
 #: Takes (buffer, begin, units, crc) and folds `units` units of 16 bytes, at least LANES, from `begin` on, with `crc` as the initial CRC.
-#: Returns one unit as (lower, upper) uint64. Modulo the polynomial of CRC-32, it has the same remainder as the folded units.
+#: Returns one unit as (lower, upper) uint64. Modulo the polynomial of CRC-32, this unit has the same remainder as the folded units.
 folded = cast("Folded", intrinsic(_typed))

@@ -113,8 +113,8 @@ def _stopped_before(version: TableVersion) -> TableStoppedError:
 
 
 def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[TableStoppedError]:
-    """Returns an error for each captured table whose rows change by foreign keys when rows of another table change, if this other table
-    cannot be decoded. `error` says why the other table cannot be decoded.
+    """Returns the errors for the captured tables that stop because another table cannot be decoded: the tables whose rows change, through
+    foreign keys, when rows of the other table change. `error` says why the other table cannot be decoded.
     """
     reason = (
         f"foreign keys change rows of the table when rows of {error.database}.{error.table} change, and "

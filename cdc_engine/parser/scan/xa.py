@@ -122,9 +122,10 @@ def _table_id(body: bytes) -> int:
 
 
 def parse_prepare(body: bytes) -> tuple[str, bool]:
-    """Parses the body of an XA_PREPARE event. Returns (id of the transaction, whether the transaction commits in one phase). The body has a
-    flag (1 byte), a format (4), the lengths of the two parts of the id (4 each), and the two parts. Raises BinlogFormatError if the body is
-    too short. https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1XA__prepare__event.html
+    """Parses the body of an XA_PREPARE event. Returns (id of the transaction, whether the transaction commits in one phase). The body has
+    the one-phase flag (1 byte), the format of the id (4), the lengths of the two parts of the id (4 each), and the two parts. Raises
+    BinlogFormatError if the body is too short.
+    https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1XA__prepare__event.html
     """
     try:
         one_phase, kind, first, second = struct.unpack_from("<BiII", body)

@@ -15,7 +15,7 @@ from sluice.cdc_engine.parser.shared.window import Boundary, DumpWindow
 
 class DumpFiller:
     """Fills the window of a shared dump. The socket writes into `space`, then `received` makes these bytes readable for the window's
-    readers. `answer` is a packet of the server that ended the dump, otherwise empty.
+    readers. `answer` is the packet with which the server ended the dump, or empty while the dump runs.
     """
 
     def __init__(

@@ -52,7 +52,9 @@ class SharedStream:
         return self._thread.is_alive()
 
     def join(self, position: Position) -> DumpReader | None:
-        """Returns a reader that continues after `position`, or None if the position is of another server or the window does not have it."""
+        """Returns a reader that continues after `position`, or None if the position is of another server or the window does not have the
+        bytes after it.
+        """
         if not self.began or position.server_uuid != self.server_uuid:
             return None
         return self._window.join(position)

@@ -85,7 +85,7 @@ class DumpWindow:
             return True
 
     def add(self, begin: int, buffer: Bytes) -> None:
-        """Adds an empty buffer. The dump fills it next."""
+        """Adds a buffer of which readers cannot read any byte yet. The dump fills this buffer next."""
         with self._changed:
             self._pieces.append(DumpBuffer(begin, buffer))
 

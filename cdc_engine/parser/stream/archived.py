@@ -124,7 +124,9 @@ class ArchivedInterval:
         )
 
     def blocks(self, scanner: Scanner) -> Iterator[Block]:
-        """Yields the blocks of the interval. Raises PositionLostError for a file of another server, and the errors of the scan."""
+        """Yields the blocks of the interval. Fetches the files that the archive lacks. Raises PositionLostError for an incomplete file or a
+        file of another server, the errors of `fetch`, and the errors of the scan.
+        """
         newest, checksum = 0, False
         for file in self.files:
             of_cursor = file == self._cursor.file

@@ -325,8 +325,8 @@ class EventParser:
             shared.reader.close()
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
-        """Decides where the stream starts. If the server has purged the next files, reads them from the archive and returns None; the next
-        connection continues after these files.
+        """Decides where the stream starts. If the server has purged the next files and the archive has them, reads these files and returns
+        None. The next connection continues after these files. Raises StandbyBehindError or PositionLostError if the stream cannot continue.
         """
         facts = self._facts = read_facts(connection, self.position.file if self.position else self._rules.choice.file)
         self._warn(self._checked(connection, facts))

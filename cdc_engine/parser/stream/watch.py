@@ -52,7 +52,8 @@ class Watch:
     - `ahead`: the oldest check whose end of the binlog the stream has not reached yet, or None. `newest`: the last check.
     - `misfit`: a sentence of the last check that tells why the stream cannot be a stream of this server, or "". The parser reconnects only
       if the next check finds a misfit too.
-    - `still`: the number of consecutive checks without progress. `standing`: the sentence that the last such check returned.
+    - `still`: the number of consecutive checks without progress. `standing`: a sentence about the missing progress if the last check found
+      none, otherwise "".
     """
 
     ahead: Look | None = None

@@ -100,8 +100,8 @@ def test_blocks_of_many_small_payloads_share_a_buffer_fidelity() -> None:
 
 GOOD = within(3, 2)
 BROKEN = {
-    "says less": (GOOD, len(GOOD) - 1, b"", "has more bytes than its stated decompressed size"),
-    "says more": (GOOD, len(GOOD) + 1, b"", "less than its stated decompressed size"),
+    "says less": (GOOD, len(GOOD) - 1, b"", "is longer than its stated decompressed size"),
+    "says more": (GOOD, len(GOOD) + 1, b"", "shorter than its stated decompressed size"),
     "says nothing": (GOOD, 0, b"", "states 0 decompressed bytes"),
     "says too much": (GOOD, 1 << 40, b"", "decompressed bytes, which is not a valid size"),
     "bomb": (bytes(50 << 20), None, b"", "the length of its packet"),
