@@ -61,3 +61,13 @@ def test_broker_sends_an_update_that_leaves_columns_out_where_its_row_is() -> No
 def test_broker_stops_where_no_image_determines_the_partition(kind: int, images: tuple[Image, ...]) -> None:
     with pytest.raises(ConsumerStoppedError, match=r"shop\.orders is unknown"):
         units_of(shown(kind, *images), 0, HASHING)
+
+
+@pytest.mark.found
+def test_broker_stops_where_the_former_partition_of_a_moved_row_is_unknown() -> None:
+    """Defect 80: the before image lacked the hashed column (NOBLOB), and the delete went to the partition of an empty text."""
+    moved = (b"7", b"north"), (b"7", b"south")
+    units = units_of(shown(KIND_UPDATE, *moved), 0, HASHING)
+    assert sorted(units.kind.tolist()) == [KIND_INSERT, KIND_DELETE]
+    with pytest.raises(ConsumerStoppedError, match=r"shop\.orders is unknown"):
+        units_of(shown(KIND_UPDATE, (b"7", None), moved[1]), 0, HASHING)

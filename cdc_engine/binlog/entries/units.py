@@ -64,7 +64,8 @@ class Units:
 
 def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -> Units:
     """Divides all rows into units. `partition`: the partition of every row if `hashing` is None. Raises ConsumerStoppedError if
-    `hashing.splits` is True and no image of a row has a hashed column, because the row's partition is then unknown.
+    `hashing.splits` is True and a partition is unknown: no image of a row has a hashed column, or the before image of an update that
+    becomes two units lacks one.
     """
     kinds = shown.facts.kinds[shown.event]
     first = np.flatnonzero((kinds != KIND_UPDATE) | (shown.side == BEFORE)).astype(np.int64)
@@ -75,9 +76,10 @@ def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -
     goes_to = _partitions(_whole_in(shown, first + paired, first, hashing), first + paired, hashing)
     comes_from = goes_to.copy()
     comes_from[paired] = _partitions(shown, first[paired], hashing)
-    moves = (
-        (comes_from != goes_to) & _whole(shown, first + paired) if hashing.splits else np.zeros(len(first), np.bool_)
-    )
+    moves = np.zeros(len(first), np.bool_)
+    if hashing.splits:
+        moves = (comes_from != goes_to) & _whole(shown, first + paired)
+        _require_columns(shown, first[moves], hashing)
     return _ordered(kind, event, first, goes_to, comes_from, moves)
 
 
@@ -115,13 +117,18 @@ def _whole_in(shown: ShownRows, images: Int64s, before: Int64s, hashing: Hashing
     for column, each in zip(hashing.columns, lacks, strict=True):
         starts[column, images[each]] = starts[column, before[each]]
         sizes[column, images[each]] = sizes[column, before[each]]
-        if (sizes[column, images] == ABSENT).any():
-            raise ConsumerStoppedError(
-                f"the partition of a row of {hashing.table} is unknown: the row image leaves out a column "
-                "that partition_hash names (binlog_row_image MINIMAL or NOBLOB). Hash by columns of the key "
-                "(`$pk$`), or set binlog_row_image=FULL on the source"
-            )
-    return dataclasses.replace(shown, starts=starts, sizes=sizes)
+    completed = dataclasses.replace(shown, starts=starts, sizes=sizes)
+    _require_columns(completed, images, hashing)
+    return completed
+
+
+def _require_columns(shown: ShownRows, images: Int64s, hashing: Hashing) -> None:
+    if any((shown.sizes[column, images] == ABSENT).any() for column in hashing.columns):
+        raise ConsumerStoppedError(
+            f"the partition of a row of {hashing.table} is unknown: the row image leaves out a column "
+            "that partition_hash names (binlog_row_image MINIMAL or NOBLOB). Hash by columns of the key "
+            "(`$pk$`), or set binlog_row_image=FULL on the source"
+        )
 
 
 def _partitions(shown: ShownRows, images: Int64s, hashing: Hashing) -> Int64s:
