@@ -98,14 +98,13 @@ class DestinationLake:
         table. The caller must hold the run lock.
         """
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
-        log = self._open(table.path)
-        if log is None:
+        if self._log(table.path) is None:
             raise SetupError(f"the Delta table {table.path} was removed while the command ran: run the command again")
         if self._has_current_state_table(table.name):
             self._write_owner(table, owner)
         self._own_side_tables(table.name, ledger_id)
         if self._has_current_state_table(table.name):
-            self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
+            self._records.keep({table.name: (table.table_id, self._log(table.path).version())})
 
     def _write_owner(self, table: LakeTable, owner: Owner) -> None:
         """Writes the owner into the properties of the Delta table. If several destinations write the table, holds the table lock during the
@@ -172,8 +171,8 @@ class DestinationLake:
 
     def commits(self, path: str) -> list[dict[str, Any]]:
         """Returns Delta's history of a table, newest commit first. Raises SetupError if the log cannot be read."""
+        log = self._log(path)
         try:
-            log = self._open(path)
             return [] if log is None else list(log.history())
         except (DeltaError, OSError) as error:
             raise SetupError(unreadable_log(path, error)) from error
@@ -218,6 +217,13 @@ class DestinationLake:
         """Returns (kind, path) of a table's change log and history. The path is empty if conf/ does not enable this kind of table."""
         database, _, table = name.partition(".")
         return list(zip((LOG, HISTORY), self._config.side_table_paths(self._destination, database, table), strict=True))
+
+    def _log(self, path: str) -> Any:
+        """Opens a Delta table, or returns None if it does not exist. Raises SetupError if its log cannot be read."""
+        try:
+            return self._open(path)
+        except (DeltaError, OSError) as error:
+            raise SetupError(unreadable_log(path, error)) from error
 
     def _open(self, path: str) -> Any:
         options = storage_options(self._config.storage_options)
@@ -273,17 +279,18 @@ def _highest_key(log: Any) -> int:
 
 
 def _highest_delivery(log: Any, owner: Owner | None) -> int:
-    """Returns the number of the newest delivery that the owner's ledger has merged into the table. Returns 0 if none of the newest
-    COMMITS_LOOKED_AT commits is of the owner's ledger.
+    """Returns the highest delivery number that the owner's ledger has written into the newest COMMITS_LOOKED_AT commits of the table, or 0
+    if these commits have none. Commits of maintenance have no delivery number.
     """
+    highest = 0
     for commit in log.history(COMMITS_LOOKED_AT):
         try:
             record = json.loads(str(commit.get("userMetadata") or "{}"))
         except ValueError:
             continue
         if owner is not None and isinstance(record, dict) and record.get("ledger") == owner.ledger_id:
-            return int(record.get("delivery", 0))
-    return 0
+            highest = max(highest, int(record.get("delivery", 0)))
+    return highest
 
 
 COMMITS_LOOKED_AT = 100

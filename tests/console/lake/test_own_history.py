@@ -4,10 +4,12 @@ owner.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import deltalake
 import pytest
+from deltalake import CommitProperties
 
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.destination_files import run_lock
@@ -61,3 +63,30 @@ def test_a_folder_next_to_a_current_state_table_that_is_no_table_is_left_alone_h
     with pytest.raises(SetupError, match="move this table away"):
         own(config(tmp_path), "ba9876543210")
     assert deltalake.DeltaTable(logged.target.history).metadata().name == "somebody's"
+
+
+@pytest.mark.found
+def test_the_delivery_of_a_table_is_known_after_maintenance_history(logged: LoggedTable, tmp_path: Path) -> None:
+    """Defect 81: a commit of maintenance has no delivery number, and counted as delivery 0."""
+    lake = DestinationLake(config(tmp_path), "shop")
+    before = lake.table(NAME)
+    assert before is not None
+    assert before.owner is not None
+    assert before.delivery > 0
+    metadata = {"userMetadata": json.dumps({"ledger": before.owner.ledger_id, "kind": "optimize"})}
+    log = deltalake.DeltaTable(logged.target.path)
+    log.alter.set_table_properties({"delta.appendOnly": "false"}, commit_properties=CommitProperties(metadata))
+    after = lake.table(NAME)
+    assert after is not None
+    assert (after.version, after.delivery) == (before.version + 1, before.delivery)
+
+
+def test_a_table_whose_log_cannot_be_read_is_not_taken_over_history(logged: LoggedTable, tmp_path: Path) -> None:
+    given = config(tmp_path)
+    lake = DestinationLake(given, "shop")
+    table = lake.table(NAME)
+    assert table is not None
+    for commit in (Path(logged.target.path) / "_delta_log").iterdir():
+        commit.write_text("{")
+    with run_lock(given.destination_dir("shop")), pytest.raises(SetupError, match="cannot be read"):
+        lake.own(table, "ba9876543210")
