@@ -4,9 +4,8 @@ A `Position` has everything that a failover needs: the server, the file and offs
 to this offset, and the commit time.
 
 The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch rises whenever file names can no longer be
-compared. Offsets in order keys are ends of events. No two events end within 16 bytes of each other, so no two transactions have the same
-order key. All row images of a transaction have one order key, however large the transaction is. A batch never divides a transaction, so the
-order keys have the same meaning wherever batches end.
+compared. The offset is the end of the transaction's last event. No two events end within 16 bytes of each other, so no two transactions
+have the same order key. All row images of a transaction have the transaction's order key, however large the transaction is.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ EPOCH_BITS = 14  # The number of bits for the epoch: enough for 16,383 failovers
 # The number of bits for the file number: a million files per epoch, enough for ten years with a new file every five minutes.
 FILE_NUMBER_BITS = 20
 # The number of bits for the offset: enough for offsets up to 8 GiB in units of 16 bytes. A binlog file can be larger than max_binlog_size
-# (1 GiB), because the server writes a transaction into one file.
+# (1 GiB), because the server never divides a transaction between two files.
 OFFSET_BITS = 29
 # An order key counts offsets in units of 2**UNIT_BITS = 16 bytes. Two events never end in the same unit, because an event has at least the
 # 19 bytes of its header.
@@ -58,16 +57,17 @@ def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.N
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Position:
-    """A position in the binlog of a source: the end of a transaction, or of an event outside of transactions.
+    """A position in the binlog of a source: the end of a transaction, or of an event that belongs to no transaction.
 
-    - `offset`: bytes from the file's start to the end of the last event that was read. May exceed 4 GiB, at which the 32-bit field in
-      events overflows.
     - `file`: the name of the binlog file. Empty if the server finds the position by the GTID set. A position without a file orders before
       all positions with a file in its epoch.
+    - `offset`: the number of bytes from the file's start to the end of the last event that was read. May exceed 4 GiB, although the field
+      for the offset in events has only 32 bits.
+    - `gtid_set`: the executed set at the position, as the server prints it. Empty if the server has no GTIDs.
+    - `server_uuid`: the identity of the server. Empty if unknown.
+    - `time_us`: the commit time in µs since 1970, or 0 if unknown.
     - `file_created`: when the file was created, in seconds since 1970, or 0 if unknown. The creation time distinguishes two files with the
       same name.
-    - `gtid_set`: the executed set at the position, as the server prints it. Empty if the server has no GTIDs.
-    - `time_us`: the commit time in µs since 1970, or 0 if unknown.
     """
 
     epoch: int
@@ -80,8 +80,8 @@ class Position:
 
     @property
     def order_key(self) -> int:
-        """The order key of the position. All offsets above 8 GiB get the last key of the file. The key is still unique, because only the
-        one transaction that made the file so large can end above 8 GiB.
+        """The order key of the position. All offsets above 8 GiB get the last key of the file. This key is still unique: a file becomes so
+        large only by its last transaction, so no other transaction ends above 8 GiB.
         """
         return order_key(self.epoch, file_number(self.file) if self.file else 0, min(self.offset, OFFSET_MAX))
 
@@ -118,7 +118,7 @@ class GroupPosition:
 
     - `members`: (name of the destination, position), sorted by name. A destination that has left the group stays in `members`.
     - `barrier_us`: the commit time in µs since 1970 up to which transactions were handed out.
-    - `late`: how many transactions arrived after `barrier_us` had passed their commit time.
+    - `late`: the number of transactions that arrived when `barrier_us` was already later than their commit times.
     """
 
     members: tuple[tuple[str, Position], ...] = ()

@@ -23,7 +23,7 @@ TRIES_MAX = 100
 @dataclasses.dataclass(frozen=True)
 class StoredRecord:
     """A record that was read from a store. `version` changes with each write of another text. `token` is the token of the lease that the
-    writer held, or 0 if the writer held no lease. In files, it is always 0.
+    writer held, or 0 if the writer held no lease. In a store of files, `token` is always 0.
     """
 
     text: str
@@ -37,7 +37,9 @@ def in_folder(name: str, prefix: str) -> bool:
 
 
 def written_later(record: str, token: int) -> StaleWriteError:
-    """Returns the error of a holder of the lease with `token` if a later holder has written the record. `record` says where it is."""
+    """Returns the error for a process that cannot write a record, because a later holder of the lease has written it. `token` is the token
+    of this process, and `record` says where the record is.
+    """
     return StaleWriteError(
         f"another process, which took the lease later, has written {record} (this process has lease token {token})"
     )
@@ -63,15 +65,15 @@ class RecordStore(abc.ABC):
 
     @abc.abstractmethod
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
-        """Replaces the record if its stored version is `version`, and returns the new version. NOT_THERE means that the record must not
-        exist yet. When the call returns, the record is durable.
+        """Replaces the record if its stored version is `version`, and returns the new version. If `version` is NOT_THERE, creates the
+        record, which must not exist yet. When the call returns, the record is durable.
 
         `also` has values for programs other than Sluice, by their paths in ZooKeeper. These values are written in the same step as the
         record, and their versions are not compared. Raises StaleWriteError and changes nothing if the stored version is another one, or was
         written with a higher token. After any other MetaError, it is unknown whether the record was written.
 
-        A store of files ignores tokens: the kernel releases the lease of a process only when the process ends, so an earlier holder of the
-        lease cannot write any more.
+        A store of files ignores tokens. Its lease is a lock of the kernel, which is released only when the process ends. So an earlier
+        holder of the lease cannot write any more.
         """
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
@@ -102,12 +104,12 @@ class RecordStore(abc.ABC):
         return None if found is None else found.text
 
     def all(self, folder: str) -> Mapping[str, str]:
-        """Returns the texts of all records in a folder, by name, sorted."""
+        """Returns the texts of all records in a folder, by name, in the order of the names."""
         return {name: each.text for name, each in sorted(self.read_all(f"{folder}/").items())}
 
     def put(self, name: str, text: str, token: int | None = None) -> None:
-        """Creates or replaces the record durably, whatever its stored version is. If `token` is given, raises StaleWriteError if a later
-        holder of the lease has written the record.
+        """Creates or replaces the record durably, whatever its stored version is. With `token`, raises StaleWriteError if a later holder of
+        the lease has written the record.
         """
         self._change(name, lambda _: text, token)
 
@@ -121,8 +123,8 @@ class RecordStore(abc.ABC):
                 return None
             if there.token > token:
                 break
-            # Tries again if the previous holder of the lease has written since `read`. It can write only a few times more, so the loop
-            # ends.
+            # The write fails if the previous holder of the lease has written the record since `read`. Then tries again. The loop ends,
+            # because the previous holder soon notices that it lost the lease.
             with contextlib.suppress(StaleWriteError):
                 version = self.write(name, there.text, version=there.version, token=token)
                 return StoredRecord(there.text, version, token)
@@ -132,8 +134,8 @@ class RecordStore(abc.ABC):
         """Replaces the record's text by `change(text)`, and returns the new text. `change` gets None if the record does not exist. Does not
         write an unchanged text.
 
-        If another process writes the record between the read and the write, calls `change` again with the newer text. Passes exceptions of
-        `change` on.
+        If another process writes the record between the read and the write, calls `change` again with the newer text. Raises the exceptions
+        of `change`, and MetaError if other processes write the record before each of TRIES_MAX attempts.
         """
         return self._change(name, change)
 

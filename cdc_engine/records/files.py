@@ -1,8 +1,8 @@
-"""Stores records in a folder. The file NAME has the text of the record NAME and nothing else, so an operator can read and restore it. Other
-files, such as copies and temporary files of editors, are not records.
+"""Stores records in a folder. The file NAME has the text of the record NAME and nothing else, so an operator can read and restore a record.
+Other files, such as copies and temporary files of editors, are not records.
 
-The version of a record is a digest of its text. A writer holds the lock of `records.lock` while it compares the version and writes,
-so compare-and-set is one step for the processes of this host.
+The version of a record is a digest of its text. A writer holds the lock of `records.lock` while it compares the version and writes, so
+compare-and-set is one step for the processes of this host.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
 # After this many records, `write_all` releases the lock for a moment, so that others can write.
 LOCKED_MAX = 100
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
-# `read_all` lists a folder again after this time at the latest. Every write of a store replaces a file, which changes the folder's stamp. A
-# person may change a file in place, which does not.
+# `read_all` lists a folder again after this time at the latest. Every write of a store replaces a file, which changes the folder's stamp.
+# But a person may change a file without replacing it, and the folder's stamp then stays the same.
 LISTED_SECONDS_MAX = 30.0
 
 
@@ -64,13 +64,13 @@ class FileRecordStore(RecordStore):
             return None
         except OSError as error:
             raise MetaError(f"{path} cannot be read ({error.strerror}): permit reading this file") from error
-        # Accepts bytes that are not UTF-8, because only the caller knows what the record should contain, and reports a damaged record.
+        # Accepts bytes that are not UTF-8. The caller, who knows what the record should contain, reports a damaged record.
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Implements `RecordStore.read_all`. Lists the folder again only if one of its files was replaced, added or removed since the last
-        call, or LISTED_SECONDS_MAX have passed. Reads a file again only if it was replaced, because most records stay unchanged. If nothing
-        has changed, returns the same object as the last call.
+        """Implements `RecordStore.read_all`. Lists the folder again if a file in it was replaced, added or removed since the last call, or
+        if LISTED_SECONDS_MAX have passed since the last listing. Most records stay unchanged, so reads only the files that were replaced.
+        If nothing has changed, returns the same object as the last call.
         """
         folder, now, last = self._folder_stamp(prefix), time.monotonic(), self._listings.get(prefix, NEVER_LISTED)
         if folder is not None and folder == last.folder and now - last.listed_at < LISTED_SECONDS_MAX:
@@ -99,8 +99,8 @@ class FileRecordStore(RecordStore):
         return None
 
     def _stamps(self, prefix: str) -> dict[str, FileStamp | None]:
-        """Returns the stamp of each record's file. Must be called before the records are read. Otherwise, after a write between the two
-        steps, the old text would have the stamp of the new file.
+        """Returns the stamp of each record's file. Must be called before the records are read. In the other order, a write between reading
+        a record and querying its stamp would give the old text the stamp of the new file.
         """
         folder, slash, begin = prefix.rpartition("/")
         where, stamps = self._folder / folder, dict[str, FileStamp | None]()
@@ -128,8 +128,8 @@ class FileRecordStore(RecordStore):
         return _version(content)
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:  # noqa: ARG002  of the contract
-        """Implements `RecordStore.write_all`. Syncs a folder once for up to LOCKED_MAX records. Releases the lock after as many records, so
-        that the ledger can be written in between.
+        """Implements `RecordStore.write_all`. Writes up to LOCKED_MAX records, syncs their folders, and releases the lock, so that the
+        ledger can be written before the next records.
         """
         names = list(texts)
         for begin in range(0, len(names), LOCKED_MAX):
@@ -165,7 +165,7 @@ class FileRecordStore(RecordStore):
 
     @contextlib.contextmanager
     def _changing(self, name: str) -> Iterator[Path]:
-        """Holds the lock of the store during the block. Converts an OSError of the block to a MetaError that says what to do."""
+        """Holds the lock of the store during the `with` statement. Converts an OSError in its body to a MetaError that says what to do."""
         path, lock = self._folder / name, FileLock(self._folder / LOCK_FILE)
         deadline = time.monotonic() + LOCK_SECONDS_MAX
         try:

@@ -14,8 +14,8 @@ from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.records.memory import MemoryRecordStore
 from sluice.extras import Extra, require
 
-# Where the records of a destination are: the location of its ledger, or a path. A `contracts.DestinationDir` is a path that has the
-# location of the ledger. For any other path, the records are files in this folder.
+# Where the records of a destination are: the location of its ledger, or a path. A `contracts.DestinationDir` is a path that can have the
+# location of the ledger. If a path has no such location, the records are files in the folder with this path.
 Location = Path | LedgerLocation
 
 _in_memory: dict[str, MemoryRecordStore] = {}
@@ -23,7 +23,9 @@ _lock = threading.Lock()
 
 
 def as_location(location: Location) -> LedgerLocation:
-    """Converts a location to a `LedgerLocation`. A path that is not a `DestinationDir` means that the ledger is in files in this folder."""
+    """Converts a location to a `LedgerLocation`. A path without the location of a ledger means that the ledger is in files in the folder
+    with this path.
+    """
     if isinstance(location, LedgerLocation):
         return location
     known = location.location if isinstance(location, DestinationDir) else None

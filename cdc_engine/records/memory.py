@@ -28,7 +28,7 @@ class MemoryRecordStore(RecordStore):
         with self._lock:
             there = self._records.get(name, StoredRecord("", NOT_THERE))
             if there.version != version or there.token > token:
-                raise StaleWriteError(f"{name} in memory has version {there.version} under token {there.token}")
+                raise StaleWriteError(f"{name} in memory has changed: version {there.version}, token {there.token}")
             self._records[name] = StoredRecord(text, version + 1, token)
             self.also.update(also)
             return version + 1

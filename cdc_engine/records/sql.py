@@ -57,7 +57,7 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 class SqlRecordStore(RecordStore):
     """A record store in a SQL database. `url` is in SQLAlchemy's form. `password`, or the password part of `url`, may be the location of
-    the password, which is then read at each connect.
+    the password, for example `$NAME`. The password is then read at each connect.
     """
 
     def __init__(self, url: str, destination: str, password: str = "") -> None:
@@ -160,9 +160,11 @@ class SqlRecordStore(RecordStore):
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
-    """Returns the URL with the driver that Sluice installs, and the location of the password. If `url` contains the password itself, the
-    returned URL has the password, and the location is "". Otherwise the returned URL has no password. Raises ConfigurationError, whose
-    message never contains a secret, if the URL is invalid.
+    """Returns the URL with the driver that Sluice installs, and the location of the password. `password` may be a location; if it is empty,
+    the password part of `url` may be one.
+
+    If there is a location, the returned URL has no password. Otherwise, the location is "", and the URL is returned with its own password.
+    Raises ConfigurationError if the URL is invalid. The message never contains a secret.
     """
     try:
         parsed = sqlalchemy.make_url(url)

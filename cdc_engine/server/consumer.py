@@ -1,12 +1,12 @@
 """Tracks, for one consumer, which changes it got, which it has acked, and which it gets next. The lake is not a consumer:
 `instance.batches` serves the lake.
 
-    get ─▶ Delivery waits ─▶ ack the cursor moves to the end of the delivery's last whole transaction
+    get ─▶ Delivery waits ─▶ ack       the cursor moves to the end of the delivery's last whole transaction
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
-A delivery may end within a transaction. If it is acked, the acked position includes a number of row events (`StreamPosition`), so that a
-rollback goes back only to the end of the delivery. The cursor is always the end of a whole transaction, and a restart begins at the cursor.
-`cdc_engine.instance.consumers` stores the cursor in the ledger.
+A delivery may end within a transaction. So an acked position also has the number of row events of this transaction that were acked
+(`StreamPosition`), and a rollback does not repeat these row events. The cursor is always the end of a whole transaction, and a restart
+begins at the cursor. `cdc_engine.instance.consumers` stores the cursor in the ledger.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class DeliveryQueue(Generic[PositionT]):
 
 
 class ConsumerStream(Protocol[PositionT, Content_co]):
-    """The filtered stream that one consumer reads, from any position."""
+    """The filtered stream of one consumer. The consumer can read the stream from any position."""
 
     @property
     def reads_alone(self) -> bool:
-        """Whether this is a consumer's own stream, with a connection of its own to the source."""
+        """Whether this stream has a separate connection to the source (a consumer's own stream)."""
 
     def take(
         self,
@@ -168,8 +168,8 @@ class ConsumerService(Generic[PositionT, Content_co]):
     def get(
         self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
     ) -> tuple[int, Content_co | None]:
-        """Returns the id and the content of the next delivery, or (-1, None) if no change arrives within `timeout_seconds`. Raises
-        SluiceError if the stream cannot be read.
+        """Returns the id and the content of the next delivery. Returns (-1, None) if no change arrives within `timeout_seconds`, or if
+        `stop_waiting`, `rollback` or `close` is called. Raises SluiceError if the stream cannot be read.
         """
         deadline = time.monotonic() + timeout_seconds
         # Reads the counter before it waits for the lock, so that a call of `stop_waiting` during this wait ends this get too.
@@ -209,20 +209,21 @@ class ConsumerService(Generic[PositionT, Content_co]):
 
     def end_text(self, batch_id: int) -> str:
         """Returns the end of a waiting delivery as text that a broker stores, or "" if `codec` is None. Raises BatchNotFoundError if no
-        delivery has the id, and NotSubscribedError if the consumer was forgotten during the call.
+        delivery has the id, and NotSubscribedError if this object was closed during the call.
         """
         end = next((each.end for each in self._line.waiting if each.batch_id == batch_id), None)
         if end is None:
             raise BatchNotFoundError(f"{self._who} has no waiting delivery {batch_id}")
         text = self._codec.text(end) if self._codec is not None else ""
-        # Refuses the text, because it may contain the identity of a later consumer with the same number.
+        # A closed consumer may already have a successor with the same number. The text may then name the successor, so it must not reach
+        # the broker.
         if self._closed:
             raise NotSubscribedError(f"{self._who} was removed (`sluice consumer forget`), or its filter has changed")
         return text
 
     def continue_after(self, text: str) -> bool:
-        """Moves the consumer to the position `text` that a broker stored, if this position is after the acked position, and drops waiting
-        deliveries. Returns whether the consumer moved. Raises SluiceError if the two positions cannot be compared.
+        """Moves the consumer to the position that a broker stored as `text`. Does nothing if this position is not after the acked position.
+        A move drops waiting deliveries. Returns whether the consumer moved. Raises SluiceError if the two positions cannot be compared.
         """
         while self._codec is not None and text:
             acked = self._line.acked

@@ -24,7 +24,7 @@ HELD_UP_SECONDS = 1.0
 
 
 class CapturedTables:
-    """Determines which tables the filters keep. Evaluates the filters once per table, not once per block."""
+    """Determines which tables are captured, by filters. Evaluates the filters once per table, not once per block."""
 
     def __init__(self, filters: Sequence[TableFilter]) -> None:
         self._filters = filters
@@ -61,8 +61,8 @@ class FollowedTables:
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns, for each table in `tables`, whether the table is not stopped. As in `CapturedTables.mask`, computes it again only when
-        the list is longer than before.
+        """Returns, for each table in `tables`, whether the table is not stopped. As in `CapturedTables.mask`, the mask is computed again
+        only when the list is longer than before.
         """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
@@ -131,8 +131,8 @@ class EventSink:
 
     @property
     def held_up(self) -> bool:
-        """Whether the current call of `accept` has waited for free space in the store for more than HELD_UP_SECONDS. During the wait,
-        consumers get no new blocks either.
+        """Whether the current call of `accept` has waited for free space in the store for more than HELD_UP_SECONDS. During the wait, the
+        parser makes no blocks, so consumers get no new blocks either.
         """
         since = self.accepting_since
         return since > 0 and time.monotonic() - since > HELD_UP_SECONDS
@@ -154,7 +154,8 @@ class EventSink:
 
     def idle(self) -> None:
         """Puts the last empty transaction into the store if it was skipped, so that an ack moves the cursor to the end of the stream.
-        Called when the source sends nothing, and before the parser changes to a shared dump.
+        Called when the source sends nothing, and before the parser changes from its own connection to a dump that several destinations
+        share.
         """
         if self._left_out is not None:
             self._put(self._left_out)

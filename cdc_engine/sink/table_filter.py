@@ -55,7 +55,7 @@ class TableFilter:
     r"""Keeps the tables that `include` matches and `exclude` does not match. An empty `include` matches every table, and an empty `exclude`
     matches no table.
 
-    A dot without a backslash matches any character: `test..*` also matches tables of the database `test1`, and `test\\..*` does not.
+    A dot without a backslash matches any character: `test..*` also matches tables of the database `test1`, and `test\..*` does not.
     """
 
     def __init__(self, include: str = "", exclude: str = "") -> None:

@@ -128,7 +128,7 @@ class ChunksInStore:
             yield
         except (StoreError, OSError) as error:
             raise MetaError(
-                f"the store with the rows of the snapshot cannot be used now: {error}; Sluice tries again"
+                f"the object store with the rows of the snapshot cannot be used now: {error}; Sluice tries again"
             ) from None
 
 

@@ -42,8 +42,8 @@ def chunks(
     """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches the bound of a chunk only when the
     caller requests the chunk. A table without a key is one chunk without bounds.
 
-    At the moment when its bound is searched, each chunk except the last one has `rows_per_chunk` rows that `where` selects. Raises the
-    errors of `RowReader`.
+    When the bound of a chunk is searched, the chunk has `rows_per_chunk` rows that `where` selects. The last chunk has fewer rows. Raises
+    the errors of `RowReader`.
     """
     if after is not None and not after.up_to:
         return
@@ -59,9 +59,11 @@ def chunks(
 
 
 def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
-    """Returns the key by which a table is split into chunks, or None if the table has no key, or a key whose values cannot be ordered or
-    written as exact literals. The `index` of the key is PRIMARY if the primary key begins with the key's columns and indexes whole columns,
-    otherwise empty.
+    """Returns the key by which a table is split into chunks. Returns None if the table has no key, or if the values of the key cannot be
+    ordered or cannot be written as exact literals.
+
+    `index` of the result is PRIMARY if the primary key begins with these columns and its index has no column prefixes. Otherwise, `index`
+    is empty.
     """
     key = key_of(table)
     if key is None:

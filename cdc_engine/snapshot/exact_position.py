@@ -4,12 +4,13 @@ with its row, so Sluice must know whether the rows already contain the change.
 MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not, so Sluice blocks writers of the table with LOCK
 TABLES … READ until the read has begun. If the table's storage engine has no transactions, Sluice keeps the lock until the read ends.
 
-If the account may not lock tables, Sluice reads a MySQL with GTIDs between two positions of the binlog. Everything up to the first position
-is committed before the read begins, as `gtid_executed` shows. The second position is the end of the binlog directly after the read began.
-If a transaction between the two positions may have changed the table, Sluice begins the read again.
+If the account may not lock tables, Sluice reads the table without a lock, which needs MySQL with GTIDs. It uses two positions of the
+binlog. Everything up to the first position is committed before the read begins, as `gtid_executed` shows. The second position is the end of
+the binlog directly after the read began. If a transaction between the two positions may have changed the table, Sluice begins the read
+again.
 
-Before MySQL 8.0, the lock of a child table does not prevent the changes that InnoDB makes in it for foreign keys. On such a server, Sluice
-locks the parent tables too.
+Before MySQL 8.0, the lock of a child table does not block changes that InnoDB makes in the child table for foreign keys. On such a server,
+Sluice locks the parent tables too.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ UNLOCKED_TRIES = 100  # After this many attempts to read a table without a lock,
 POLL_SECONDS = 0.1
 pause = time.sleep  # The function that waits between two attempts. Tests replace it.
 
-# The type of `positions.logged_after`. Arguments: the position from which the binlog is read; the tables (database, name); the end (file,
-# offset) up to which changes of the tables count; a GTID set whose transactions do not count. The function returns the binlog's end, and
-# whether a table may have changed.
+# The type of `positions.logged_after`. It has four arguments. First, the position from which the binlog is read. Second, the tables
+# (database, name). Third, the end (file, offset) up to which changes of the tables count, or None if no changes count. Fourth, a GTID set
+# whose transactions do not count. The function returns the binlog's end, and whether a table may have changed.
 Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None, str], tuple[Position, bool]]
 
 
@@ -106,8 +107,8 @@ def _between_positions(
 
 
 def _wait_until_committed(reader: RowReader, end: Position) -> str:
-    """Waits until reads of the server show every transaction in its binlog up to the position `end`. Returns the GTID set of the
-    transactions that reads show. Raises SourceConnectionError after LOCK_SECONDS_MAX.
+    """Waits until reads of the server show every transaction that is in the server's binlog before the position `end`. Returns the GTID set
+    of the transactions that reads show. Raises SourceConnectionError after LOCK_SECONDS_MAX.
     """
     deadline = time.monotonic() + LOCK_SECONDS_MAX
     while True:
@@ -135,7 +136,7 @@ def reads_unlocked(reader: RowReader, table: TableVersion) -> bool:
 
 
 def binlog_end(reader: RowReader) -> tuple[str, int]:
-    """Returns file and offset of the current end of the binlog. Raises SluiceError."""
+    """Returns the file and the offset of the current end of the binlog. Raises SluiceError."""
     refused: SluiceError | None = None
     for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS"):
         try:
@@ -196,8 +197,8 @@ def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]
 
 
 def _lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Locks the table, or raises ConfigurationError with the GRANT that the account lacks. Without the lock, comparing the binlog's end
-    before and after the read would not be enough, because a transaction is in the binlog before reads show its changes.
+    """Locks the table, or raises ConfigurationError with the GRANT that the account lacks. Comparing the binlog's end before and after the
+    read cannot replace the lock, because a transaction is in the binlog before reads show its changes.
     """
     try:
         lock(reader, table, seconds_max)

@@ -1,9 +1,9 @@
 """Advances the snapshots of a destination: small tables in groups, the other tables one after the other. Called by a run of the snapshot
 job.
 
-The tables of a group begin while the run holds the run lock, are read side by side without the lock, and are published while the run holds
-the lock again. Each table still has its own record, files and commit. So after a crash, the next run continues each table separately. An
-error of one table stops only the snapshot of this table.
+The snapshots of a group begin while the run holds the run lock. The run then reads the tables side by side without the lock, and publishes
+them when it holds the lock again. Each table still has its own record, files and commit. So after a crash, the next run continues each
+table separately. An error of one table stops only the snapshot of this table.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
     """Advances all snapshots of the destination, smallest tables first, until no snapshot can be advanced, conf/ has changed, or `seconds`
     have passed. Returns the last decision about each table, by name.
 
-    If a table cannot continue, its record gets the reason, and the snapshots of the other tables are still advanced once. Then raises the
+    If a table cannot continue, stores the reason in the table's record, advances each of the other snapshots once, and then raises the
     first error.
     """
     try:
@@ -108,8 +108,8 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
 
 
 def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
-    """Advances each open snapshot once, and yields a result for each group and each large table. Large tables that only wait for their
-    publication come first, then small tables, then the other large tables.
+    """Advances each open snapshot once, and yields a result for each group and each large table. Begins with the large tables that are read
+    completely and can only be published. Small tables follow, then the other large tables.
     """
     open_now = [each for each in dependencies.records.all() if each.has_work]
     ordered = sorted(open_now, key=lambda each: (each.state != SnapshotState.READ, each.rows_expected, each.name))
@@ -128,11 +128,11 @@ def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
 
 
 def _is_large(record: SnapshotRecord) -> bool:
-    """Returns whether a table is too large for a group. Returns False in the state WANTED, in which the size is unknown. `_Group` estimates
-    the size before it begins to read.
+    """Returns whether a table is too large for a group. Returns False if the snapshot has not begun (WANTED), because the size is unknown.
+    `_Group` estimates the size before it begins to read.
 
-    A table without a key counts as large: it is read as one chunk, so the reading could not end early if the table has more rows than
-    estimated.
+    A table without a key counts as large. It is read as one chunk, so if the table had more rows than estimated, the reading could not stop
+    after ROWS_MAX rows.
     """
     if record.state == SnapshotState.WANTED:
         return False
@@ -192,8 +192,9 @@ class _Group:
 
     @contextlib.contextmanager
     def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
-        """If the block raises an error, for example because the run lock was lost, returns these tables to the state WANTED. Without the
-        lock, another run may meanwhile have merged changes of these tables, or buffered them in files that the tables no longer use.
+        """After an error in the body of the `with` statement, returns the tables to the state WANTED. If the run lock was lost, another run
+        may meanwhile have merged changes of these tables. Or it may have buffered changes in files that the snapshots no longer use,
+        because `begin` changed `buffered_after`.
         """
         try:
             yield
@@ -209,8 +210,8 @@ class _Group:
             raise
 
     def _sizes(self, records: list[SnapshotRecord]) -> dict[str, SizeEstimate]:
-        """Returns the estimated sizes of the tables. Removes tables that the engine does not know from the group and, unless the group is
-        one table (`alone`), tables without a key.
+        """Returns the estimated sizes of the tables. Removes from the group the tables that the engine does not know. If the group is not
+        one table (`alone`), also removes the tables without a key.
         """
         tables = list[TableVersion]()
         for record in records:
@@ -237,8 +238,8 @@ class _Group:
 
     def _read(self, records: list[SnapshotRecord]) -> None:
         readers = dict[str, TableReader]()
-        # Creates all readers before the first one reads. A reader may have to wait until UNTOLD_SECONDS after its creation before it reads,
-        # so these waits pass at the same time.
+        # Creates all readers before the first one reads. A reader may have to wait until UNTOLD_SECONDS after its creation before it reads
+        # (`table_reader`), so these waits pass at the same time.
         for record in records:
             with self._alone_in(record.name):
                 table = self._dependencies.table(record.name)
@@ -285,8 +286,8 @@ class _Group:
                     each.cancel()
 
     def _is_read(self, record: SnapshotRecord, complete: bool) -> None:
-        """Handles the end of reading a table. If the chunks are not complete, removes the table from the group: to read it alone later if
-        it is large, and otherwise because its reading cannot continue now.
+        """Handles the end of reading a table. If the chunks are not complete, removes the table from the group. A table that proved to be
+        large is read alone later. Another table waits, because its reading cannot continue now.
         """
         if complete:
             return
@@ -336,8 +337,8 @@ class _Group:
 
     @contextlib.contextmanager
     def _together(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
-        """If the block raises an error, for example because the run lock is lost, removes all of these tables from the group with this
-        error.
+        """After an error in the body of the `with` statement, for example because the run lock is lost, removes all of these tables from
+        the group with this error.
         """
         try:
             yield
@@ -346,7 +347,9 @@ class _Group:
 
     @contextlib.contextmanager
     def _alone_in(self, name: str) -> Iterator[None]:
-        """If the block raises an error, removes this table from the group with this error. The other tables of the group continue."""
+        """After an error in the body of the `with` statement, removes this table from the group with this error. The other tables of the
+        group continue.
+        """
         try:
             yield
         except Exception as error:
@@ -361,7 +364,7 @@ def _named(name: str, error: Exception) -> Exception:
     logger.error("the snapshot of table %s raised an unexpected error", name, exc_info=error)
     return SnapshotRaisedError(
         f"the rows of {name} could not be read or published ({type(error).__name__}: {error}), a defect of Sluice whose trace is in "
-        "the log: report it, and exclude the table or use a version of Sluice that can read it"
+        "the log: report the defect, and exclude the table or use a version of Sluice that can read the table"
     )
 
 

@@ -19,7 +19,7 @@ from sluice.cdc_engine.contracts import Column
 # Alias of a charset → the charset that a literal names instead, because `utf8` means different charsets on different servers.
 ALIAS_FREE = {"utf8": "utf8mb3"}
 # The values of a SET with more members than this are cast to integers before they are compared. The server compares SET values as
-# double-precision numbers, which is exact only up to this many members.
+# double-precision numbers, and this comparison is exact only up to this many members.
 EXACT_BITS = 53
 _DIGITS = re.compile(r"-?\d+(\.\d+)?")
 _DOUBLE = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
@@ -27,8 +27,8 @@ _MOMENT = re.compile(r"[-\d:. ]+")
 _ADDRESS = re.compile(r"[0-9a-f:.-]+")
 _HEX = re.compile(r"([0-9A-F]{2})*")
 _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
-# A query that returns 0 on a server whose order of UUIDs differs from its comparisons (>), and otherwise 1. MariaDB up to 10.11.5 has this
-# defect for UUIDs of version 6 or later.
+# A query that returns 0 on a server where `>` compares UUIDs in another order than ORDER BY sorts them, and otherwise 1. MariaDB up to
+# 10.11.5 has this defect for UUIDs of version 6 or later.
 UUID_PROBE = (
     "SELECT CAST('e0910b91-9a8c-7c5f-8d2e-0123456789ab' AS UUID) > CAST('123e4567-e89b-12d3-a456-426655440000' AS UUID)"
 )

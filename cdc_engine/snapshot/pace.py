@@ -14,8 +14,8 @@ from collections.abc import Callable
 # The shortest and the longest wait before a snapshot queries a busy source's Threads_running again. The wait doubles each time.
 BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0
 QUERY_SECONDS_MIN = 1.0  # Within a chunk, Threads_running is queried at most once in this time.
-# If reading was slower than the rate, for example because the source was busy, it may exceed the rate afterwards to catch up. It catches up
-# at most this many seconds.
+# If reading was slower than the rate, for example because the source was busy, reading may exceed the rate afterwards. So it makes up for
+# at most this many seconds of delay.
 BURST_SECONDS = 1.0
 
 
@@ -30,8 +30,8 @@ class PaceLimits:
 
 
 def due_seconds(limits: PaceLimits, due: float, now: float, rows: int) -> float:
-    """Returns the time until which the reading must wait after `rows` more rows, so that it does not exceed the rate. `due` is the result
-    for the rows before these, and `now` the current time. All times are seconds of one monotonic clock.
+    """Returns the time until which the reading must wait after `rows` more rows, so that it does not exceed the rate. `due` is the time
+    that the previous call returned, and `now` the current time. All times are seconds of one monotonic clock.
     """
     if limits.rows_per_second <= 0:
         return now

@@ -159,7 +159,7 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @contextlib.contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
-    """Yields a temporary path. The file is renamed to `path` if the block succeeds and removed if it does not."""
+    """Yields a temporary path. The file is renamed to `path` if the body of the `with` statement succeeds, and removed if it fails."""
     make_folder(path.parent)
     temporary = path.with_suffix(".tmp")
     try:

@@ -66,19 +66,21 @@ class RowReader:
         return int(self._session.thread_id())  # type: ignore[no-untyped-call]
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Returns the rows of a query whose values are ASCII or UTF-8, as the server prints them. NULL is None."""
+        """Returns the rows of a query as the server prints their values, which must be ASCII or UTF-8. NULL is None."""
         with self._translated(), self._session.cursor(Cursor) as cursor:
             cursor.execute(sql)
             return [tuple(_text(value) for value in row) for row in cursor.fetchall()]
 
     def threads_running(self) -> int:
-        """Returns the source's Threads_running, which counts this query. `ReadPace` calls it on a reader of its own."""
+        """Returns the source's Threads_running, which counts this query. `ReadPace` has a separate connection for this query."""
         ((_, count),) = self.texts("SHOW GLOBAL STATUS LIKE 'Threads_running'")
         return int(count or 0)
 
     @contextlib.contextmanager
     def selecting(self, sql: str) -> Iterator[ResultReader]:
-        """Yields a reader for the rows of one SELECT. The block must read all rows. An error in the block closes the connection."""
+        """Yields a reader for the rows of one SELECT. The body of the `with` statement must read all rows. An error in the body closes the
+        connection.
+        """
         try:
             with self._translated():
                 statement = self._prepare(sql)
@@ -111,9 +113,9 @@ class RowReader:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translates the errors of the connection in the block to Sluice's errors. Raises TableChangedError if the server's table differs
-        from the schema. Raises ConfigurationError if a grant is missing, or if the operator's condition or a setting of the server must be
-        corrected. Otherwise raises SourceConnectionError.
+        """Translates errors of the connection to Sluice's errors in the body of the `with` statement. Raises TableChangedError if the
+        server's table differs from the schema. Raises ConfigurationError if a grant is missing, or if the operator's condition or a setting
+        of the server must be corrected. Otherwise raises SourceConnectionError.
         """
         try:
             yield

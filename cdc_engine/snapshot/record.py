@@ -8,8 +8,8 @@ gets its row as it was read. The result is correct at whatever moment a row chan
 when the first chunk was read, and all later changes are buffered. The deletion of a row during the reading is a buffered change too, so the
 row cannot reappear.
 
-    WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: the table was truncated or altered, its chunks are read again
-       ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open
+    WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: all chunks must be read again, for example after an ALTER TABLE
+       ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: can follow every state except PUBLISHED
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SnapshotRecord:
     """One snapshot of one table.
 
     - `since`: the position up to which changes of the table are merged. If the snapshot is canceled, the table stops at `since`. None if
-      the ledger had no cursor at the request.
+      the ledger had no cursor when the snapshot was requested.
     - `generation`: rises by one each time all chunks are read again. Each generation has its own folder.
     - `buffered_after`: only buffered changes after this order key belong to the generation. With -1, all of them belong to it.
     - `began_at`: the position up to which the stream was merged when the reading began, or None if the reading has not begun.
@@ -64,8 +64,8 @@ class SnapshotRecord:
     - `high`: the end of the source's binlog when all rows were read. The stream must pass `high` before the table is published.
     - `label`: the order key that the published rows got, or -1.
     - `wanted_at`, `reading_at`, `read_at`, `published_at`: when the snapshot reached the state, in seconds since 1970, or 0 if it has not.
-    - `restarts`: how often the chunks were read again since an operator last continued the snapshot. `causes`: the same number for each
-      `RestartCause`.
+    - `restarts`: how often the chunks were read again since an operator last continued the snapshot. `causes`: how many of these restarts
+      each `RestartCause` caused.
     - `reason`: why the snapshot failed, why it cannot continue now, or why the chunks were last read again. `tries`: how often in a row the
       same reason prevented progress.
     - `waits_for`: the tables whose snapshots must be published before this table is read, because changes of these tables change rows of
@@ -186,8 +186,7 @@ class SnapshotRecord:
         changed the table: changes that were buffered before it are no longer used. None keeps all buffered changes. `cause` is set if the
         cause may occur only RESTARTS_MAX times.
 
-        Counts a restart only if the reading has begun. Otherwise a snapshot that still waits to be read could fail because of many changes
-        of the table.
+        Counts a restart only if the reading has begun. So changes of the table cannot make a snapshot fail that has not read anything yet.
         """
         counts = cause is not None and self.began_at is not None
         return self._to(
@@ -227,7 +226,9 @@ class SnapshotRecord:
         return self._to(SnapshotState.FAILED, reason=reason)
 
     def with_pause(self, *, paused: bool) -> SnapshotRecord:
-        """Returns the record of a snapshot that an operator pauses or continues. No chunk is read while the snapshot is paused."""
+        """Returns the record with `paused` set: True when an operator pauses the snapshot, False when the operator continues it. No chunk
+        is read while the snapshot is paused.
+        """
         return dataclasses.replace(self, paused=paused)
 
     def noted(self, reason: str) -> SnapshotRecord:

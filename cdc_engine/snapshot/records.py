@@ -105,9 +105,9 @@ class SnapshotRecords:
         return self._change(name, changed)
 
     def forget_ended(self, captured: Container[str], before: float) -> tuple[str, ...]:
-        """Removes ended snapshots, with their files, of tables that are not captured any more. `before` is a time in seconds since 1970:
-        keeps snapshots that ended later. Returns the names of the tables whose snapshots were removed. Keeps a snapshot that another
-        process requests during the call. Raises MetaError if the record store does not answer or a record is invalid.
+        """Removes the snapshots that ended before the time `before`, with their files, if their tables are not captured any more. `before`
+        is in seconds since 1970. Keeps a snapshot that another process requests during the call. Returns the names of the tables whose
+        snapshots were removed. Raises MetaError if the record store does not answer or a record is invalid.
         """
         forgotten = []
         for key, stored in sorted(self._records.read_all(f"{FOLDER}/").items()):
@@ -118,7 +118,8 @@ class SnapshotRecords:
                 self.sweep(record.name)
             if self._records.remove(key, stored.version):
                 forgotten.append(record.name)
-                # Ignores that the folder does not exist, or has files of a snapshot that another process requested during the call.
+                # The folder may not exist, or may already have files of a snapshot that another process requested during the call. Such a
+                # folder stays.
                 with contextlib.suppress(OSError):
                     (self._folder / digest_of(record.name)).rmdir()
         return tuple(forgotten)
@@ -136,7 +137,8 @@ class SnapshotRecords:
         return self._stored_files(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
-        """Returns the number of buffered changes of parent tables. Raises MetaError if the names of the files cannot be read.
+        """Returns how many changes of parent tables are buffered for an open snapshot, or 0 if the snapshot has ended. Raises MetaError if
+        the names of the files cannot be read.
 
         The number is in the names of the files that `spark_jobs/snapshot/buffered_cascades.py` writes.
         """
@@ -158,7 +160,7 @@ class SnapshotRecords:
 
     def take_reading(self) -> Lock | None:
         """Acquires the lock that `reading` describes, and returns it. Returns None if another run has the lock. With a shared ledger, waits
-        so long that the lock of a run that was killed on another host expires.
+        until the lock of a run that was killed on another host would have expired.
         """
         reading = self.reading()
         seconds = 2 * self._location.session_seconds if self._location.is_shared else 0.0
@@ -272,5 +274,5 @@ def _translated() -> Iterator[None]:
         yield
     except StoreError as error:
         raise MetaError(
-            f"the store with rows and buffered changes of snapshots cannot be used now: {error}; Sluice tries again"
+            f"the object store with rows and buffered changes of snapshots cannot be used now: {error}; Sluice tries again"
         ) from None

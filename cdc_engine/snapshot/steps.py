@@ -78,8 +78,8 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
 
 
 def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> str:
-    """Returns why this snapshot must wait for the publication of other snapshots, or "" if it need not wait. Ignores snapshots that
-    themselves wait for this one, directly or through others, because otherwise none of them could continue.
+    """Returns why this snapshot must wait for the publication of other snapshots, or "" if it need not wait. Ignores snapshots that wait
+    for this one, directly or through others, because snapshots that wait for each other could never continue.
     """
     if not record.waits_for:
         return ""

@@ -1,5 +1,5 @@
-"""Reads one table from the source or its replica: implements `work.TableReader` over real connections, one per thread. Made by
-`instance`.
+"""Reads one table from the source or its replica. Implements `work.TableReader` with one connection per thread. `instance` creates the
+readers.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class KeptReaders:
         self._lock = threading.Lock()
 
     def take(self, server: str = "") -> RowReader:
-        """Returns a kept connection that still answers and that leads to `server`, if `server` is not empty. Opens a new connection if
-        there is none.
+        """Returns a kept connection that still answers. If `server` is not empty, the connection must lead to this server. Opens a new
+        connection if no kept connection fits.
         """
         while (reader := self._freed()) is not None:
             with contextlib.suppress(SluiceError):
@@ -84,9 +84,10 @@ def estimates(reader: RowReader, tables: Sequence[TableVersion]) -> dict[str, Si
 
 class SourceTable:
     """Reads the rows of one table for its snapshot, over connections that `connect` opens.
+
     - `source`: opens a connection to the server whose binlog the engine reads, if `connect` leads to a replica. Otherwise None.
-    - `logged`: reads this binlog, for a table without a key that the account may not lock.
-    - `kept`: lends open connections to this reader. If it is None, the reader opens and closes its own connections.
+    - `logged`: reads this binlog. It is needed if the table has no key and the account may not lock the table.
+    - `kept`: gives open connections to this reader, and gets them back. If it is None, the reader opens and closes its own connections.
     """
 
     def __init__(
@@ -119,8 +120,9 @@ class SourceTable:
         """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
         AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
 
-        From this call on, opening a connection raises SourceConnectionError if it does not lead to the server of the position. If `connect`
-        leads to a replica, it raises this error if the replica does not reach the position within a minute (`source.reader`).
+        From this call on, each new connection is checked. If it should lead to the server of the position and does not, opening it raises
+        SourceConnectionError. A connection to a replica waits up to a minute for the replica to reach the position, and then raises this
+        error (`source.reader`).
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()
@@ -194,8 +196,8 @@ class SourceTable:
         return self._checked(self._connect())
 
     def _checked(self, reader: RowReader) -> RowReader:
-        """Returns the connection if it leads to the server that must be read. Otherwise closes the connection, and raises
-        SourceConnectionError.
+        """Returns the connection if it leads to the server that must be read. Waits if it leads to a replica that is behind. Otherwise, and
+        if the replica stays behind, closes the connection and raises SourceConnectionError.
         """
         if self._source is None:
             self._require_same(reader)
@@ -218,8 +220,9 @@ class SourceTable:
 
 
 def _require_executed(reader: RowReader, position: Position) -> None:
-    """Raises SourceConnectionError if a MariaDB server has not executed every transaction that the engine has read from the binlog, in each
-    GTID domain. The server id alone does not identify the server, because a server that was rebuilt has the same id.
+    """Raises SourceConnectionError if a MariaDB server has not executed, in each GTID domain, every transaction that the engine has read.
+    The server id alone does not identify the server, because a server that was rebuilt has the same id. Does nothing on MySQL, whose
+    servers have a UUID.
     """
     if not reader.mariadb or not position.gtid_set:
         return

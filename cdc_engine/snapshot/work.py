@@ -42,7 +42,7 @@ T = TypeVar("T")
 CHANGED_TRIES_MAX = 30
 # A table's snapshot fails after this many attempts with an unexpected error. A merge of a table is attempted equally often.
 RAISED_TRIES_MAX = 4
-# Errors that a defect in Sluice causes. Other errors report that a source, a disk, a store or Spark refused something.
+# Errors that a defect in Sluice causes. Other errors report that a source, a disk, an object store or Spark refused something.
 MISTAKES = (
     ArithmeticError,
     AssertionError,
@@ -103,12 +103,12 @@ class SnapshotDependencies:
     - `run_lock`: returns the lock that merge runs hold.
     - `publish`: makes the lake table from the rows and buffered changes, and returns the order key that the rows got.
     - `say`: reports a line of text.
-    - `progress`: called after each chunk. `together`: within its block, `progress` is called for several tables without other work in
+    - `progress`: called after each chunk. `together`: a context in which `progress` is called for several tables, without other work in
       between.
-    - `flush`: called after some tables were advanced. Reports of `say` and `progress` may be collected until then. `close`: called at the
-      end.
-    - `conf_changed`: returns why the run must end because conf/ has changed since the run's start, or "". Otherwise the run could read rows
-      that conf/ now excludes.
+    - `flush`: called after some tables were advanced. `say` and `progress` may collect their reports until `flush` is called. `close`:
+      called at the end.
+    - `conf_changed`: returns why the run must end because conf/ has changed since the run's start, or "" if conf/ is unchanged. A run with
+      an old conf/ could read rows that conf/ now excludes.
     """
 
     records: SnapshotRecords
@@ -206,7 +206,7 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
             if not is_complete(tuple(whole)):
                 _read_chunks(record, dependencies, files, reader, whole, rows_max)
         except TableChangedError as error:
-            # Only reports the error, because the snapshot restarts when the stream reaches the statement that changed the table.
+            # Does not raise the error, because the snapshot usually restarts when the stream reaches the statement that changed the table.
             dependencies.say(f"{record.name}: {error}")
             dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
@@ -394,8 +394,8 @@ def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | N
 def _if_still(
     seen: SnapshotRecord, change: Callable[[SnapshotRecord], SnapshotRecord]
 ) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that applies `change` only if the stored record still has the snapshot, generation and state of `seen`. They
-    differ for example if another host has begun the next snapshot of the table while this host was suspended.
+    """Returns a transition that applies `change` only if the stored record still has the snapshot, generation and state of `seen`. Another
+    host may have begun the next snapshot of the table while this host was suspended.
     """
 
     def changed(now: SnapshotRecord) -> SnapshotRecord:

@@ -16,8 +16,8 @@ UNAUTHENTICATED_MAX = 64
 
 
 class ClientConnection:
-    """One connection to a listener. If the listener ends the connection before the client has authenticated, it sends `ended_because`
-    first.
+    """One connection to a listener. If the listener ends the connection before the client has authenticated, the listener first sends
+    `ended_because`.
     """
 
     def __init__(self, channel: socket.socket, greeting_seconds: float) -> None:
@@ -59,8 +59,8 @@ class Connections:
         self._lock = threading.Lock()
 
     def enter(self, connection: ClientConnection) -> bool:
-        """Adds a connection that has not authenticated yet, and returns True. If there were already `unauthenticated_max` of them, also
-        ends the oldest one, and returns False.
+        """Adds a connection that has not authenticated yet. If there were already `unauthenticated_max` such connections, ends the oldest
+        of them. Returns whether no connection was ended.
         """
         with self._lock:
             oldest = None

@@ -66,8 +66,8 @@ class Address:
 
 
 class CanalListener:
-    """Serves destinations by name until `close` is called. The constructor raises CannotListenError, or ConfigurationError if the
-    certificate or its key cannot be used.
+    """Serves destinations by name until `close` is called. The constructor raises CannotListenError if it cannot listen at the address, and
+    ConfigurationError if the certificate or its key cannot be used.
     """
 
     def __init__(self, address: Address) -> None:
@@ -197,8 +197,8 @@ def _seconds(wanted: float, most: float) -> float:
 
 
 def _read(connection: ClientConnection, session: ClientSession, size: int) -> bytes:
-    """Reads `size` bytes. Raises EOFError if the client has disconnected, and TimeoutError if it sends nothing or has not authenticated in
-    time.
+    """Reads `size` bytes. Raises EOFError if the client has disconnected. Raises TimeoutError if the client sends nothing for the time-out,
+    or does not authenticate within the time limit.
     """
     data = bytearray()
     while len(data) < size:
@@ -249,8 +249,8 @@ _lock = threading.Lock()
 
 
 def listen(address: Address, destination: str, served: Served) -> Callable[[], None]:
-    """Serves a destination at an address. Returns a function that stops serving it. Raises ConfigurationError if another destination uses
-    the address with other settings.
+    """Serves a destination at an address. Returns a function that stops serving the destination. Raises ConfigurationError if another
+    destination uses the address with other settings, and the errors of `CanalListener`.
     """
     key = (address.host, address.port)
     with _lock:

@@ -51,7 +51,7 @@ Fields = Mapping[int, int | bytes]
 
 @dataclasses.dataclass(frozen=True)
 class Packet:
-    """A parsed packet. `kind` is the number of the packet's type. PacketType may not have this number."""
+    """A parsed packet. `kind` is the number of the packet's type, which is not always a number in PacketType."""
 
     kind: int
     fields: Fields
@@ -141,8 +141,8 @@ def refusal(code: int, message: str) -> bytes:
 
 
 def messages_head(batch_id: int, size: int) -> bytes:
-    """Returns the beginning of a MESSAGES frame. `size` is the number of bytes of the encoded messages, which the caller sends after it. As
-    in Canal, the packet has no version.
+    """Returns the beginning of a MESSAGES frame. The caller then sends the encoded messages, which have `size` bytes. As in Canal, the
+    packet has no version.
     """
     ident = number_field(1, batch_id)
     body_size = len(ident) + size

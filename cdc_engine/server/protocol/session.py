@@ -30,8 +30,8 @@ AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
 # The error number if too many clients are connected. Canal has no such number, but its clients show the message of any error.
 FULL = 503
 BYTES_A_UNIT = 1024  # The unit of a fetch size, as in Canal's batch mode MEMSIZE (memunit).
-# An answer has at most this many bytes of row events, even if the client requests more. As entries, they need about ten times as much
-# memory, for each client whose get is being answered.
+# An answer has at most this many bytes of row events, even if the client requests more. During a get, the entries made from these row
+# events need about ten times as much memory.
 FETCH_BYTES_MAX = 4 << 20
 WAIT_SECONDS_MAX = 3600.0  # The longest wait of a get without a time-out.
 CLIENT_ID_MAX = (1 << 15) - 1
@@ -49,8 +49,8 @@ class SessionConsumer(Protocol):
 
 
 class Served(Protocol):
-    """The methods of a destination that a session calls. All raise SluiceError. `counts_entries` is the unit of the fetch size that a
-    client sends: entries if it is True, otherwise BYTES_A_UNIT bytes.
+    """The methods of a destination that a session calls. All raise SluiceError. A client sends a fetch size with a get. The fetch size
+    counts entries if `counts_entries` is True, otherwise units of BYTES_A_UNIT bytes.
     """
 
     @property
@@ -67,7 +67,7 @@ class Access:
     """The user and password that clients need. If `user` is empty, any user may connect. If `password_hash` is empty, no password is
     needed.
 
-    `password_hash` is the location of hex(SHA1(SHA1(password))), as `$NAME` or in another form of conf/. The hash is read at each login.
+    `password_hash` is the location of the hash hex(SHA1(SHA1(password))), for example `$NAME`. The hash is read at each login.
     """
 
     user: str = ""
@@ -80,7 +80,7 @@ class Access:
         found = filled(self.password_hash, SETTING).removeprefix("*")
         if self.password_hash and not is_hash(found):
             raise ConfigurationError(
-                f"{SETTING}: {described(self.password_hash)} has no hash of a password: hex(SHA1(SHA1(password))), 40 characters"
+                f"{SETTING}: {described(self.password_hash)} has no hash of a password; store hex(SHA1(SHA1(password))), 40 characters"
             )
         return found
 
@@ -136,8 +136,8 @@ class ClientSession:
         self._note(packet, answer, time.perf_counter() - begun)
         return answer
 
-    # The texts of refusals in this class are Canal's if Canal has one, mistakes included, because programs may compare them
-    # (docs/canal.md).
+    # Refusals in this class have Canal's messages, mistakes included, because programs may compare them (docs/canal.md). Sluice has its own
+    # message only where Canal has none.
     def _safely(self, act: Callable[[Packet], ClientAnswer], packet: Packet) -> ClientAnswer:
         try:
             return act(packet)
@@ -147,7 +147,7 @@ class ClientSession:
             return refused(PACKET, f"something goes wrong with reason: {error}")
         except Exception as error:  # A defect of Sluice. The client gets only the type of the error.
             return refused(
-                PACKET, f"internal error of the server, a defect to report ({type(error).__name__})", closes=True
+                PACKET, f"internal error of the server ({type(error).__name__}): report this defect", closes=True
             )
 
     def _note(self, packet: Packet, answer: ClientAnswer, seconds: float) -> None:

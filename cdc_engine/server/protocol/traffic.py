@@ -12,8 +12,8 @@ LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # Upper bounds of the latency histogram's
 
 @dataclasses.dataclass(frozen=True)
 class TrafficCounters:
-    """The counters at one moment: `packets` by kind, and `errors` by number. `latencies` has a count of answers for each bound in
-    LATENCY_MS: those above the previous bound and up to this one. The last value counts the answers above all bounds.
+    """The counters at one moment: `packets` by kind, and `errors` by number. `latencies` has one count per bound in LATENCY_MS: the answers
+    that took longer than the previous bound, and at most this bound. The last value counts the answers that took longer than all bounds.
     """
 
     packets: dict[str, int]
