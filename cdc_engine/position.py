@@ -4,8 +4,9 @@ A `Position` has everything that a failover needs: the server, the file and offs
 to this offset, and the commit time.
 
 The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch rises whenever file names can no longer be
-compared. The offset is the end of the transaction's last event. No two events end within 16 bytes of each other, so no two transactions
-have the same order key. All row images of a transaction have the transaction's order key, however large the transaction is.
+compared. The offset in an order key is the end of an event. The row images of a transaction get the end of its first event, so they have
+one order key, however large the transaction is. No two events end within 16 bytes of each other, so no two transactions have the same order
+key.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class EngineState(enum.StrEnum):
 
 
 _READING = frozenset({EngineState.STARTING, EngineState.RUNNING, EngineState.RECONNECTING})
-# The console reports these states, never the engine.
+# Only the console reports these states. An engine never reports them.
 _NOT_REPORTED = frozenset({EngineState.STANDBY, EngineState.STALE})
 ENDED = frozenset(EngineState) - _READING - _NOT_REPORTED - {EngineState.STOPPED}
 """The states in which the engine reads nothing until its parser is started again. After errors that may pass, such as a full disk, the
@@ -65,8 +65,8 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
 
 
 def engine_follows(before: EngineState, reported: EngineState) -> bool:
-    """Returns whether an engine in state `before` may change to the state `reported`. No state follows LEASE_LOST. A state of ENDED changes
-    only if the engine starts again, is stopped, or loses its lease.
+    """Returns whether an engine in state `before` may change to the state `reported`. No state follows LEASE_LOST. An engine in another
+    state of `ENDED` changes its state only if it starts again, is stopped, or loses its lease.
     """
     return reported in ENGINE_TRANSITIONS[before]
 
@@ -146,7 +146,7 @@ class OperatorAct(enum.StrEnum):
     ACCEPT = "lake accept"  #: Takes the Delta table over and re-snapshots it, which resumes the table.
 
 
-# States whose cause is the Delta table: another writer changed it, or owns it.
+# States whose cause is the Delta table, for example because it is missing, or because another writer changed or owns it.
 OF_THE_LAKE = frozenset(
     {
         TableState.TABLE_OWNED,
@@ -169,8 +169,8 @@ HEALED_BY_ROWS = RESOLVABLE | {
     TableState.RULES_CHANGED,
 }
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
-# States whose cause is not an event of the stream. If the engine reads the stream from the stop again, no event stops the table again. So
-# the engine keeps the table stopped until an operator resumes it.
+# States whose cause is not an event of the stream. If the engine reads the stream again from the position of the stop, no event stops the
+# table again. So the engine keeps the table stopped until an operator resumes it.
 UNTIL_RESUMED = frozenset(
     {
         TableState.NEWLY_INCLUDED,
@@ -238,7 +238,7 @@ class SnapshotState(enum.StrEnum):
 
     WANTED = "WANTED"  #: The snapshot is requested, and nothing is read yet.
     READING = "READING"
-    #: All chunks are read. The snapshot is published when the stream has passed the source's position at the end of reading.
+    #: All chunks are read. The snapshot is published when the stream has passed the end that the binlog had after the reading.
     READ = "READ"
     PUBLISHED = "PUBLISHED"
     FAILED = "FAILED"  #: The snapshot failed, and waits for an operator.

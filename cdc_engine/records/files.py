@@ -93,7 +93,9 @@ class FileRecordStore(RecordStore):
         return found
 
     def _folder_stamp(self, prefix: str) -> FileStamp | None:
-        """Returns the stamp of the folder of these records, or None if the folder does not exist or has just changed."""
+        """Returns the stamp of the folder of these records. Returns None if the folder does not exist, or if it changed so recently that a
+        further change could leave the stamp as it is.
+        """
         with contextlib.suppress(OSError):  # `_stamps` reports the error.
             return stamp_in((self._folder / prefix.rpartition("/")[0]).stat())
         return None

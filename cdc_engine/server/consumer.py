@@ -227,8 +227,8 @@ class ConsumerService(Generic[PositionT, Content_co]):
         """
         while self._codec is not None and text:
             acked = self._line.acked
-            # Holds no lock during the call of `later`, which waits for the lock of all consumers. A thread that holds that lock may be
-            # waiting in `close` for a lock of this consumer, so both threads would wait forever.
+            # Holds no lock during the call of `later`, which waits for a lock that all consumers share. A thread that holds the shared lock
+            # may be waiting in `close` for a lock of this consumer, so both threads would wait forever.
             later = self._codec.later(acked, text)
             if later is None:
                 return False

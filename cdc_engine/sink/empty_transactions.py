@@ -26,8 +26,8 @@ class Thinning:
     file: str = ""
 
     def after(self, time_us: int, transaction_count: int, file: str) -> tuple[bool, Thinning]:
-        """Decides whether the last transaction of a block of empty transactions goes to the store. `time_us` is its commit time. Returns
-        the decision, and the state after the block.
+        """Decides whether the last transaction of a block of empty transactions goes to the store. The block has `transaction_count`
+        transactions, and `time_us` is the commit time of the last one. Returns the decision, and the state after the block.
 
         The transaction goes to the store in three cases. Its commit time is more than EVENT_TIME_US_MAX later or earlier than
         `last_time_us`. Or it is in another binlog file than `file`, because the source may purge the earlier file. Or more than

@@ -34,7 +34,7 @@ class KeptChunk:
 
 
 class ChunkFiles(Protocol):
-    """The chunks of one generation, written by one process at a time. Every method raises MetaError."""
+    """The chunks of one generation, written by one process at a time. Every method raises MetaError if the files cannot be read or written."""
 
     def prepare(self) -> tuple[KeptChunk, ...]:
         """Returns the complete chunks from the first one up to the first gap. Removes all other files, which a killed process left. Chunks
@@ -82,8 +82,8 @@ class ChunksInStore:
     """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
 
     A process that hung may still write files after another process has replaced it. So each process uses its own file names, and the record
-    of a chunk names the file that it describes. If two files of one chunk exist, the publication finds more rows than the snapshot read,
-    and fails.
+    of a chunk names the file with the chunk's rows. If two files of one chunk exist, the publication finds more rows than the snapshot
+    read, and fails.
     """
 
     def __init__(self, files: StoredFiles) -> None:

@@ -118,16 +118,16 @@ def _wait_until_committed(reader: RowReader, end: Position) -> str:
             return executed
         if time.monotonic() >= deadline:
             raise SourceConnectionError(
-                f"a transaction up to {end} is in the binlog of {reader.source.address}, but not committed "
-                f"after {LOCK_SECONDS_MAX} s: the transaction may wait for a semi-sync replica. Sluice tries "
+                f"{reader.source.address} has a transaction before {end} in its binlog, but has not committed the "
+                f"transaction after {LOCK_SECONDS_MAX} s: the commit may wait for a semi-sync replica. Sluice tries "
                 "again"
             )
         pause(POLL_SECONDS)
 
 
 def reads_unlocked(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether the table can be read without a lock. True only on a MySQL with GTIDs, which show which transactions are committed,
-    and only if the table's storage engine has transactions and so has consistent reads.
+    """Returns whether the table can be read without a lock. This needs MySQL with GTIDs, because its executed set shows which transactions
+    are committed. It also needs a storage engine with transactions, because only such an engine has consistent reads.
     """
     if reader.mariadb or not _is_transactional(reader, table):
         return False

@@ -120,8 +120,8 @@ class SnapshotRecord:
         """Returns a sentence about how old the rows in the lake are while the snapshot is open. The sentence does not name the table."""
         since = f"as of {self.since}" if self.since is not None else "as of the time of the request"
         return (
-            f"a snapshot of the table is in progress ({self.state}). Until its rows are published, the lake has "
-            f"the table {since}, older than the cursor, and later changes of the table are buffered"
+            f"a snapshot of the table is in progress ({self.state}). Until its rows are published, the table in the "
+            f"lake is {since}, older than the cursor. Later changes of the table are buffered"
         )
 
     @property

@@ -145,4 +145,4 @@ def _stopped(record: SnapshotRecord, stop: StoppedTable) -> StepDecision:
         return StepDecision(
             SnapshotStep.WAIT, f"the table has stopped ({stop.state}), and the engine must resume the table first"
         )
-    return StepDecision(SnapshotStep.FAIL, f"the table stopped during the snapshot, {stop.state}: {stop.reason}")
+    return StepDecision(SnapshotStep.FAIL, f"the table stopped during the snapshot ({stop.state}: {stop.reason})")

@@ -40,7 +40,7 @@ T = TypeVar("T")
 # If a table's definition has changed on the server, the snapshot fails after this many attempts to read the table. Each run makes one
 # attempt, about once per minute, so the stream has half an hour to reach the statement that changed the table.
 CHANGED_TRIES_MAX = 30
-# A table's snapshot fails after this many attempts with an unexpected error. A merge of a table is attempted equally often.
+# A table's snapshot fails after this many attempts with an unexpected error.
 RAISED_TRIES_MAX = 4
 # Errors that a defect in Sluice causes. Other errors report that a source, a disk, an object store or Spark refused something.
 MISTAKES = (
@@ -188,8 +188,8 @@ def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependenc
 
 
 def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: TableReader, *, rows_max: int = 0) -> bool:
-    """Reads the chunks of a table that are not complete, and closes the reader. Returns True if all chunks are complete and the snapshot is
-    now in the state READ. Stops after `rows_max` rows, and leaves the remaining chunks to the next call; 0 means no limit.
+    """Reads the chunks of a table that were not read completely yet, and closes the reader. Returns True if all chunks are complete and the
+    snapshot is now in the state READ. Stops after `rows_max` rows, and leaves the remaining chunks to the next call; 0 means no limit.
     """
     if record.began_at is None:
         reader.close()

@@ -62,7 +62,8 @@ class Archive:
         """
         if self._fetch is None or not _FETCHED_NAME.fullmatch(file):
             raise SourceConnectionError(
-                f"the archive {self.location} lacks {file}, and `archive_fetch` cannot get a file of this name"
+                f"the archive {self.location} lacks {file}: copy the file into the archive. `archive_fetch` is not set "
+                "in conf/, or cannot get a file of this name"
             )
         folder = Path(self.location)
         lock = FileLock(folder / FETCH_LOCK)
@@ -169,4 +170,4 @@ def _member(stream: Any, file: str, path: str) -> IO[bytes]:
         found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None
         if found is not None:
             return found
-    raise PositionLostError(f"the archive {path} does not contain {file}")
+    raise PositionLostError(f"the archived file {path} does not contain {file}: copy {file} into the archive")

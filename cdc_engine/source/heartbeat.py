@@ -20,8 +20,8 @@ class Heartbeat:
         self._session: SourceSession | None = None
 
     def failure(self) -> str:
-        """Sends the query, and returns why the source did not answer, without secrets, or "" if it answered. After a failure, the next call
-        reconnects.
+        """Sends the query. Returns "" if the source answered, otherwise the reason, which contains no secret. After a failure, the next
+        call reconnects.
 
         Raises ConfigurationError if the source cannot be queried for another reason: a password, TLS file or package is missing on this
         host, or the source refuses the account. Such an error is no failure of the source, and a failover would not help, because a standby

@@ -61,7 +61,7 @@ class Source:
     @property
     def replica_uuid(self) -> str:
         """The uuid with which the engine registers as a replica. MySQL ends an older dump that has the same uuid. If conf/ sets a server
-        id, the uuid depends on it, so that an operator can resolve a clash of uuids by setting another server id.
+        id, the uuid is derived from it too. So an operator who sets another server id also gets another uuid.
         """
         return str(uuid.uuid5(NAMESPACE, f"{self._identity}/{self.server_id}" if self.server_id else self._identity))
 
@@ -81,7 +81,9 @@ class Source:
         )
 
     def named(self, name: str) -> Source:
-        """Returns the same server with the name `name` in the replica's identity, for a second dump of the same destination."""
+        """Returns the same server with the name `name` instead of the destination. A second dump of the same destination then registers as
+        another replica.
+        """
         installation = f"{self.installation}/{self.server_id}" if self.server_id else self.installation
         return dataclasses.replace(self, destination=name, server_id=0, installation=installation)
 

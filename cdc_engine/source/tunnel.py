@@ -31,7 +31,7 @@ _KEY = ("permission denied", "identity file", "invalid format", "error in libcry
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bastion:
     """A host with an SSH server, from which the source can be reached. Without `key_file`, ssh uses its agent and default keys. Without
-    `known_hosts_file`, it uses the known hosts of the user and the system.
+    `known_hosts_file`, ssh uses the known hosts of the user and the system.
     """
 
     host: str
@@ -93,7 +93,9 @@ class Tunnel:
 
 @contextlib.contextmanager
 def explained(tunnel: Tunnel | None) -> Iterator[None]:
-    """After an error in the block, closes the tunnel, and raises the error of ssh if ssh caused it, otherwise the error of the block."""
+    """After an error in the body of the `with` statement, closes the tunnel. If ssh failed, raises the error of ssh, otherwise the error of
+    the body.
+    """
     try:
         yield
     except BaseException as error:
@@ -106,7 +108,7 @@ def explained(tunnel: Tunnel | None) -> Iterator[None]:
 
 
 def command(bastion: Bastion, host: str, port: int) -> list[str]:
-    """Returns the command line of ssh. All options come from conf/: ssh reads no configuration file and asks no questions."""
+    """Returns the command line of ssh, with all options, because ssh must read no configuration file. ssh also asks no questions."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     options = {
         "BatchMode": "yes",

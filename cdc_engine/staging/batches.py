@@ -24,8 +24,9 @@ FOLDER = "staging"
 
 
 class StagedBatches:
-    """Publishes, checks and removes the staged batches of a destination in its folder `directory`. There is no object store if `directory`
-    is a plain Path and no DestinationDir. All methods except `remove` raise StagingError if the object store does not answer.
+    """Publishes, checks and removes the staged batches of a destination in its folder `directory`. There is an object store only if
+    `directory` is a DestinationDir whose location names one. All methods except `remove` raise StagingError if the object store does not
+    answer.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -69,8 +70,8 @@ class StagedBatches:
                 self._stored(ledger_id, folder.name).remove(first=MANIFEST_FILE)
 
     def remove_others(self, ledger_id: str, named: Collection[str]) -> None:
-        """Removes all staged batches except those with the paths in `named`, which are in the ledger. The others were left by processes
-        that ended before they wrote the ledger or removed the files.
+        """Removes all staged batches except those with the paths in `named`, which are in the ledger. The removed batches were left by
+        processes that ended before they wrote the ledger or removed the files.
         """
         kept = {Path(path).name for path in named}
         local = self._directory / FOLDER
@@ -83,8 +84,8 @@ class StagedBatches:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
     def trace(self) -> Path | str:
-        """Returns the folder, or the URL in the object store, that has staged batches of this destination, whatever their ledger ID is.
-        Returns an empty text if neither has one.
+        """Returns where staged batches of this destination are, whatever their ledger ID is: the local folder, or else the URL in the
+        object store. Returns an empty text if there are no staged batches.
         """
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
@@ -95,9 +96,9 @@ class StagedBatches:
             return self._location.staged_url() if self._stored().children() else ""
 
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
-        """Returns the object store's folder of the batch `path`. If `path` is empty, returns the folder with all batches of the ledger, and
-        without `ledger_id` the folder with the batches of all ledgers. Raises StoreError, for example if an environment variable that
-        conf/ names is not set.
+        """Returns the object store's folder of the batch `path`. If `path` is empty, returns the folder with all batches of the ledger. If
+        `ledger_id` is empty too, returns the folder with the batches of all ledgers. Raises StoreError, for example if an environment
+        variable that conf/ names is not set.
         """
         if self._location is None:
             raise ValueError("staged batches are in a folder, not in an object store")

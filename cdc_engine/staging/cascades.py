@@ -1,5 +1,5 @@
-"""Records the values from which a run computes the changes that foreign keys cause: which rows of parent tables were deleted or changed,
-and the order of these rows relative to the rows of the child tables.
+"""Records what a run needs to compute the changes that foreign keys cause: which rows of parent tables were deleted or changed, and the
+order of these rows relative to the rows of the child tables.
 
 Called by `staging`. The run computes the changes (spark_jobs/cascades/derive.py). Two kinds of files are written next to the staged rows:
 
@@ -63,8 +63,7 @@ class RowPositions:
         order. `operations` has the operation of each image.
         """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
-        # How many rows come before each image. An update counts as a row from its after image on, so that its two images get the same
-        # number.
+        # How many rows come before each image. An update is counted at its after image, so both images of the update get the same number.
         done = np.cumsum(after) - after
         first = np.searchsorted(events, events, side="left")
         row = done - done[first]
@@ -135,8 +134,8 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """Records, for one batch, the deleted rows and the changed keys of parent tables. If an event cannot be recorded, the run could not
-    compute the changes of the child tables, so calls `stop` with (child table, state, reason) for each child table.
+    """Records, for one batch, the deleted rows and the changed keys of parent tables. If an event cannot be recorded, the run cannot
+    compute the changes of the child tables. The recorder then calls `stop` with (child table, state, reason) for each child table.
     """
 
     def __init__(self, directory: Path, stop: Stop) -> None:
@@ -155,8 +154,8 @@ class CascadeRecorder:
         """Records deleted rows and changed keys from the row events with the ascending indices `chosen`, which belong to one table version.
         `first_event` is the number, in the batch, of the slice's first event.
 
-        Masked values are never recorded. If `policy` masks a referenced column, the child tables stop as soon as a row of the parent table
-        is deleted, or an update may change a referenced column.
+        Masked values are never recorded. If `policy` masks a referenced column, the child tables stop when a row of the parent table is
+        deleted, or when an update may change a referenced column.
         """
         try:
             self._take(part, version, chosen, first_event, policy)
@@ -180,8 +179,8 @@ class CascadeRecorder:
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
-        """Closes the files. If the file of a parent table cannot be completed, the child tables of this table stop. Call it before
-        `set_off`, because `set_off` must not yield this parent table.
+        """Closes the files. If a file cannot be completed, the child tables of its parent table stop. Call `close` before `set_off`,
+        because `set_off` must not yield a parent table whose file is incomplete.
         """
         for key, writer in tuple(self._writers.items()):
             try:
@@ -256,7 +255,7 @@ class CascadeRecorder:
 def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
     """Converts an unexpected error to an error that stops the child tables of the table `version`, and logs the stack trace."""
     logger.error(
-        "the changes of the values of table %s to which foreign keys refer could not be recorded",
+        "changes of table %s, whose values foreign keys refer to, could not be recorded",
         version.name,
         exc_info=error,
     )
@@ -300,13 +299,13 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Returns, for each captured table that foreign keys may change because of the recorded rows, whether Sluice is unable to compute the
-    changes. That is so if the foreign keys lead from the parent to the table through another table, and the lake does not apply the other
-    table's changes (`live` returns False).
+    """Returns the captured tables that foreign keys may change because of the recorded rows. The value of a table is True if Sluice cannot
+    compute the table's changes. This is the case if the foreign keys lead from the parent table through a table whose changes the lake does
+    not apply (it is not captured, or `live` returns False).
 
     `cascades` are the foreign keys of a TableVersion: first the foreign keys that refer to the parent table, then those of the tables below
-    it. `referenced` are the columns that were recorded. `deletes` and `updates` say whether recorded rows were deleted, and whether these
-    columns changed.
+    it. `referenced` are the columns that were recorded. `deletes` says whether recorded rows were deleted, and `updates` whether
+    `referenced` columns changed.
     """
     found: dict[tuple[str, str], bool] = {}
     begin = (cascades[0].parent, deletes, frozenset(referenced if updates else ()), False)

@@ -2,12 +2,13 @@
 lake. Called by `segment_writer`, for segments with partial images.
 
 The lake has the missing columns under the key that the row had before the segment. Within the segment, the key may change several times,
-and another row may get the old key. So the key of an image does not always identify the image's row. The following columns identify it:
+and another row may get the old key. So the key of an image does not always identify the image's row. The following columns identify the
+row:
 
 - `_sluice_birth` (int64): NULL if the key of the image identifies the row. 0 if the row was in the lake before the segment. Otherwise the
-  number (`_sluice_row`) of the image that inserted the row, or of a later after image of the row with all columns.
-- `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or of the key in the image to
-  which `_sluice_birth` refers.
+  number (`_sluice_row`) of the image that inserted the row. If a later after image of the row has all columns, the number of that image.
+- `_sluice_origin_<k>` (type of the key column): the value of key column k that the row had before the segment, or in the image to which
+  `_sluice_birth` refers.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class StagingRules:
     - `policies`: the policy of each table whose settings differ from the default: how its invalid values are handled, and which rules apply
       to its rows.
     - `cascade_policy`: (database, table) → whether changes by foreign keys are applied, ignored, or stop the table.
-    - `has_up_to`: returns the order key up to which the lake has the changes of a table, or 0 if no table is behind the others. A table is
-      behind the others after it was resumed at an earlier position.
+    - `has_up_to`: returns the order key up to which the lake has the changes of a table. A table that was resumed at an earlier position is
+      behind the others. If no table is behind the others, returns 0 for every table.
     - `logged`: tables with a change log. All before images of these tables are staged.
     - `again_up_to`: the order key up to which an earlier attempt staged the changes and may have merged some of them, or 0.
     """

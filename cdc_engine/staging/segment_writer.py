@@ -34,8 +34,8 @@ from sluice.cdc_engine.staging.staged_columns import staged_columns
 # The column with the number of an image among the table's images in the batch, beginning with 1. The number orders the images of a
 # transaction.
 ROW = "_sluice_row"
-# The maximum number of keys that are compared to find out whether all keys of a segment are different. If a segment has more keys, the
-# merge folds it in any case.
+# The maximum number of keys that are compared to find out whether all keys of a segment are different. If a segment has more keys, they are
+# not compared, and the merge folds the segment.
 UNIQUE_KEYS_MAX = 1 << 20
 
 
@@ -178,7 +178,7 @@ class SegmentWriter:
             self.flush()
 
     def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns a record batch with the numbers of its rows added, which begin with `first_row`. In a partial segment, also adds the
+        """Returns a record batch with an added column that numbers its rows from `first_row` on. In a partial segment, also adds the
         columns that show which values are present, and the columns that identify the row of each image (`Moves`).
         """
         if self._moves is not None:

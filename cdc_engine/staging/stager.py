@@ -20,8 +20,8 @@ def make_stager(destination: str, directory: Path, rules_for: RulesFor) -> Stage
     """Returns the function that stages a batch of the destination. `directory` is the folder of the destination. `rules_for` returns the
     rules for a batch.
 
-    The ledger gets a batch after it is staged. If another process takes over the destination meanwhile, both stage a batch with the same
-    numbers. So the names of their directories end in a random text, and neither replaces the other's files.
+    The ledger gets a batch after it is staged. If another process takes over the destination meanwhile, both processes may stage a batch
+    with the same end and delivery number. So the names of their directories end in a random text, and neither replaces the other's files.
     """
     process = secrets.token_hex(PROCESS_BYTES)
 

@@ -96,8 +96,8 @@ def stage(
     After each part of the batch was decoded, `more` is called with the part. It returns the next part, or an empty batch at the end.
 
     The same batch gives the same files. An existing directory of that name is replaced. If a table cannot be decoded, this table stops, and
-    the other tables continue. The complete segments of the stopped table stay in the batch. The result's `stopped` has the table, with the
-    start of the batch as its position.
+    the other tables continue. The complete segments of the stopped table stay in the batch. `stopped` of the result has the stopped table.
+    The position of the stop is the start of the batch.
 
     Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are left,
     and the batch can be staged again.
@@ -146,7 +146,7 @@ class _Staging:
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """Stages a slice of a block: its table changes or its rows. Skips rows of tables that were already stopped when the stream read the
+        """Stages a slice of a block: its table changes or its rows. Skips rows of tables that were already stopped when the parser read the
         rows, because these rows are in the block only for consumers.
         """
         for change in part.changes:
@@ -204,8 +204,8 @@ class _Staging:
 
     def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
         """Returns the cascade with the child's key that conf/ names. Sets `doubt` if settings in conf/ make values in the lake differ from
-        the source's values, so that the run cannot find the child rows. `root` is the table whose rows were deleted or changed; the values
-        of these rows are recorded unchanged.
+        the source's values, so that the run cannot find the child rows. `root` is the table whose rows were deleted or changed. Its values
+        are recorded as the source has them, so its settings do not matter.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
         policies = [self.rules.policy(name) for name in names]
@@ -289,8 +289,8 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes the values that could not be decoded in the finished segments to a file, and returns the manifest's entry for the file.
-        Returns None and writes no file if there are no such values.
+        """Writes the values that could not be decoded to a file, and returns the manifest's entry for the file. Takes these values from the
+        finished segments. Returns None and writes no file if there are no such values.
         """
         refused = [
             (each.database, each.table, value)
@@ -427,8 +427,8 @@ class _Staging:
         return RowDecoder(keyed, kept, self.locations, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
-        """Writes rows that are in memory to the files, until at most PENDING_BYTES_MAX bytes are in memory. The tables with the most bytes
-        in memory are first.
+        """Writes rows that are in memory to the files, until at most PENDING_BYTES_MAX bytes are in memory. Begins with the file that has
+        the most bytes in memory.
         """
         writers = [(writer, table) for table in self.tables.values() for writer in table.writers]
         total = sum(writer.pending_bytes for writer, _ in writers)

@@ -91,8 +91,8 @@ class TableFiles:
 
 
 def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
-    """Groups the row events of a slice by table. Returns (table version, ascending indices of its events in the block). If the version of a
-    table changes within the slice, each interval with one version has its own entry, in stream order.
+    """Groups the row events of a slice by table. Returns, for each table, the table version and the ascending indices of the table's events
+    in the block. If the version of a table changes within the slice, the events of each version have their own entry, in stream order.
     """
     tables = part.block.event_table[part.first_event : part.last_event]
     order = np.argsort(tables, kind="stable")

@@ -1,8 +1,8 @@
-"""The event store in memory (`EventStore`): an ordered list of blocks, and the ring's counts (`ring`), which a lock protects.
+"""The event store in memory (`EventStore`): an ordered list of blocks, and the ring's counts (`ring`). One lock protects both.
 
-The parser's thread puts blocks; other threads get, ack and roll back batches. A batch is a tuple of slices of blocks, which are not copied.
-A binary search finds the transactions at which a batch begins and ends. Only an open transaction that fills the whole ring goes to disk
-(`spill`).
+The parser's thread puts blocks; other threads get, ack and roll back batches. A batch is a tuple of slices, which refer to the blocks
+without a copy. A binary search finds the transactions at which a batch begins and ends. Only an open transaction that fills the whole ring
+goes to disk (`spill`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class MemoryEventStore:
     @property
     def put_position(self) -> Position | None:
         """The end of the last complete transaction that was put, from which a new connection can continue. If the store has no complete
-        transaction, it is `acked_position`.
+        transaction, `put_position` is `acked_position`.
         """
         with self._changed:
             ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
@@ -139,7 +139,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, as `ports.EventStore.get` does. A batch without row events has an end, but no slices."""
+        """Returns the next batch, as `ports.EventStore.get` does. A batch without row events and table changes has an end and no slices."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, timeout_seconds):
                 return NOTHING
@@ -218,7 +218,9 @@ class MemoryEventStore:
         self._take(block)
 
     def _take(self, block: Block, stored: StoredBlock | None = None) -> None:
-        """Appends a block to the ring, in memory or on disk. `stored` is where the block is on disk, if a file already has it."""
+        """Appends a block to the ring. A block stays on disk if the ring is full, no transaction ends in the block, and the block has no
+        table changes. `stored` is where a file already has the block, or None.
+        """
         if self._ring.full and not block.transaction_count and not block.changes:
             self._append_spilled(block, self._spill.spilled(block, stored))
         else:

@@ -12,7 +12,7 @@ from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.backed_store import BackedEventStore
 
-# The start position of the log. It is no position of the stream, because the files are not read by position.
+# The start position of the log. It is not a position of the stream, because the files are not read by position.
 ANYWHERE = Position(epoch=0, file="", offset=0)
 
 

@@ -48,9 +48,9 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The table versions and GTID sources to which the blocks of a segment refer by index. If a block's lists differ from the lists of the
-    block before it, the segment first gets a record with the added entries. If one of the block's lists does not begin with all entries of
-    the list before, the record has this list as a whole.
+    """The table versions and GTID sources to which the blocks of a segment refer by index. If a block has other lists than the previous
+    block, a record with the added entries is written before the block. If a list does not extend the previous list, the record has the
+    whole list.
     """
 
     tables: Sequence[TableVersion] = ()
@@ -71,8 +71,8 @@ class Counts:
 
     @classmethod
     def of(cls, block: Block) -> Counts:
-        """Counts a block as `timeline.entry_in_memory` does. A block that has table changes, but no end of a transaction, counts as one row
-        event.
+        """Counts a block as `timeline.entry_in_memory` does. If a block has table changes, but no end of a transaction, `all` counts one
+        row event more.
         """
         transactions = block.transaction_count
         within = int(bool(block.changes) and not transactions)

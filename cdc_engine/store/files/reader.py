@@ -209,8 +209,8 @@ class LogReader:
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
         """Moves the reader to the last end of a transaction that is not after `key`, and returns the position of this end. The end is in
-        the reader's next block or, if all transactions of this block end after `key`, in the block at the offset `last`. If `last` is None
-        too, the end is the segment's beginning.
+        the reader's next block or, if all transactions of this block end after `key`, in the block at the offset `last`. If there is no
+        such block (`last` is None), the end is the segment's beginning.
         """
         before = copy.copy(self.log_offset)
         block = self._record()

@@ -1,7 +1,7 @@
 """Reads and writes the records of an event file. The header of each record has the record's lengths, and a checksum that continues the
 checksum of the previous record.
 
-So a record is refused if it is incomplete, if it was changed, or if it was written after another record than the one that precedes it now.
+So a record is refused if it is incomplete, if it was changed, or if another record preceded it when it was written.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> RecordHea
 
 
 def read_head(at: Where, end: int) -> RecordHeader:
-    """Reads the header of a record that must end at or before the byte `end`. Raises TornError if there is no such record, and OSError."""
+    """Reads the header of a record that must end at or before the byte `end`. Raises TornError if there is no such record, and OSError if
+    the file cannot be read.
+    """
     offset = at.offset
     found = os.pread(at.descriptor, HEAD.size, offset)
     if len(found) < HEAD.size or found[:4] != MARK:
@@ -84,7 +86,7 @@ def read_head(at: Where, end: int) -> RecordHeader:
 
 def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
     """Returns the parsed JSON of a record, and the bytes of the JSON text. Does not verify the checksum. Raises TornError if the text is
-    not JSON, and OSError.
+    not JSON, and OSError if the file cannot be read.
     """
     text = os.pread(at.descriptor, head.text_bytes, at.offset + HEAD.size)
     try:
@@ -95,8 +97,8 @@ def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
 
 
 def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> None:
-    """Fills the arrays from a record, and verifies the checksum of the whole record. Raises TornError if the record is damaged, and
-    OSError.
+    """Fills the arrays from a record, and verifies the checksum of the whole record. Raises TornError if the record is damaged, and OSError
+    if the file cannot be read.
     """
     if sum(array.nbytes for array in arrays) != head.array_bytes:
         raise TornError(

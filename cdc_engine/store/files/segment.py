@@ -107,7 +107,7 @@ def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segmen
 
 def read_segment(path: Path, number: int) -> Segment:
     """Reads the first record of a segment. The returned segment has the size of the whole file. Raises TornError if the record is
-    incomplete, StoreDamagedError if the file has another format, and OSError.
+    incomplete, StoreDamagedError if the file has another format, and OSError if the file cannot be read.
     """
     file = SegmentFile(path, os.O_RDONLY)
     size = os.fstat(file.descriptor).st_size

@@ -103,7 +103,7 @@ def test_a_file_that_is_refused_is_not_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["--output=x.000001", "../binlog.000001", "binlog", "a b.000001"])
 def test_no_command_gets_a_name_that_it_may_misread(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SourceConnectionError, match="`archive_fetch` cannot get a file of this name"):
+    with pytest.raises(SourceConnectionError, match="cannot get a file of this name"):
         archive(tmp_path, *python(WRITE, "{file}", "{path}")).fetch(name, accepted, never)
 
 
