@@ -34,7 +34,7 @@ class KeptChunk:
 
 
 class ChunkFiles(Protocol):
-    """The chunks of one generation, written by one process at a time. Every method raises MetaError if the files cannot be read or written."""
+    """The chunks of one generation. Only one process at a time writes them. Every method raises MetaError if the files cannot be used."""
 
     def prepare(self) -> tuple[KeptChunk, ...]:
         """Returns the complete chunks from the first one up to the first gap. Removes all other files, which a killed process left. Chunks

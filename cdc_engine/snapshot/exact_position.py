@@ -160,8 +160,8 @@ def require_lock(reader: RowReader, table: TableVersion) -> None:
 
 
 def lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Locks the table, so that neither writers nor foreign keys change it. First waits until all transactions that changed the table have
-    committed, for at most `seconds_max`; new writers wait behind the lock. Raises SourceConnectionError after `seconds_max`, and
+    """Locks the table, so that neither writers nor foreign keys change it. First waits, for at most `seconds_max`, until all transactions
+    that changed the table have committed. New writers wait behind the lock. Raises SourceConnectionError after `seconds_max`, and
     ConfigurationError if the account may not lock tables.
     """
     reader.texts(f"SET lock_wait_timeout = {seconds_max}")

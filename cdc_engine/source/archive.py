@@ -115,7 +115,7 @@ class Archive:
         return tuple(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Returns the stored size in bytes of each binlog file in the archive, which is the compressed size if the file is compressed.
+        """Returns the size in bytes of each binlog file as the archive stores it. For a compressed file, this is the compressed size.
         Raises the same errors as `files`.
         """
         with self._translated():

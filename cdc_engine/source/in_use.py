@@ -1,5 +1,5 @@
-"""Records which of a destination's sources the engine reads, in `source.json` in the destination's folder. Processes that read conf/ use
-this record.
+"""Records which of a destination's sources is chosen, in `source.json` in the destination's folder. Every process that reads conf/ uses
+this record to find the source.
 
 If the file names another source than the source that a running engine reads, `instance.failover` ends the engine, and the next engine reads
 the named source. At every connect, the engine checks whether the stream can continue on this source.

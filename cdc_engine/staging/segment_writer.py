@@ -40,7 +40,7 @@ UNIQUE_KEYS_MAX = 1 << 20
 
 
 class _KeyFacts:
-    """The minimum and the maximum of each key column in a segment, and, for a key of one integer column, whether all its values are
+    """The minimum and the maximum of each key column in a segment. For a key of one integer column, also whether all values of the key are
     different.
     """
 

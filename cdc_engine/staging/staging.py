@@ -389,8 +389,10 @@ class _Staging:
 
     def _change_version(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
         """Prepares for rows of another version of a table, which begin at `order_key`. If the columns and the key of the new version are
-        staged in the same way, the segment continues; otherwise another segment begins. A segment never ends within a transaction, because
-        the position up to which the lake has a table is always the end of a transaction.
+        staged in the same way, the segment continues. Otherwise, another segment begins.
+
+        A segment must not end within a transaction, because the position up to which the lake has a table is always the end of a
+        transaction. If another segment would have to begin within a transaction, raises TableStoppedError.
         """
         decoder, writer = self._decoder(version), table.writer
         table.source = version

@@ -155,8 +155,8 @@ class MemoryEventStore:
             return batch
 
     def ack(self, end: Position) -> None:
-        """Acks a batch, as `ports.EventStore.ack` does. An ack at or before the last ack has no effect. Raises BatchNotFoundError if no
-        batch that was handed out ends at `end`.
+        """Acks a batch and all batches before it, as `ports.EventStore.ack` does. An ack at or before the last ack has no effect. Raises
+        BatchNotFoundError if no batch that was handed out ends at `end`.
         """
         with self._changed:
             if self._acked is not None and end.order_key <= self._acked.order_key:

@@ -53,7 +53,7 @@ ANYONE = Access()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """The address to listen on, and which clients may connect. `port` 0 means any free port."""
+    """The address to listen on, and the settings and limits for its clients. `port` 0 means any free port."""
 
     host: str = "127.0.0.1"
     port: int = 0
