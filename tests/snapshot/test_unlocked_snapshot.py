@@ -243,7 +243,7 @@ def test_a_commit_that_the_binlog_has_is_waited_for(
     waits.clear()
     monkeypatch.setattr(exact_position, "has_executed", lambda *_: False)
     monkeypatch.setattr(exact_position, "LOCK_SECONDS_MAX", 0)
-    with pytest.raises(Exception, match="not committed after 0 s"):
+    with pytest.raises(Exception, match="has not committed the transaction after 0 s"):
         reading.rows(tmp_path, begin)
 
 
