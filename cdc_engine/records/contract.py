@@ -123,7 +123,7 @@ class RecordStore(abc.ABC):
                 return None
             if there.token > token:
                 break
-            # The write fails if the previous holder of the lease has written the record since `read`. Then tries again. The loop ends,
+            # Tries again if the write fails, because the previous holder of the lease has written the record since `read`. The loop ends,
             # because the previous holder soon notices that it lost the lease.
             with contextlib.suppress(StaleWriteError):
                 version = self.write(name, there.text, version=there.version, token=token)

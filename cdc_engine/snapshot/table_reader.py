@@ -120,9 +120,8 @@ class SourceTable:
         """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
         AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
 
-        From this call on, each new connection is checked. If it should lead to the server of the position and does not, opening it raises
-        SourceConnectionError. A connection to a replica waits up to a minute for the replica to reach the position, and then raises this
-        error (`source.reader`).
+        From this call on, opening a connection raises SourceConnectionError in two cases. Without a replica, the connection does not lead
+        to the server of the position. With a replica, the replica does not reach the position within a minute (`source.reader`).
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()
@@ -196,8 +195,8 @@ class SourceTable:
         return self._checked(self._connect())
 
     def _checked(self, reader: RowReader) -> RowReader:
-        """Returns the connection if it leads to the server that must be read. Waits if it leads to a replica that is behind. Otherwise, and
-        if the replica stays behind, closes the connection and raises SourceConnectionError.
+        """Returns the connection. If it leads to a replica, first waits until the replica has caught up. Closes the connection and raises
+        SourceConnectionError if the replica stays behind, or if the connection leads to another server than the one that must be read.
         """
         if self._source is None:
             self._require_same(reader)

@@ -60,7 +60,7 @@ class Connections:
 
     def enter(self, connection: ClientConnection) -> bool:
         """Adds a connection that has not authenticated yet. If there were already `unauthenticated_max` such connections, ends the oldest
-        of them. Returns whether no connection was ended.
+        of them. Returns True if no connection had to be ended.
         """
         with self._lock:
             oldest = None
