@@ -1,8 +1,8 @@
 """Stores records in ZooKeeper under <destination>/sluice/<name>, next to Canal's own nodes. The version of a record is the node's version
-plus one.
+plus one, because a new node has version 0, and 0 means that a record does not exist (NOT_THERE).
 
-The content of a node is a line with the token, and then the record's text. Before a read, the server synchronizes with the leader, so that
-a run never reads an outdated ledger.
+The content of a node is a line with the token, and then the record's text. Before a read, the ZooKeeper server synchronizes with the
+leader, so that a run never reads an outdated ledger.
 """
 
 from __future__ import annotations

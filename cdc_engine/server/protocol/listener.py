@@ -116,7 +116,7 @@ class CanalListener:
             except OSError:
                 if self._socket.fileno() < 0:
                     return  # The listener was closed.
-                # Tries again after a pause: the process has no free file descriptor, or the client has already disconnected.
+                # The process has no free file descriptor, or the client has already disconnected. Tries again after a pause.
                 threading.Event().wait(ACCEPT_AGAIN_SECONDS)
                 continue
             connection = ClientConnection(client, self.address.greeting_seconds)
