@@ -99,7 +99,8 @@ def _numbers(text: str, field: str, name: str, least: int, most: int, words: dic
             )
         if not (least <= low <= high <= most and 1 <= step <= most):
             raise ValueError(
-                f"{text!r} is not a cron schedule: {part!r} is not a {name}, which goes from {least} to {most}"
+                f"{text!r} is not a cron schedule: {part!r} is out of range; the {name} goes from {least} to {most}, "
+                f"and a step from 1 to {most}"
             )
         found |= set(range(low, high + 1, step))
     return found

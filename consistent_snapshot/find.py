@@ -94,7 +94,8 @@ def read_consistent_snapshot(
         oldest = None if row else _oldest(log)
     except TableNotFoundError as error:
         raise ConsistentSnapshotError(
-            f"{path} has no consistent snapshot of the tables of {destination} yet: the first merged batch writes one"
+            f"{path} has no consistent snapshot of the tables of {destination}: check the path of the lake and the name of the "
+            "destination, or wait for the first merged batch, which writes one"
         ) from error
     except (DeltaError, OSError) as error:
         raise ConsistentSnapshotError(

@@ -1,8 +1,9 @@
-"""Makes the store that conf/ names, and decides whether the events that an earlier process stored can be used: the events must continue at
-the ledger's position. Called by `instance`.
+"""Makes the store that conf/ names, and decides whether the engine can use the events that an earlier process stored. Called by
+`instance`.
 
-Stored events that do not continue at the ledger's position are removed and read from the source again. If the source no longer has these
-events, the stored events stay, the engine reports STORE_UNFIT, and an operator decides.
+Stored events are usable only if the ledger and the captured tables are the same as before, and a stored transaction ends at the ledger's
+position, where the next batch begins. Events that are not usable are removed, and the engine reads them from the source again. If the
+source no longer has them, the stored events stay, the engine reports STORE_UNFIT, and an operator decides.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """The configuration of a store: its kind ("memory", "mixed" or "file"), the destination's folder `directory`, the maximum number of
-    bytes in event files, and the limits of the ring. With `ddl_isolation`, a statement that changes tables is a separate batch.
+    """The configuration of a store: its kind ("memory", "file", or "mixed" for memory and files), the destination's folder `directory`,
+    the maximum number of bytes in event files, and the limits of the ring. With `ddl_isolation`, a statement that changes tables is a
+    separate batch.
     """
 
     kind: str
@@ -51,7 +53,9 @@ class StorePlan:
         return StoreSizes(files_bytes_max=self.files_bytes_max, bytes_max=self.bytes_max, events_max=self.events_max)
 
     def log(self, going_on: GoingOn) -> EventLog:
-        """Returns the log of the store's event files. The caller must then call `begin` or `open` of the log."""
+        """Returns the log of the store's event files. The caller must then call the log's `begin` to empty the log, or `open` to read the
+        files of the last process.
+        """
         return EventLog(
             self.directory / (OVERFLOW_DIRECTORY if self.kind == "mixed" else EVENTS_DIRECTORY),
             ledger_id=going_on.ledger_id,
@@ -65,9 +69,9 @@ class GoingOn:
     """The facts with which stored events must agree: the ledger's id, its highest epoch, and `begin`, where the next batch starts.
     `filters` is a digest of the settings that select tables.
 
-    `read_elsewhere` is True if another engine with its own folder has read the stream since the events were stored. `lost` asks the source
-    whether the stream can be read from `begin`. `lost` returns the reason why this is impossible, or an empty text if it is possible, or
-    raises SourceConnectionError.
+    `read_elsewhere` is True if an engine on another host, with a folder of its own, has read the stream since the events were stored.
+    `lost` asks the source whether the stream can be read from `begin`. `lost` returns the reason why this is impossible, or an empty text
+    if it is possible, or raises SourceConnectionError.
     """
 
     ledger_id: str
@@ -128,7 +132,7 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     found = events.reader_at(begin)
     if going_on.read_elsewhere:
         return (
-            "after this host stored the events, an engine on another host read the stream. Its schema history and its prepared XA "
+            "after this host stored the events, an engine on another host read the stream, so the schema history and the prepared XA "
             "transactions are newer than the events"
         )
     if found is None:
@@ -137,7 +141,7 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     if key_of(there) != key_of(begin):
         return f"none of the stored transactions ends at {begin}, where the ledger continues"
     if another_file(there, begin):
-        return f"the events are from a binlog file {there.file} that is not the file of the same name in the ledger"
+        return f"the events are from another binlog file than the ledger's position, although both files have the name {there.file}"
     return ""
 
 
@@ -175,7 +179,9 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
     events.go_on()
     found = events.reader_at(going_on.begin)
     if found is None:
-        raise RuntimeError(f"the events at {going_on.begin} were found, and no longer exist")
+        raise RuntimeError(
+            f"the stored events at {going_on.begin} disappeared while the store was opened: this is a defect of Sluice: report it"
+        )
     log.info("stored_events_continued", directory=str(events.directory), begin=str(going_on.begin), end=str(events.end))
     return found[0]
 
@@ -190,8 +196,8 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
 
 
 def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
-    """Removes the files of a store of another kind, which exist after a change of the kind of store in conf/. Raises StoreUnfitError if the
-    events in these files are still needed and the source no longer has them.
+    """Removes the event files of `before`, the store's kind before conf/ was changed. Raises StoreUnfitError if the events in these files
+    are still needed and the source no longer has them, and the errors of `EventLog.open`.
     """
     events = before.log(going_on)
     if events.open() and key_of(events.end) > key_of(going_on.begin):

@@ -1,5 +1,6 @@
-"""Provides the prepared XA transactions of a consumer's own stream: those that the own stream has read, and those that were prepared before
-its start, which the destination has recorded. Used by `instance.consumers.own_start`.
+"""Provides the prepared XA transactions of a consumer's own stream. These are the transactions that this stream has read, and the
+transactions that were prepared before this stream's start. The destination has records of the latter. Used by
+`instance.consumers.own_start`.
 
 Writes nothing. The records belong to the destination, which removes a record only after all consumers have passed the commit of its
 transaction.
@@ -20,8 +21,8 @@ class OwnPrepared(MemoryPrepared):
     """The prepared transactions of a consumer's own stream (`ports.PreparedTransactions`). `recorded_before` returns the destination's
     record for an XA name, as `PreparedFiles.recorded_before` does.
 
-    Until `begin_stream` is called, the caller reads the binlog before the stream's start, only for its statements and prepared
-    transactions. A commit in this part returns no events.
+    Before `begin_stream` is called, the caller reads the part of the binlog before the stream's start, and uses only its statements and
+    its prepared transactions.
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:
@@ -31,14 +32,14 @@ class OwnPrepared(MemoryPrepared):
         self._begun = False
 
     def begin_stream(self) -> None:
-        """Marks the start of the consumer's stream, from which on rows are read. Keeps the events of the transactions that are prepared
-        now, even if the stream is rewound later.
+        """Marks the start of the consumer's stream, from which on rows are read. Stores the events of the transactions that are prepared
+        now, because a later rewind may discard the transactions.
         """
         self._before, self._begun, self.undone = self.undecided(), True, UndoneRows()
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Returns the events of the prepared transaction with this XA name, or None if the transaction is unknown. Raises the errors of
-        `recorded_before`.
+        """Returns the events of the prepared transaction with this XA name, or None if the transaction is unknown. Before `begin_stream`,
+        returns empty content for an unknown transaction. Raises the errors of `recorded_before`.
         """
         found = super().commit(name, order_key)
         if found is not None:

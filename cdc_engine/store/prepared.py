@@ -1,16 +1,17 @@
 """Records the events of XA transactions on disk until they are committed or rolled back, in the directory `prepared/` of a destination.
 
-The file of a prepared transaction is named `DIGEST.KEY.prepared`, with a digest of its XA name and the order key of its prepare. After the
-commit, the file is renamed to `DIGEST.KEY.COMMIT.committed`, with the order key of the commit. The renamed file stays until the commit is
-acked, because the stream may begin again before the commit.
+The file of a prepared transaction is named `DIGEST.KEY.prepared`, with a digest of its XA name and the order key of its prepare. After
+the commit, the file is renamed to `DIGEST.KEY.COMMIT.committed`, with the order key of the commit. The renamed file stays until the
+commit is acked, because the stream may begin again before the commit.
 
-A record is valid only while the stream is read without a gap since the prepare, because a later transaction can have the same XA name. If
-the stream begins again at a position, transactions that were prepared after the position are removed, and transactions that were committed
-after the position count as prepared again. The commit may have another order key when it is read again, because it may come from another
-server or be in a new epoch. If the stream continues at a position after a gap, `forget_prepared` removes all records.
+A record is valid only if the stream was read without a gap since the prepare: in a gap, the transaction may have ended and another
+transaction may have got the same XA name. If the stream begins again at a position, transactions that were prepared after the position
+are removed, and transactions that were committed after the position count as prepared again. The commit may have another order key when
+it is read again, because it may come from another server or be in a new epoch. If the stream continues at a position after a gap,
+`forget_prepared` removes all records.
 
-If several hosts share a ledger and an object store, the object store has copies of the records (`prepared_copies`). Only records with a
-copy exist; if a record's local file is missing, the copy is downloaded.
+If several hosts share a ledger and an object store, the object store has copies of the records (`prepared_copies`). The copies decide
+which records are valid: a local file without a copy is removed, and a missing local file is downloaded.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verifie
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
 # After this many failed attempts to open a record, `recorded_before` raises an error. An attempt fails if another thread renames the
-# record's file before it is opened.
+# record's file before this thread opens the file.
 LOOKS_MAX = 10
 
 
 class PreparedFiles:
     """The prepared XA transactions of a destination's stream, in files (`ports.PreparedTransactions`). `acked` returns the earliest
-    position at which the stream may begin again, or None while it is unknown; no record is removed then. `copies` are the copies for other
-    hosts, if conf/ names an object store.
+    position at which the stream may begin again, or None if this position is unknown. While it is unknown, no record of a committed
+    transaction is removed. `copies` are the copies for other hosts, if conf/ names an object store.
 
-    Raises StagingError if the directory cannot be read or has files that Sluice did not write, and NotSharedError if the object store does
-    not answer.
+    Raises StagingError if the directory cannot be read or has files that Sluice did not write, and NotSharedError if the object store
+    does not answer.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class PreparedFiles:
             return RecordedFile(recording.path, recording.size)
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Completes the file that is being recorded, as the record of a prepared transaction. The record is on disk when this method
-        returns.
+        """Completes the file that is being recorded, as the record of a prepared transaction. When this method returns, the record is on
+        disk, and in the object store if there is one.
         """
         with _sentence(self._directory):
             record = CopyName(_digest(name), order_key)
@@ -192,7 +193,7 @@ class PreparedFiles:
 
     def _writer(self) -> Recording:
         if self._recording is None:
-            raise BinlogFormatError("the stream has events of an XA transaction whose XA START was not read")
+            raise BinlogFormatError("the stream has events of an XA transaction, but not its XA START")
         return self._recording
 
     def _close(self) -> None:
@@ -252,7 +253,7 @@ def _sentence(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StagingError(
-            f"the rows of a prepared XA transaction could not be kept in {directory}: "
+            f"the records of prepared XA transactions in {directory} cannot be read or written: "
             f"{error.strerror or error}; free space in that folder or correct its permissions; the stream "
             "then continues from the last transaction"
         ) from error

@@ -4,8 +4,8 @@ If the object store does not have a record, the record was not completed, or its
 has the events of a transaction; TOKEN is the token of the lease under which the file was written. The file `DIGEST.KEY.COMMIT.committed`
 marks the record with the same digest and key as committed.
 
-A holder of the lease only writes and removes files with its own token or a lower token in their names. So an earlier holder that acts late
-cannot remove a file that a later holder wrote.
+A holder of the lease writes `.prepared` files only with its own token in their names, and removes only files that it wrote or found at
+its start. So an earlier holder that acts late does not remove a `.prepared` file that a later holder wrote.
 """
 
 from __future__ import annotations

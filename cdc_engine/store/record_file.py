@@ -1,5 +1,5 @@
-"""Reads and writes files with the recorded events of an XA transaction. A file has the events, then their length, their checksum and a
-mark. A damaged file is refused as a whole. Used by `prepared`.
+"""Reads and writes files with the recorded events of an XA transaction. A file has the events, then their length, their checksum, and
+four fixed bytes that identify the format. A damaged file is refused as a whole. Used by `prepared`.
 
 After the binlog position of a prepared transaction is acked, the transaction's file is the only copy of its rows. So the file is on disk
 before the prepare counts as read, and is verified before any event is used.
@@ -18,7 +18,7 @@ from sluice.cdc_engine.errors import BinlogFormatError
 
 BUFFER_BYTES = 1 << 16
 CHECK_BYTES = 1 << 20  # How many bytes are read at once to verify a file.
-TRAILER = struct.Struct("<QI4s")  # The number of bytes of events, their CRC32, and a mark.
+TRAILER = struct.Struct("<QI4s")  # The number of bytes of events, their CRC32, and MARK.
 MARK = b"SLX1"
 WHAT_TO_DO = "the rows of this transaction are lost: re-snapshot the captured tables"
 
@@ -40,7 +40,7 @@ class Recording:
         self._file.close()
 
     def keep_as(self, path: Path) -> None:
-        """Completes the file, and renames it to `path`. The file is on disk when this returns."""
+        """Completes the file, and renames it to `path`. The file is on disk when this method returns."""
         self._file.write(TRAILER.pack(self.size, self._checksum, MARK))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -69,7 +69,7 @@ class RecordedFile:
             if not count or not self._left:
                 self._file.close()
         except (OSError, ValueError) as error:
-            raise BinlogFormatError(f"the recorded events of an XA transaction cannot be read: {error}") from error
+            raise BinlogFormatError(f"the record {self._path} of an XA transaction cannot be read: {error}") from error
         return count
 
 

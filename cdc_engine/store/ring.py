@@ -1,5 +1,5 @@
-"""Computes the counts of the ring: how much was put, how much of that is in complete transactions, how much was handed out, and how much
-was acked. Pure functions. `memory_store` calls this module under its lock.
+"""Computes the counts of the ring: how many transactions, events and bytes were put, are in complete transactions, were handed out, and
+were acked. Pure functions. `memory_store` calls this module under its lock.
 
     ack ≤ get ≤ complete ≤ put
 
@@ -17,8 +17,9 @@ from sluice.cdc_engine.store.files.mark import NOTHING, Mark
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-    """The counts of the ring, as marks, and its limits. `spilled_events` and `spilled_bytes` count the events between `ack` and `put` that
-    are on disk and not in memory. `forgotten_events` counts the row events that were put and then dropped without an ack.
+    """The counts of the ring, and the ring's limits. A `Mark` is a point in the store: the transactions, row events and bytes before this
+    point. `spilled_events` and `spilled_bytes` count the events between `ack` and `put` that are on disk and not in memory.
+    `forgotten_events` counts the row events that were put and then dropped without an ack.
     """
 
     bytes_max: int

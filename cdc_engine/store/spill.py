@@ -1,9 +1,9 @@
 """Writes the blocks of an open transaction that alone fills the ring to a file in the directory `spill/` of a destination.
 
 A block is a record with a checksum, as in the event files. The file is unlinked when its transaction is acked or dropped, and when the
-store is cleared. A slice keeps the file's descriptor open, so that a read in progress can finish. After the process ends, the file is not
-used, because the transaction is read from the source again. A store with event files writes no second copy, because its ring refers to the
-blocks in the event files.
+store is cleared. The slices of a batch keep the file's descriptor open, so that a read in progress can finish after the file is unlinked.
+After the process ends, the file is not used, because the transaction is read from the source again. A store with event files writes no
+second copy, because its ring refers to the blocks in the event files.
 """
 
 from __future__ import annotations

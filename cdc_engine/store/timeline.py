@@ -1,7 +1,7 @@
-"""Searches the ordered blocks of the store by their marks. Pure functions. Used by `memory_store` under its lock.
+"""Searches the ordered blocks of the store by their marks (`files.mark`). Pure functions. Used by `memory_store` under its lock.
 
-All searches are binary: first over the blocks, and then over the transactions of a block. So the cost of a get depends only on the size of
-the batch that it hands out.
+All searches are binary: first over the blocks, and then over the transactions of a block. So the cost of a hand-out depends only on the
+size of the batch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """A block in the store, with three marks: `start` is before the block, `end` after its events, and `complete` after the last
-    transaction that ends in the block or before the block.
+    """A block in the store, with three marks: `start` is the mark before the block, `end` the mark after its events, and `complete` the
+    mark after the last transaction that ends in the block or before it.
 
     `ends_events` and `ends_bytes` count the row events and bytes of the block up to the end of each of its transactions. A spilled block
     has no end of a transaction.
@@ -91,7 +91,7 @@ def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
 
 
 def with_small_joined(entries: Sequence[Entry], get: Mark) -> list[Entry]:
-    """Returns the entries. After the mark `get`, each run of small neighbours is joined into one entry.
+    """Returns the entries, with small neighbours after the mark `get` joined into one entry.
 
     A live source sends blocks with a few transactions each, and each block adds a fixed cost to the decoding of a batch.
     """

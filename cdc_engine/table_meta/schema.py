@@ -58,7 +58,8 @@ class DeclaredColumn:
 
     - `type`: the canonical text of `declared_type`.
     - `charset`: the charset of a text, enum or set; `binary` for byte strings; otherwise empty.
-    - `generated`, `default`: as in contracts.Column. Row images contain generated and invisible columns at their places.
+    - `generated`, `default`: as in contracts.Column. Row images contain generated and invisible columns too, in the order of the
+      declaration.
     - `comment`: ignored when columns are compared.
     """
 
@@ -214,8 +215,8 @@ ROW_TIMES = (
 
 
 def with_row_times(schema: TableSchema) -> TableSchema:
-    """Returns the schema of a table with system versioning together with the columns of the row times. The row end column, which the server
-    adds to the key, is not in the schema's key.
+    """Returns the schema of a table with system versioning with the columns for a row's begin and end times (ROW_TIMES, unless the table
+    declares them). The server adds the end column to the key; the returned schema's key does not have it.
     """
     ends = {column.name for column in schema.columns if column.generated == ROW_END}
     key = tuple(name for name in schema.key if name not in ends)
@@ -283,7 +284,7 @@ class DdlServerFacts:
 
     - `explicit_timestamps`: explicit_defaults_for_timestamp for a session that does not set it. None if unknown.
     - `system_time_zone`: the server's name for the zone SYSTEM, empty if unknown. `system_zone`: the name of the same zone in the zone
-      database, empty if it was not found or not searched (UTC, GMT).
+      database, empty if no such zone was found. For UTC and GMT, it is empty because no search is needed.
     - `inline_references`: REFERENCES in a column definition creates a foreign key.
     - `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH (before MySQL 8.0 and MariaDB 10.5).
     - `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and later, if innodb_native_foreign_keys is OFF).

@@ -41,7 +41,9 @@ def trace_sender() -> TraceSender | None:
 
 
 class OtlpSender:
-    """Sends spans to the collector that OpenTelemetry's environment variables name."""
+    """Sends spans to the collector that OpenTelemetry's environment variables name. Raises ConfigurationError if OpenTelemetry's packages
+    are not installed.
+    """
 
     def __init__(self) -> None:
         require(Extra.OTEL, ConfigurationError)

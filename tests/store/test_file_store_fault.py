@@ -136,7 +136,7 @@ MISFITS: dict[str, tuple[Change, str]] = {
     "amid a transaction": (lambda _: {"begin": ELSEWHERE}, "none of the stored transactions ends at"),
     "another file of that name": (
         lambda shop: {"begin": dataclasses.replace(shop.cursor, server_uuid="other")},
-        "that is not the file of the same name in the ledger",
+        "although both files have the name",
     ),
 }
 

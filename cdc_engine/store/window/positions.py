@@ -1,12 +1,12 @@
 """Defines positions in a window and the result of a read, and converts between positions and parts of blocks. Pure functions.
 
 A point in a window is a `WindowCount`: how many transactions and captured row events are before this point since the window began. A
-`WindowPosition` is the same point in a form that another window or process can use: the end of a transaction, and how many row events after
-this end were read.
+`WindowPosition` is the same point in a form that another window or process can use: the end of a transaction, and how many row events
+after this end were read.
 
-A position includes its executed set. Two streams that were requested by GTID set may leave out different transactions, so the same offset
-may be two different positions. A `Key` is (epoch, file number, offset). A transaction is identified by the key of its first row event or
-statement.
+A position includes its executed set. Two streams that were requested with different GTID sets may leave out different transactions of the
+same binlog file, so equal offsets may be different positions. A `Key` is (epoch, file number, offset). A transaction is identified by the
+key of its first row event or statement.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class WindowPiece:
 class WindowReading:
     """The result of a read: pieces of the stream in order, or none if nothing was available. The next read begins at `end`.
 
-    `restarted` is True if a transaction was partly read and the stream now has another transaction at its position; `pieces` then begin
-    with the first row event of the other transaction. `in_time` is False if a read with `full` reached its time-out before the requested
-    amount had arrived.
+    `restarted` is True if the reader had read a part of a transaction, and the stream now has another transaction in its place. Then
+    `pieces` begin with the first row event of the other transaction. `in_time` is False if a read with `full` reached its time-out before
+    the requested amount had arrived.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -83,8 +83,8 @@ class WindowBlock:
     """A block in a window. `start` is the count before the block. `end_key` is the key of the last end of a transaction, in the block or
     before the block. `open` identifies the transaction that the block continues, or is None if the block begins with a new transaction.
 
-    `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` is an array of int64 with one value more
-    than the block has row events: the bytes of the block's row events before each event, and the bytes of all events. A statement within a
+    `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` has one value for each row event of the
+    block, the number of bytes of the row events before this one, and then the number of bytes of all of them. A statement within a
     transaction counts as one row event, because the positions before and after it must differ.
     """
 
@@ -106,7 +106,7 @@ class WindowBlock:
 
     @property
     def last_end(self) -> WindowCount:
-        """The count after the last transaction that ends in the block. At least one must end in it."""
+        """The count after the last transaction that ends in the block. At least one transaction must end in the block."""
         events = self.start.events + int(self.block.transaction_events[-1])
         return WindowCount(self.start.transactions + self.block.transaction_count, events)
 
@@ -141,7 +141,8 @@ def open_after(each: WindowBlock) -> Key | None:
 
 def last_offset(each: WindowBlock, events: int) -> int:
     """Returns the binlog offset of the last of the window's first `events` row events, which must be in this block. A statement within a
-    transaction counts as a row event.
+    transaction counts as a row event: returns the statement's offset, or the order key of its first table change if the block does not
+    have the statement.
     """
     block, event = each.block, events - each.start.events - 1
     if event < block.event_count:
@@ -150,8 +151,8 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) -> bool:
-    """Returns whether the transaction after `ended` ends in these blocks, and ends before the last of the window's first `events` row
-    events.
+    """Returns whether the transaction that follows `ended` has fewer row events than a reader counted: it ends in these blocks, before
+    the row event with the number `events` of the window.
     """
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):
@@ -240,9 +241,9 @@ def pieces_after(
     pieces have at least one row event or transaction, even above the limits. `entries_max` limits the number of entries, as
     `entries_between` counts them.
 
-    The pieces end with the end of a transaction, if a transaction ends within the limits. The pieces also end before a table is renamed,
-    because the new name may have other row rules, and the reader may have to stop. With `isolated`, a statement that changes tables is
-    returned alone. `until` is the end of a transaction. Nothing after `until` is returned.
+    The pieces end with the end of a transaction, if a transaction ends within the limits. The pieces also end before a table is renamed:
+    if conf/ has other filters or masks for the new name, the consumer must stop before the renamed table's rows. With `isolated`, a
+    statement that changes tables is returned alone. `until` is the end of a transaction. Nothing after `until` is returned.
     """
     if until is not None and begin >= until:
         return (), begin

@@ -2,7 +2,8 @@
 
 The parser's thread puts blocks, and readers read in other threads. The window of the live stream never waits: above its limits it removes
 the oldest blocks. If a reader's position was removed, `read` returns None, and the reader must open its own stream of the source. The
-window of an own stream has one reader, and waits for this reader (`waits`). Windows and the ring share blocks and do not copy them.
+window of a consumer's own stream has one reader, and waits for this reader (`waits`). Windows and the ring share blocks and do not copy
+them.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class Window:
         """Appends the part of a block that the window does not have yet. If the stream is read again from an earlier position, its first
         blocks add nothing. With `waits`, first waits until the reader has freed space.
 
-        Raises InterruptedError after another thread has called `drop_open`, until the putting thread calls `drop_open` too.
+        Raises InterruptedError if the window is closed. Also raises it after another thread has called `drop_open`, until the putting
+        thread calls `drop_open` too.
         """
         with self._changed:
             self._enter()
@@ -150,9 +152,9 @@ class Window:
         without pieces. Returns None if the position is not in the window. Raises ConsumerStoppedError if the position counts row events
         that the window does not have.
 
-        Whenever the reader wakes up, it calls `given_up`, and stops waiting if `given_up` returns True. `entries_max` limits the number of
-        entries. With `full`, waits until `bytes_max`, `entries_max` or half of the window's size is reached. A longer wait could let the
-        window remove the changes after the position.
+        Calls `given_up` whenever the waiting thread wakes up, and stops waiting if `given_up` returns True. `entries_max` limits the
+        number of entries. With `full`, waits until the changes reach `bytes_max`, `entries_max` or half of the window's size. It does not
+        wait for more than half of the size, because the window could then remove the changes after the position.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -225,11 +227,11 @@ class Window:
         return full or many or count >= min(bytes_min, self._bytes_max // 2)
 
     def _readable_end(self) -> WindowCount | None:
-        """Returns the count up to which readers get the content: the end of the last transaction if a small transaction is open. Otherwise
-        returns None, which means no limit.
+        """Returns the count up to which readers get the content: the end of the last transaction if a small transaction is open.
+        Otherwise returns None, which means no limit.
 
-        Readers do not get a small open transaction, because the parser puts the transaction again if it undoes some of its rows (ROLLBACK
-        TO).
+        Readers do not get a small open transaction, because the parser puts the transaction again if a ROLLBACK TO undoes some of the
+        transaction's rows.
         """
         if self._open is None:
             return None
@@ -274,8 +276,8 @@ class Window:
         return (counted, again) if first.events <= counted.events else None
 
     def _refuse_other_count(self, position: WindowPosition, counted: WindowCount) -> None:
-        """Raises ConsumerStoppedError if a position counts more row events than its transaction has, or if its last row event has another
-        offset in the window. Without this error, the reader would skip or repeat row events.
+        """Raises ConsumerStoppedError if a position counts more row events than its transaction has, or if the last row event before the
+        position has another offset in the window. Without this error, the reader would skip or repeat row events.
         """
         ended = WindowCount(counted.transactions, counted.events - position.events)
         missing = ends_before(self._blocks, ended, counted.events)

@@ -1,9 +1,9 @@
 """Computes the schema of a table after an ALTER TABLE, and the alterations that the lake's table needs. Pure functions.
 
-A server executes the items of an ALTER TABLE in two steps, and this module does the same. In the first step, the server drops, changes and
-renames existing columns; the items name these columns by their old names. In the second step, the server inserts added and moved columns in
-the order of the items; FIRST and AFTER name columns by their new names. A column that a later item moves is still at its old place when an
-earlier item is executed.
+A server executes the items of an ALTER TABLE in two steps, and this module does the same. In the first step, the server drops, changes
+and renames existing columns; the items name these columns by their old names. In the second step, the server inserts added and moved
+columns in the order of the items; FIRST and AFTER name columns by their new names. If an item moves a column, the items before it still
+find the column in its old place.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _changed(
 
 
 def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
-    """Returns whether the table has system versioning after the statement. A statement that drops the two columns of the row times does not
-    end the versioning.
+    """Returns whether the table has system versioning after the statement. Only DROP SYSTEM VERSIONING ends the versioning. Dropping the
+    columns ROW START and ROW END does not.
     """
     found = any(column.generated in {ROW_END, HIDDEN_END} for column in schema.columns)
     for item in statement.items:
@@ -139,7 +139,7 @@ def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
 
 
 def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the columns of the periods that the statement adds. The server makes these columns NOT NULL."""
+    """Returns the begin and end columns of each PERIOD that the statement adds. The server makes these columns NOT NULL."""
     periods = (item.columns for item in statement.items if isinstance(item, SetPeriod))
     columns = tuple(slot.column for slot in slots)
     return tuple(name for names in periods for name in named_as_declared(names, columns))
@@ -151,8 +151,8 @@ def difference(
     """Returns the alterations that lead from the schema `before` to the schema `after`. `names` has new column name → old column name, for
     columns that both schemas have. Without `names`, columns with equal names are the same column.
 
-    `strict` tells whether the session refused values that a new type cannot store. Hidden columns are ignored, because the lake does not
-    have them.
+    `strict` tells whether the session that ran the statement refused values that a new type cannot store. Hidden columns are ignored,
+    because the lake does not have them.
     """
     before, after = _seen(before), _seen(after)
     if names is None:
@@ -183,7 +183,7 @@ def followed(before: TableSchema | None, after: TableSchema) -> Altered:
     """Returns the effect if the schema `after` replaces `before` without an ALTER TABLE: a schema change tool renamed its copy of the
     table, or an operator gave a schema. If `before` is None (unknown), the effect has no alterations.
 
-    In a new column, existing rows get the column's default, because a schema change tool copies the rows without a value for the new
+    In both cases, existing rows get the default of a new column, because a schema change tool copies the rows without a value for the new
     column.
     """
     if before is None:
@@ -236,7 +236,7 @@ def _charsets(statement: AlterTable, default: str, database_charset: str | None)
 
 def _of_table_charset(statement: AlterTable) -> AlterTable:
     """Returns the statement without the charsets in its column definitions, because CONVERT TO overrides them. The charset `binary`
-    remains.
+    remains, because it makes the column a byte string.
     """
     items = (
         dataclasses.replace(item, definition=dataclasses.replace(item.definition, charset=None))
@@ -250,8 +250,8 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
 def _kept(
     statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
 ) -> list[_Slot]:
-    """Returns the columns that the statement does not drop, with the statement's changes but in the old order. `_added_in_order` moves them
-    afterwards.
+    """Returns the columns that the statement does not drop, with the statement's changes but in the old order. `_added_in_order` moves
+    the columns afterwards.
     """
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
     changed = {
@@ -281,16 +281,16 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
     if isinstance(item, SetDefault):
         definition = ColumnDefinition(column.name, declared_type(column.type), column.charset, default=item.default)
         if item.default is None and column.default and not column.nullable:
-            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. Its default is stored, because
-            # `rewritten_values` assumes that a NOT NULL column without a known default is AUTO_INCREMENT.
+            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. The default without DEFAULT is
+            # stored, because `rewritten_values` assumes that a NOT NULL column without a known default is AUTO_INCREMENT.
             return dataclasses.replace(column, default=known_default(dataclasses.replace(definition, nullable=False)))
         return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
     return dataclasses.replace(column, visible=item.visible)
 
 
 def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
-    """Returns the column's name in the spelling of the schema. If the schema does not have the column, returns None with `if_exists`, and
-    otherwise raises CannotFollowError.
+    """Returns the column's name in the spelling of the schema. If the schema does not have the column, returns None if `if_exists` is
+    True, and raises CannotFollowError if it is False.
     """
     for column in schema.columns:
         if same_name(column.name, name):

@@ -53,7 +53,8 @@ def created(
     session: StatementSession = NO_SESSION,
 ) -> TableSchema:
     """Returns the schema of a table that a CREATE TABLE creates in `database`. `database_charset` is the default charset of the database,
-    or None if unknown. `schema_of` returns the schema of the table after LIKE, or None if unknown.
+    or None if unknown. `schema_of` returns the schema of the table that CREATE TABLE … LIKE copies, or None if unknown. `rules` says how
+    the server interprets foreign keys, and `session` is the session that ran the statement.
 
     Raises CannotFollowError if the schema cannot be determined.
     """
@@ -128,8 +129,8 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
 
 
 def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
-    """Returns a column, made NOT NULL if it is in the key. If the column's default was an implicit NULL, the default becomes the type's
-    zero value.
+    """Returns the column, changed to NOT NULL if the key contains it. If the default of a changed column was NULL, the default becomes
+    the type's zero value.
     """
     if column.name not in key or not column.nullable:
         return column
@@ -149,7 +150,8 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
     charset = charset_of_name(charset_name)
     if charset is None:
         raise CannotFollowError(
-            SCHEMA_UNKNOWN, f"the default character set of the columns, {charset_name!r}, is unknown"
+            SCHEMA_UNKNOWN,
+            f"the character set {charset_name!r} of a column, or of the table or database, is unknown to Sluice",
         )
     declared = fitted(_short_enough(declared, charset.bytes_max), charset.bytes_max)
     return (declared.as_binary() if charset.name == "binary" else declared), charset.name
@@ -174,11 +176,15 @@ def _copied(statement: CreateTable, database: str, like: TableName, schema_of: S
 
 
 def named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]) -> tuple[str, ...]:
-    """Returns the key's columns in the spelling of the column definitions. The spelling may differ, because column names ignore case."""
+    """Returns the columns of a key or period in the spelling of the column definitions. The spelling may differ, because column names
+    ignore case. Raises CannotFollowError if a column is missing.
+    """
     spelling = {column.name.lower(): column.name for column in columns}
     missing = [name for name in key if name.lower() not in spelling]
     if missing:
-        raise CannotFollowError(SCHEMA_UNKNOWN, f"the primary key column {missing[0]} is not among the columns")
+        raise CannotFollowError(
+            SCHEMA_UNKNOWN, f"the table has no column {missing[0]}, which a primary key or a period names"
+        )
     return tuple(spelling[name.lower()] for name in key)
 
 

@@ -30,7 +30,7 @@ class ForeignKeyRules(NamedTuple):
     """How a server interprets the definition of a foreign key.
 
     - `inline`: REFERENCES in a column definition creates a foreign key.
-    - `indexed`: in FOREIGN KEY name (…), the name is the constraint's name. Without `indexed`, it is only the name of the index.
+    - `indexed`: in FOREIGN KEY name (…), the name is the constraint's name. Without `indexed`, the name is only the index's name.
     - `lower_case`: the server converts table names to lower case.
     - `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH.
     - `same_names`: a definition that does not list the parent's columns refers to the parent's columns with the names of the child's
@@ -154,8 +154,9 @@ def _with(
 def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
     """Removes the foreign key that a statement drops.
 
-    A DROP FOREIGN KEY without IF EXISTS can succeed only if the server has a foreign key of this name. If the schema history has none, it
-    has a wrong name for one of the foreign keys. Then every foreign key of the table gets a `doubt`.
+    A DROP FOREIGN KEY without IF EXISTS can succeed only if the server has a foreign key of this name. If the schema history does not
+    have this name, the name of one of its foreign keys is wrong. Then every foreign key of the table gets a `doubt`. DROP CONSTRAINT (not
+    `certain`) may drop another kind of constraint, so it causes no doubt.
     """
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:

@@ -61,7 +61,7 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
     if column.auto_increment:
         raise InitialValueUnknownError("the column is AUTO_INCREMENT")
     if column.generated in {ROW_START, ROW_END}:
-        raise InitialValueUnknownError("the column has the times at which rows begin and end")
+        raise InitialValueUnknownError("the column is the ROW START or ROW END column of a system-versioned table")
     if column.generated:
         raise InitialValueUnknownError("the column is a generated column")
     if column.default is None or _is_passed_over(column, column.default, session):

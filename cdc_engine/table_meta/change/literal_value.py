@@ -220,7 +220,7 @@ def _label(column: LiteralColumn, text: str) -> int:
         return labels.index(text)
     alike = [number for number, label in enumerate(labels) if label.isascii() and label.lower() == text.lower()]
     if len(alike) != 1:
-        raise InitialValueUnknownError("the DEFAULT of the column is not one of its labels")
+        raise InitialValueUnknownError("the DEFAULT of the column does not match exactly one of its labels")
     return alike[0]
 
 

@@ -1,8 +1,8 @@
-"""Decides which changes of a table's schema the lake follows, and how the lake follows them, by a policy for each kind of change and by the
-approvals of operators. Pure functions.
+"""Decides which changes of a table's schema the lake follows, and how the lake follows them. The decision depends on the table's policy,
+which has a setting for each kind of change, and on the approvals of operators. Pure functions.
 
 `effects` calls `decide` for every statement that affects the lake. The settings of a policy are:
-  apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS lists the settings of each kind and their effect)
+  apply, keep, new_column, rewrite, ignore   what the lake does (PLANS lists the settings of each kind of change and their effects)
   hold                                       the table stops in DDL_HELD until an operator approves one of the settings above
   stop                                       the table stops in DDL_REFUSED
 An approval is for one statement, and affects only changes whose setting is `hold`.
@@ -173,7 +173,9 @@ def described(alteration: Alteration) -> str:
 
 
 def lake_type(mysql_type: str) -> str:
-    """Returns the name in Spark of the lake's type for a declared type, or the declared type itself if the lake does not support it."""
+    """Returns the Spark name of the type that a column with this declared type has in the lake. If the lake does not support the declared
+    type, returns the declared type.
+    """
     text, _, charset = mysql_type.partition(" character set ")
     from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of  # noqa: PLC0415  commands import no kernels
 
@@ -240,9 +242,9 @@ class SchemaDecisions:
     - `policy(database, table)`: the policy of a table.
     - `approved(database, table, order_key)`: the plan that an operator approved for the statement with this order key, or empty.
     - `note(pending)`: reports a statement that waits for approval.
-    - `resolved(database, table, order_key, reason, position)`: the schema that an operator gave for a table that stopped at the event with
-      this order key, or None. `reason` is the reason of the stop. `position` is the position of the statement, or empty if a table map
-      stopped the table.
+    - `resolved(database, table, order_key, reason, position)`: the schema that an operator gave for a table that stopped at the event
+      with this order key, or None. `reason` is the reason of the stop. `position` is the position of the statement that stopped the
+      table, or empty if the table stopped because its table map did not fit the schema.
     - `forget(order_key)`: removes approvals and schemas for statements before `order_key`, because the stream will not read these
       statements again.
     """

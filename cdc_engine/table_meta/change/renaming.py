@@ -2,7 +2,8 @@
 
 gh-ost, pt-online-schema-change and Vitess create the altered table as a copy next to the original. These tools write all rows into the
 copy, and apply the changes of the original to the copy. Then they swap the two names in one statement. Nothing in the binlog proves that
-the copy has all rows.
+the copy has all rows, so the lake may not take the copy's rows as the table's rows unless the stream has the copy's CREATE TABLE
+(`renamed_tables`).
 """
 
 from __future__ import annotations

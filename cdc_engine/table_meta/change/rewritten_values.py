@@ -57,7 +57,7 @@ def _why(column: ChangedColumn, session: StatementSession, *, recalculated: bool
     if before.base == "char" != after.base and session.sql_mode & PAD_CHAR_TO_FULL_LENGTH:
         return "values of a CHAR are padded with spaces in the sql_mode PAD_CHAR_TO_FULL_LENGTH"
     if _has_other_digits(before, after):
-        return "the lake stores the values as text, and they get other digits after the decimal point"
+        return "the lake stores the values as text, and the new type prints another number of fraction digits"
     return ""
 
 
@@ -76,7 +76,8 @@ def _is_other_input(column: ChangedColumn) -> bool:
 
 def _is_numbered(was: DeclaredColumn, session: StatementSession) -> bool:
     """Returns whether the server replaces zeros or NULLs of a column that is AUTO_INCREMENT now. The server does not do so if the column
-    was AUTO_INCREMENT before. The schema history does not say that, so a NOT NULL column without a known default counts as AUTO_INCREMENT.
+    was AUTO_INCREMENT before. The schema history does not store AUTO_INCREMENT, so a NOT NULL column without a known default counts as
+    AUTO_INCREMENT before.
     """
     return was.nullable or (bool(was.default) and not session.sql_mode & NO_AUTO_VALUE_ON_ZERO)
 

@@ -114,7 +114,7 @@ class StoredObjects:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectReach:
     """The tables that a statement may change in addition to the tables that it names. `tables` maps each table to the trigger or view
-    through which it may change. If any table may change, `everything` tells why; otherwise it is empty.
+    through which it may change. If every table of the source may change, `everything` tells why. Otherwise `everything` is empty.
     """
 
     tables: Mapping[TableKey, str] = dataclasses.field(default_factory=dict)

@@ -353,8 +353,8 @@ def _comment(action: _Action) -> None:
 
 
 def _order_by(action: _Action) -> None:
-    """Skips ORDER BY a, b DESC. A comma may also separate the next action, so the list continues after a comma only if a name with nothing
-    but ASC or DESC follows.
+    """Skips ORDER BY a, b DESC. A comma may also begin the next action. The list continues after a comma only if a name follows, alone or
+    with ASC or DESC.
     """
     cursor = action.cursor
     while True:

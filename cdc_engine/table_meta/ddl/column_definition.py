@@ -103,7 +103,7 @@ def accept_default(cursor: TokenCursor) -> bool:
 
 def read_collation(cursor: TokenCursor) -> str | None:
     """Parses the name after COLLATE, and returns the collation's charset. Returns None for a collation of MariaDB that fits any Unicode
-    charset, because such a collation does not determine the charset.
+    charset, because such a collation does not determine the charset. Raises UnreadableError for an unknown collation.
     """
     cursor.accept_sign("=")
     name = cursor.expect_name()

@@ -1,5 +1,5 @@
-"""Parses CREATE TABLE after the table's name: columns, primary key, foreign keys, the options that affect columns or rows, LIKE
-and SELECT.
+"""Parses the rest of a CREATE TABLE after the table's name: columns, primary key, foreign keys, LIKE, SELECT, and the table options that
+affect columns or rows.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def _read_period(cursor: TokenCursor) -> dict[str, tuple[str, ...]]:
 
 
 def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Returns the key with each `period WITHOUT OVERLAPS` replaced by the period's columns."""
+    """Returns the key with each `period WITHOUT OVERLAPS` replaced by the period's end column and begin column. Raises UnreadableError if
+    the statement does not define the period.
+    """
     found: list[str] = []
     for name in key:
         if isinstance(name, PeriodName) and name.lower() not in periods:

@@ -2,8 +2,8 @@
 code and metadata that a table map has.
 
 Both servers have many spellings of a type. The parser converts them to one canonical text, close to MySQL 8.0's (`int unsigned`,
-`varchar(20)`, `enum('a','b')`). So a table's version does not depend on where its schema came from. Display widths and zerofill are
-dropped, except in `tinyint(1)`, which many clients treat as a boolean. Pure functions.
+`varchar(20)`, `enum('a','b')`). So a column has the same type text, whether its schema comes from a statement or from information_schema.
+Display widths and zerofill are dropped, except in `tinyint(1)`, which many clients treat as a boolean. Pure functions.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _literal(token: Token) -> Default | None:
 
 
 def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
-    """Parses CURRENT_TIMESTAMP or NOW(3). In an expression, CURDATE() is parsed too."""
+    """Parses a time function such as CURRENT_TIMESTAMP, CURRENT_DATE or NOW(3). Parses CURDATE() only in an expression."""
     word = cursor.peek().word
     what = CLOCKS.get(word)
     if what is None or (what != "now" and not in_expression and word not in _BARE_CLOCKS):
@@ -176,8 +176,8 @@ def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
 
 
 def skip_value(cursor: TokenCursor) -> None:
-    """Skips a literal, an expression in parentheses, or a function with or without arguments. The function may have a qualifier
-    (`schema.function`).
+    """Skips a literal, an expression in parentheses, NEXT VALUE FOR a sequence, or a function with or without arguments. The names may be
+    qualified (`schema.function`).
     """
     if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:
         cursor.skip_parentheses()

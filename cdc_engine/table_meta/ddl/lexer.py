@@ -80,8 +80,8 @@ class Notation:
     """The rules by which a session's statements are split into tokens. `client` is the charset of the text, or empty if unknown. With
     `mariadb`, the content of `/*M! … */` is executed too.
 
-    Versions in executable comments need not be compared: a server that skips an executable comment because of its version writes it to the
-    binlog as a plain comment.
+    Versions in executable comments need not be compared: a server that skips an executable comment because of its version writes a plain
+    comment to the binlog instead.
     """
 
     ansi_quotes: bool = False
@@ -203,7 +203,7 @@ class TokenCursor:
         return self._at
 
     def since(self, index: int) -> tuple[Token, ...]:
-        """Returns the tokens from an earlier position up to the cursor."""
+        """Returns the tokens from `index`, an earlier value of the property `index`, up to the cursor."""
         return tuple(self._tokens[index : self._at])
 
     @property

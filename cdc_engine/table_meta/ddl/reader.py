@@ -281,7 +281,7 @@ def _read_database(reading: FormReading) -> Statement:
     try:
         charset = _database_charset(cursor, reading.flavour)
     except UnreadableError:
-        # With an unknown charset of the database, a table that is created later without a charset of its own stops.
+        # The charset of the database is unknown, so a table stops if it is created later and its CREATE TABLE names no charset.
         charset = ""
     return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
 

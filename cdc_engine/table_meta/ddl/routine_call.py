@@ -1,7 +1,8 @@
-"""Finds out whether a statement calls a stored routine, which may write to any table.
+"""Finds out whether a statement calls a stored routine. A routine may write to any table, so a row change in statement format that calls
+one stops every table.
 
-A name before a parenthesis is a call, unless it is a reserved word or a function of the server. An unknown name counts as a call. So a
-server function that is missing in the lists below can stop a table without need, but no change is lost.
+A name before a parenthesis is a call, unless it is a reserved word or a function of the server. An unknown name counts as a call. So if a
+server function is missing in the lists below, tables may stop without need, but no change is lost.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD or DROP SYSTEM VERSIONING. The item has no columns, because the two columns of the row times are hidden, or other items of the
+    """ADD or DROP SYSTEM VERSIONING. The item has no columns, because the columns ROW START and ROW END are hidden, or other items of the
     statement add them.
     """
 
@@ -160,7 +160,7 @@ class SetVersioning:
 
 @dataclasses.dataclass(frozen=True)
 class SetPeriod:
-    """ADD PERIOD FOR a name, which makes the period's columns NOT NULL."""
+    """ADD PERIOD FOR name (begin, end), which makes the period's columns NOT NULL."""
 
     columns: tuple[str, ...]
     if_not_exists: bool = False

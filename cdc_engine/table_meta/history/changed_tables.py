@@ -130,10 +130,12 @@ class TouchedTables:
 
 
 def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
-    """Returns a text for a message about the tables whose columns or names a statement may change, or "" if it changes no captured table.
+    """Returns a text for a message about the tables whose columns or names a statement may change. The text is one of these:
 
-    The text is the first captured table that the statement names. For a dropped database, the text is "all tables of" this database. For a
-    statement that cannot be parsed, it is "tables whose names could not be read".
+    - the first captured table that the statement names;
+    - "all tables of" a database that the statement drops;
+    - "tables whose names could not be read", if the statement cannot be parsed;
+    - "" for any other statement.
     """
     session = statement.session
     literals = Literals(session.client, session.connection)
@@ -148,10 +150,10 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _leaves_columns(statement: Statement) -> bool:
-    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS after which the columns of all older rows are the same as before.
+    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changes no columns of rows before the statement.
 
-    The statement does not change an existing table, and a table that it creates has no older rows. With a query or a UNION, the statement
-    may affect other tables, so it counts as a change.
+    Such a statement does not change an existing table, and a table that it creates has no rows before it. A statement with OR REPLACE, a
+    query or a UNION may change existing tables, so the result is False.
     """
     return (
         isinstance(statement, CreateTable)
@@ -161,7 +163,7 @@ def _leaves_columns(statement: Statement) -> bool:
 
 
 def _created(statement: Statement) -> Iterator[TableName]:
-    """Yields the table names that a statement creates, and that no table had before the statement."""
+    """Yields the names of the tables that exist only because of the statement: no table had such a name before."""
     match statement:
         case CreateTable(if_not_exists=False, replaces=False):
             yield statement.name

@@ -112,7 +112,8 @@ def _new_names(
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
     """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
 
-    Renamed MEMORY and MyISAM tables are left out, because foreign keys to such tables (foreign_key_checks=0) keep the old name.
+    Renamed tables without foreign keys, such as MEMORY and MyISAM tables, are left out. A session with foreign_key_checks=0 can declare a
+    foreign key to such a table, but the server does not adapt the foreign key to the new name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -140,7 +141,9 @@ def _pointed(
 
 
 def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
-    """Replaces the stop of a table by the schema that an operator gave, if the table stops because its schema is unknown."""
+    """Replaces the stop of a table by the schema that an operator gave, if the table stops in one of the states RESOLVABLE, in which its
+    schema is not known for certain.
+    """
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -199,7 +202,8 @@ def _reviewed(
         return decision
     if decision.verdict is PolicyAnswer.STOPPED:
         reason = (
-            f"{', '.join(item.what for item in items)} is not followed, because its policy in `schema_changes` is stop"
+            f"the lake does not follow the statement ({', '.join(item.what for item in items)}), because `schema_changes` "
+            "is stop for one of these changes"
         )
         effect = _stop(context, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
         return dataclasses.replace(effect, alterations=_alterations_of(items))
@@ -386,8 +390,8 @@ def _taken_over(
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
     """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: the table `name` stops.
 
-    If both names are captured, the lake gets the stop even if the table `name` was already stopped, because other row rules may apply to
-    rows from `origin`. The lake gets no stop if a schema change tool keeps its original table as `name`.
+    If both names are captured, the lake gets the stop even if the table `name` was already stopped, because conf/ may have other filters,
+    masks or transforms for rows of `origin`. The lake gets no stop if a schema change tool keeps its original table as `name`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -398,7 +402,9 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that lost the name `name`. For a schema change tool's copy (not `is_change`), the lake gets none."""
+    """Yields the effects on a table that lost the name `name`. If `is_change` is False, because the table was a schema change tool's
+    copy, no effect changes the lake.
+    """
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))

@@ -1,10 +1,9 @@
 """Compares a table map with the schema history: finds the table version with which the table map's rows are decoded, or says why no version
 fits. Pure functions.
 
-If the table map and the history agree, the history adds what the table map lacks: column names, which MySQL's table maps have only with
-binlog_row_metadata=FULL, and the declared types. By MariaDB's default, a table map has even less metadata. A difference means that the
-history lacks a statement, so values would get into the wrong columns. Then a table map with full metadata replaces the schema of the
-history, and with any other table map the table stops.
+If the table map and the history agree, the history adds what the table map lacks: the declared types, and the column names, which a table
+map has only with binlog_row_metadata=FULL. A difference means that the history lacks a statement, so values would get into the wrong
+columns. In this case, a table map with full metadata replaces the schema of the history. With any other table map, the table stops.
 """
 
 from __future__ import annotations
@@ -43,8 +42,9 @@ HIDING_BYTES = {4, 16}
 def fit(
     table_map: TableMap, schema: TableSchema | None, *, mariadb: bool = False
 ) -> tuple[TableVersion, TableSchema | None]:
-    """Returns the table version that decodes the rows after a table map. Also returns the schema to record if it comes from the table map,
-    because `schema` is None or differs; otherwise None.
+    """Returns the table version that decodes the rows after a table map, and the schema that the history must record. The second value is
+    None if the table map agrees with `schema`. If `schema` is None or differs, both values come from the table map, which must have full
+    metadata.
 
     Raises TableStoppedError with one of these states:
     - TYPE_UNSUPPORTED: the table map is ambiguous or cannot be parsed.
@@ -60,8 +60,8 @@ def fit(
         return found.version(), found
     if schema is None:
         reason = (
-            "the schema history does not have the table at this position, and its table map has no column "
-            "names (binlog_row_metadata is not FULL), so the columns of the table are unknown"
+            "the schema history does not have the table at this position, and its table map does not fully describe the "
+            "columns (binlog_row_metadata is not FULL, or MariaDB does not show the exact types)"
         )
         raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
     raise TableStoppedError(table_map.database, table_map.table, SCHEMA_MISMATCH, problem)
@@ -169,8 +169,8 @@ def _shown(items: tuple[str, ...] | list[str]) -> str:
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """Returns the table version with the columns of the schema history in the layout of the table map. The two layouts differ only in old
-    storage formats, and in NOT NULL of a TIMESTAMP.
+    """Returns the table version with the columns of the schema history in the layout of the table map. The layout of the table map
+    differs from the layout of the schema only in old storage formats, and in NOT NULL of a TIMESTAMP.
 
     The table map's NULL flag is used only for a TIMESTAMP. For other columns, the server also sets the flag if the statement has the table
     on the inner side of an outer join.

@@ -5,9 +5,9 @@ when the stream starts again at a position. The instance calls `seed` with the s
 `apply` and `resolve` write to disk before they return, so the engine never hands out a change whose schema is not in the history. If the
 history is ahead of the acked position, `rewind` removes the later records, and the same statements produce the same changes again.
 
-A history belongs to one stream. The history starts with the schemas at one position, to which later statements are applied. `compact`
-removes records that are not needed at any position to which the stream may return. A stopped table stays stopped until `seed` gives it a
-new schema, or `rewind` returns to a position before the stop.
+A history belongs to one stream. The history starts with the schemas at one position. Later statements change these schemas. `compact`
+removes records that are not needed at any position to which the stream may return. A table stays stopped until `seed` or `resnapshot`
+stores a new schema, `forget_dropped` ends the stop, or `rewind` returns to a position before the stop.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class TableHistory:
         self._store([*snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
-        """Returns whether the history has a record of the triggers and views at `position`, even an incomplete one. With binlog_format
-        MIXED, such a record is required. With an incomplete record, a row change in statement format stops every table.
+        """Returns whether the history has a record of the triggers and views at `position`, even an incomplete one. Without such a
+        record, the parser refuses binlog_format MIXED. With an incomplete record, a row change in statement format stops every table.
         """
         return self._known.stored_objects(position.order_key) is not None
 
@@ -236,8 +236,8 @@ class TableHistory:
         return (database, table) in self._cascades().children
 
     def is_undone(self, database: str, table: str) -> bool:
-        """Returns whether a ROLLBACK undoes changes of this table's rows, by the engine in the newest schema. True if the schema is
-        unknown.
+        """Returns whether a ROLLBACK undoes changes of this table's rows, by the storage engine in the newest schema. True if the schema
+        is unknown.
         """
         state = self._known.table((database, table), self._known.head)
         schema = state.schema if isinstance(state, Stopped) else state

@@ -1,4 +1,5 @@
-"""Decides whether the lake can move the rows of a renamed table to the table's new name, and with which changes. Pure functions.
+"""Decides whether the lake can move the rows of a renamed table to the table's new name, and describes the effect or the stop. Pure
+functions.
 
 The path of a lake table depends on the table's name. If a statement swaps two names, each lake table gets the rows that the other lake
 table had directly before the statement (docs/decisions/renamed-tables.md).
@@ -18,11 +19,11 @@ from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 
 
 def may_move_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
-    """Returns whether the lake may move the rows of the table `origin` to `name`.
+    """Returns whether the lake may move the rows of the table `origin` to `name`. This is so if both names are captured, the schema of
+    `origin` is known, neither table is stopped, and the lake has all rows of `origin`.
 
-    Returns False unless both names are captured, the schema of `origin` is known, neither table is stopped, and the lake has all rows of
-    `origin`. The lake may lack rows of a copy that a schema change tool made, unless the stream has the copy's CREATE TABLE. Also returns
-    False if `name` is the name under which such a tool keeps the original table.
+    The lake may lack rows of a copy that a schema change tool made, unless the stream has the copy's CREATE TABLE. Returns False for a
+    rename with which such a tool puts the original table aside.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):

@@ -6,13 +6,13 @@ stop:
 
 - the tables that the statement writes, and the tables in which foreign keys then change rows;
 - the tables to which triggers and views of the written tables may write, directly or through other tables;
-- if the source's triggers and views are unknown: all tables in the database of a written name that is no known table, because the name may
-  be a view;
+- if the source's triggers and views are unknown, and the statement writes to a name that is no known table: all tables in the database of
+  this name, because a view may have this name;
 - if the statement does not name the tables that it writes: every table that the statement mentions, and every table of a database that it
   mentions;
 - if the statement calls a stored function or procedure, which may write to any table: every table.
 
-A TRUNCATE, ALTER or RENAME in such a session may concern a temporary table with the same name as a captured table.
+A captured table also stops at a TRUNCATE, ALTER or RENAME of its name if the session may have a temporary table with this name.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _WAY_OUT = (
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
     """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name as the captured
     table. The captured table stops, because the statement changed one of the two tables, and the binlog does not say which one. Returns
-    None for any other statement, and if the event lacks the flag thread_specific, with which a server marks a statement that depends on its
-    session.
+    None for other statements. Also returns None if the event does not have the flag thread_specific, with which servers mark statements
+    that depend on their sessions.
     """
     if not context.session.thread_specific:
         return None
@@ -107,8 +107,9 @@ def _named(
 ) -> dict[TableKey, CannotFollowError]:
     """Returns the stops of the tables that a statement names as changed.
 
-    A name that is not a known table may be a view, which `StoredObjects.reached` evaluates, or a temporary table of the session. Any other
-    unknown name is a table whose schema the history does not have; it stops too if it is captured.
+    A name that is not a known table may be a view or a temporary table of the session. The caller finds the tables below a view with
+    `StoredObjects.reached`. Any other unknown name is a table whose schema the history does not have. This table stops too if it is
+    captured.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()
     found: dict[TableKey, CannotFollowError] = {}

@@ -73,8 +73,8 @@ def read_list(directory: Location) -> TableList:
         return known.tables
     if len(_read) >= KEPT_MAX:
         _read.clear()
-    # If the records do not have the head's digest, for example because somebody removed a record, `whole` is False. The next call then
-    # reads all records again and uses them, so that this process sees later changes.
+    # If the records do not have the head's digest, for example because somebody removed a record, `whole` is False. Then the next call
+    # reads all records again, so that this process sees later changes.
     _read[location] = dataclasses.replace(now, whole=whole)
     return now.tables
 

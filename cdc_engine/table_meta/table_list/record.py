@@ -51,7 +51,7 @@ def parsed(text: str, where: str) -> ListedTable:
             cascades=tuple(cascade_of(each) for each in content.get("cascades", ())),
         )
     except UNREADABLE as error:
-        raise MetaError(f"the record of a table {where} cannot be read ({error}); {AGAIN} when it starts") from error
+        raise MetaError(f"the record {where} of a table cannot be read ({error}); {AGAIN} at its next start") from error
 
 
 def types_of(table: TableVersion) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class TableListWriter:
         # Record name → the number that the record adds to the digest, for each stored record. None if it is unknown which records are
         # stored.
         self._stored: dict[str, int] | None = None
-        # Record name → the table to write, or None if the record must be removed, for all records that may differ from the stored records.
+        # All records that may differ from the stored ones: record name → the table to write, or None if the record must be removed.
         self._unwritten = dict[str, _Prepared | None]()
         self._digest = ""
 

@@ -1,8 +1,8 @@
 """Decides which records of the schema history apply at a position of the stream. Pure functions.
 
-Within an epoch, order keys decide. Order keys of two epochs cannot be compared, because the binlog belongs to another server, or its files
-were numbered again. For two epochs, executed sets decide if both are known, otherwise order keys. The position of a record for a statement
-or for rows has the executed set before the statement or the rows.
+Within an epoch, order keys decide. Order keys of two epochs cannot be compared, because the binlog belongs to another server, or its
+files were numbered again. For two epochs, executed sets decide if both are known, otherwise order keys. A record of a statement, or of a
+table map, has the executed set before its transaction. So it applies only if the stream has executed more than this set.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _by_numbering(
     """Groups the positions whose order keys can be compared. Returns the order keys of each group in ascending order, and the remaining
     positions, which must be compared with each record by executed sets.
 
-    Order keys decide about all records for the positions of a group, because each record is in the group's sequence of binlog files or has
-    no executed set.
+    A group contains only positions whose order keys can be compared with the order keys of all records: each record is from the same
+    binlog files as the positions, or has no executed set.
     """
     groups: dict[tuple[int, str], dict[tuple[int, str], Position]] = {}
     for position in positions:
@@ -104,8 +104,8 @@ def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> s
 
 
 def subject_of(record: HistoryRecord) -> RecordSubject:
-    """Returns the subject of a record: the table, database, trigger or view that it describes. A later record about the same subject
-    replaces the record.
+    """Returns the subject of a record: the table, database, trigger, view or server setting that it describes. A later record about the
+    same subject replaces the record.
     """
     if record.kind in {RecordKind.SERVER, RecordKind.OBJECTS}:
         return record.kind.value, "", ""

@@ -1,4 +1,4 @@
-"""Stores the schema history in a record store that several hosts share: SQL, ZooKeeper or memory.
+"""Stores the schema history in a record store that is not files: SQL or ZooKeeper, which several hosts can share, or memory.
 
 The schema history is divided into chunks of some hundred kilobytes, because a node of ZooKeeper has at most a megabyte. Chunks are named
 `schema-<generation>-<number>`. The record `schema-head` has the valid generation and its number of chunks. A writer first writes new
@@ -112,7 +112,7 @@ class SharedRepository:
 
     def _settled(self) -> RepositoryHead:
         """Returns the stored head. If the last write of the head succeeded although the record store did not answer, first undoes this
-        write, because its caller got an error.
+        write, because `append` or `replace` reported it as failed.
         """
         head = self._head()
         if self._unsure and self._counted is not None and self._counted.counts != head.counts:

@@ -1,5 +1,5 @@
-"""Stores a value that changes at certain positions of the stream. The schema history has one such timeline per table and per database, and
-one for the server.
+"""Stores a value that changes at certain positions of the stream. The schema history has such a timeline for each table, database,
+trigger and view, and for the server.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
-    """Returns whether no statement after `file` and `offset` may affect the table. Every statement whose text contains the table's name
-    counts as a statement that may affect it. Returns False for more than EVENTS_BEHIND_MAX events.
+    """Returns whether no statement after `file` and `offset` may affect the table. A statement may affect the table if its text contains
+    the table's name, unless the parsed statement changes no table. Returns False for more than EVENTS_BEHIND_MAX events.
     """
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()

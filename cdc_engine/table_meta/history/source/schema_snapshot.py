@@ -1,7 +1,8 @@
 """Reads the current schemas of tables from the server's information_schema, over the caller's PyMySQL connection.
 
-Views are left out. Sequences are left out too, although they have row events. For a table with system versioning, the hidden columns of the
-row times are added, because row events have these columns and information_schema does not show them.
+Views and sequences are left out. Row events of a sequence are recognized by their table map (`fitting.is_sequence`). For a table with
+system versioning, the hidden columns `row_start` and `row_end` are added, because row events have these columns and information_schema
+does not show them.
 """
 
 from __future__ import annotations
@@ -339,7 +340,8 @@ def _unnamed(notation: _Notation, *shown: Any) -> DeclaredColumn:
 
 def _column(column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
     declared = declared_type(column_type)
-    # For an ENUM in the charset binary, MySQL shows no charset.
+    # A column without a charset gets `binary`, because MySQL shows no charset for an ENUM in the charset binary. Types that need no
+    # charset lose it below.
     charset = charset_name(charset) if charset else "binary"
     if charset in _WITHOUT_LIMIT:
         declared = dataclasses.replace(
