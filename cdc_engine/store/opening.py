@@ -83,8 +83,9 @@ class GoingOn:
 
 
 def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Position | None]) -> MemoryEventStore:
-    """Opens the store that `plan` describes, with the stored events if they can be used. `settled` returns the ledger's cursor, or None if
-    the ledger has no cursor yet. Raises StoreUnfitError, StoreDamagedError, StoreFullError or SourceConnectionError.
+    """Opens the store that `plan` describes. A store of the kind "file" continues with the stored events if they are usable. `settled`
+    returns the ledger's cursor, or None if the ledger has no cursor yet. Raises StoreUnfitError, StoreDamagedError, StoreFullError or
+    SourceConnectionError.
     """
     spill, events = plan.directory / SPILL_DIRECTORY, plan.log(going_on)
     if plan.kind == "file":

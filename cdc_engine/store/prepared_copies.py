@@ -45,7 +45,7 @@ class CopyName:
 
     @classmethod
     def of(cls, path: Path) -> CopyName:
-        """Parses a file name. Raises ValueError if the name has another form."""
+        """Parses a file name. Raises ValueError or TypeError if the name has another form."""
         digest, *keys, _ = path.name.split(".")
         return cls(digest, *(int(key) for key in keys))
 

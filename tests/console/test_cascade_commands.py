@@ -29,7 +29,7 @@ FAMILY = (
 )
 SAID = {
     "apply": (
-        "fkeys.c: c_p: (p_id) follows fkeys.p (id) ON DELETE CASCADE ON UPDATE SET NULL",
+        "fkeys.c: c_p: (p_id) refers to fkeys.p (id) ON DELETE CASCADE ON UPDATE SET NULL",
         "so Sluice makes the same changes in the lake",
     ),
     "stop": ("fkeys.c: c_p", "so the table stops at the first such change"),

@@ -175,7 +175,7 @@ def test_cascade_of_children_is_named_by_asset_and_check(tmp_path: Path, word: s
     defs = build_definitions(config, make_fake_ports(config).ports())
     graph = defs.resolve_asset_graph()
     reported = (
-        "items_ibfk_1: (order_id) follows shop.orders (id) ON DELETE CASCADE, which changes rows without row events. "
+        "items_ibfk_1: (order_id) refers to shop.orders (id) ON DELETE CASCADE, which changes rows without row events. "
         f"conf/ has cascades: {word}, so "
     )
     for name, said in (("items", True), ("orders", False)):

@@ -128,7 +128,9 @@ def _zero(declared: DeclaredType) -> str:
     if declared.base == "decimal":
         return "0." + "0" * declared.scale if declared.scale > 0 else "0"
     if declared.base not in _ZEROS:
-        raise InitialValueUnknownError(f"the column is NOT NULL without a DEFAULT, and of type {declared.base}")
+        raise InitialValueUnknownError(
+            f"the column is NOT NULL without a DEFAULT, and Sluice does not know the zero value of its type {declared.base}"
+        )
     digits = declared.length if declared.base in _FRACTIONS else 0
     return _ZEROS[declared.base] + ("." + "0" * digits if digits > 0 else "")
 

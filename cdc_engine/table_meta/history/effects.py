@@ -112,8 +112,7 @@ def _new_names(
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
     """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
 
-    Renamed tables without foreign keys, such as MEMORY and MyISAM tables, are left out. A session with foreign_key_checks=0 can declare a
-    foreign key to such a table, but the server does not adapt the foreign key to the new name.
+    Renamed MEMORY and MyISAM tables are left out. If foreign_key_checks=0 allowed a foreign key to one, it keeps the old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -141,9 +140,7 @@ def _pointed(
 
 
 def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
-    """Replaces the stop of a table by the schema that an operator gave, if the table stops in one of the states RESOLVABLE, in which its
-    schema is not known for certain.
-    """
+    """Replaces a stop in one of the states RESOLVABLE by the schema that an operator gave for the stop, if there is one."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -173,8 +170,8 @@ def _stop(
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
-    """Yields the effects of a new schema. If the policy does not allow the change, or if values are unknown, yields the effect that stops
-    the table. `rows_lost` are actions that deleted or inserted rows without row events.
+    """Yields the effects of a new schema. If the policy does not allow the change, or if values are unknown, stops the table. If the
+    table is not running, only its schema changes. `rows_lost` are actions that deleted or inserted rows without row events.
     """
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
@@ -402,9 +399,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that lost the name `name`. If `is_change` is False, because the table was a schema change tool's
-    copy, no effect changes the lake.
-    """
+    """Yields the effects on a table that lost its name. A schema change tool's copy (not `is_change`) has no effect on the lake."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))

@@ -70,7 +70,9 @@ _UNKNOWN_SERVER = DdlServerFacts(flavour=MYSQL, charset="")
 
 
 class TableHistory:
-    """The schema history of one destination. `captured` returns whether a table belongs to this destination."""
+    """The schema history of one destination. `captured` returns whether a table belongs to this destination. Methods that change the
+    history raise MetaError if it cannot be stored.
+    """
 
     def __init__(
         self, kept: Path | Repository, captured: Callable[[str, str], bool], review: SchemaDecisions | None = None
@@ -126,8 +128,9 @@ class TableHistory:
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         """Returns the version of a table whose row events follow at `position`.
 
-        Raises TableStoppedError with the state SCHEMA_UNKNOWN, SCHEMA_MISMATCH or TYPE_UNSUPPORTED, or with the state in which the table is
-        already stopped. The error's `version` is the table version with which consumers decode the rows.
+        Raises TableStoppedError with the state SCHEMA_UNKNOWN, SCHEMA_MISMATCH or TYPE_UNSUPPORTED, or with the state in which the table
+        is already stopped. The error's `version` is the table version with which consumers decode the rows. Raises NotATableError for a
+        sequence of MariaDB.
         """
         try:
             version, learnt = self._resolved(table_map, position)

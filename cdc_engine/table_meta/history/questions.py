@@ -41,8 +41,8 @@ class UnansweredError(Exception):
         self.question = question
 
 
-# The policy for a table that is created again after a DROP TABLE or with OR REPLACE. Its alterations need no approval, because the lake's
-# rows of the dropped table are deleted first.
+# The policy for a table that is created again after a DROP TABLE or with OR REPLACE. The alterations of such a table need no approval,
+# because the lake's rows of the dropped table are deleted first.
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 

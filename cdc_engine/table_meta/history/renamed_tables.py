@@ -58,7 +58,7 @@ def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | Non
     if schema is not None and is_copy((schema.database, schema.table), origin):
         reason = (
             f"the copy {'.'.join(origin)} replaced the table, and Sluice did not follow every row of the copy "
-            "from its CREATE TABLE on, so the lake may have other rows: the table is re-snapshotted, unless "
+            "from its CREATE TABLE on, so the lake may lack rows of the table: the table is re-snapshotted, unless "
             "`snapshot` is never"
         )
     elif isinstance(there, Stopped) and context.captured(*origin):

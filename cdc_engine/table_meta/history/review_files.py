@@ -52,7 +52,9 @@ class PendingRecord:
 
 
 class ReviewFiles:
-    """The schema changes that wait for approval, and the approvals, of one destination."""
+    """The schema changes of one destination that wait for approval, and the approvals. All methods raise MetaError if the record store
+    fails.
+    """
 
     def __init__(self, destination_dir: Path) -> None:
         self._records = record_store(destination_dir)

@@ -98,7 +98,9 @@ def read_table(directory: Location, name: str) -> ListedTable | None:
 
 
 def digest_of_list(directory: Location) -> str:
-    """Returns the digest of the list, or "" if the list has no table. Reads only the head. Raises MetaError if the head cannot be read."""
+    """Returns the digest of the list, or "" if the list has no table. If an earlier version of Sluice wrote the list, returns the version
+    of its record. Reads only the head. Raises MetaError if the head cannot be read.
+    """
     return _fact(directory)[0]
 
 

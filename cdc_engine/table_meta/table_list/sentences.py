@@ -62,7 +62,7 @@ def _note(found: Cascade, setting: str, parent_unseen: bool) -> ForeignKeyNote:
     events = (("DELETE", found.on_delete), ("UPDATE", found.on_update))
     actions = " ".join(f"ON {event} {action}" for event, action in events if action)
     parent = ".".join(found.parent)
-    what = f"{found.name}: ({', '.join(found.columns)}) follows {parent} ({', '.join(found.referenced)})"
+    what = f"{found.name}: ({', '.join(found.columns)}) refers to {parent} ({', '.join(found.referenced)})"
     done = CASCADE_CLAUSES["stop" if found.doubt and setting == "apply" else setting]
     does = f"{what} {actions}, which changes rows" if actions else f"{what}, but {found.doubt}, so it may change rows"
     sentence = f"{does} without row events. conf/ has cascades: {setting}, {done}"
