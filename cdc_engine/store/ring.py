@@ -58,7 +58,7 @@ class Ring:
 
     @property
     def only_open_transaction(self) -> bool:
-        """Whether all complete transactions are acked. A put must then not wait for space, because no ack would free any space."""
+        """Whether all complete transactions are acked. If so, a put must not wait for space, because no ack would free space."""
         return self.complete.transactions == self.ack.transactions
 
     @property

@@ -1,4 +1,5 @@
-"""Writes the blocks of an open transaction that alone fills the ring to a file in the directory `spill/` of a destination.
+"""Writes the blocks of an open transaction to a file in the directory `spill/` of a destination, if this transaction alone fills the
+ring.
 
 A block is a record with a checksum, as in the event files. The file is unlinked when its transaction is acked or dropped, and when the
 store is cleared. The slices of a batch keep the file's descriptor open, so that a read in progress can finish after the file is unlinked.

@@ -30,8 +30,8 @@ class Entry:
     """A block in the store, with three marks: `start` is the mark before the block, `end` the mark after its events, and `complete` the
     mark after the last transaction that ends in the block or before it.
 
-    `ends_events` and `ends_bytes` count the row events and bytes of the block up to the end of each of its transactions. A spilled block
-    has no end of a transaction.
+    `ends_events` and `ends_bytes` count the row events and bytes of the block up to the end of each of its transactions. No transaction
+    ends in a spilled block.
     """
 
     content: Block | SpilledBlock

@@ -89,7 +89,8 @@ def altered(
     """Returns the effect of an ALTER TABLE on `schema`. `database_charset` is the default charset of the table's database, or None if
     unknown. `session` is the session that ran the statement.
 
-    Raises CannotFollowError if the statement contradicts the schema, or if a character set is unknown.
+    Raises CannotFollowError if the statement names a column that `schema` does not have, adds a column that it has, or uses an unknown
+    character set.
     """
     versioned = _versioned(statement, schema)
     schema = _seen(schema)
@@ -372,7 +373,7 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
     """Returns a column after CONVERT TO. A text type becomes a larger text type if the new charset needs more bytes per character. Byte
-    strings do not change.
+    strings do not change. Raises CannotFollowError if a charset is unknown.
     """
     declared = declared_type(column.type)
     if not declared.has_charset or column.charset == "binary":

@@ -79,7 +79,7 @@ def of_altered(
 
 
 def column_names(statement: AlterTable) -> dict[str, str]:
-    """Returns the new column names that RENAME, CHANGE and MODIFY set, by the old name in lower case."""
+    """Returns the names that columns have after RENAME, CHANGE and MODIFY, by their old names in lower case."""
     names = {}
     for item in statement.items:
         if isinstance(item, RenameColumn):

@@ -33,8 +33,8 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
     """Returns, for each name in a RENAME TABLE, the former name of the table that has the name after the statement, or None if no table has
     it then. `pairs` are (old, new), executed from left to right.
 
-    If an old name occurs twice and no table gets the name in between, the first rename concerns a temporary table of the session (MariaDB),
-    and is ignored.
+    If an old name occurs twice and no table gets the name in between, the session has a temporary table of this name (MariaDB). The first
+    pair renames the temporary table, and is ignored.
     """
     now: dict[TableKey, TableKey | None] = {}
     for index, (old, new) in enumerate(pairs):

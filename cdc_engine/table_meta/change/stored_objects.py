@@ -128,8 +128,8 @@ def _is_view(objects: Iterable[StoredObject]) -> bool:
 def _calling(
     views: Iterable[TableKey], at: Mapping[TableKey, list[StoredObject]], named: Mapping[str, set[TableKey]]
 ) -> str:
-    """Returns a sentence if reading the views may change any table, because one of the views, or a view that one of them reads, calls a
-    routine. Otherwise returns "".
+    """Returns a sentence if one of the views, or a view that they read, calls a routine, which may change any table. Returns "" if no
+    view calls a routine.
     """
     left, seen = list(views), set[TableKey]()
     while left:

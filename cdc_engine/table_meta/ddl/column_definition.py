@@ -72,7 +72,9 @@ def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
 
 
 def read_charset(cursor: TokenCursor) -> str:
-    """Parses the name after CHARACTER SET. Raises UnreadableError for an unknown charset, and for DEFAULT."""
+    """Parses the name after CHARACTER SET. Raises UnreadableError for an unknown charset. Where DEFAULT is allowed, the caller skips it
+    first (`accept_default`).
+    """
     cursor.accept_sign("=")
     name = cursor.expect_name()
     charset = charset_of_name(name)

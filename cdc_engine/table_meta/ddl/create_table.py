@@ -84,8 +84,8 @@ def _read_elements(
             ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
             key = _without_periods(key, periods)
-            # The server adds the row end column to every key of a table with system versioning, and SHOW CREATE TABLE prints it. The column
-            # is not part of the declared key.
+            # The server adds the row end column to every key of a table with system versioning, and SHOW CREATE TABLE prints this column
+            # in the key. The declared key does not contain the column.
             key = tuple(name for name in key if name.lower() not in ends)
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")

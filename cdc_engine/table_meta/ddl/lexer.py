@@ -23,7 +23,7 @@ from sluice.cdc_engine.binlog.charsets.statement_text import (
 
 
 class UnreadableError(Exception):
-    """Raised if a statement cannot be parsed. The message has the text at which the parser stopped."""
+    """Raised if a statement cannot be parsed. The message says what the parser does not know or expect."""
 
 
 class TokenKind(enum.Enum):

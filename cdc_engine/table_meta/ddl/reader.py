@@ -287,8 +287,8 @@ def _read_database(reading: FormReading) -> Statement:
 
 
 def _database_charset(cursor: TokenCursor, flavour: str) -> str | None:
-    """Parses the charset of a database, or returns None if the statement has none. DEFAULT means the charset of the session
-    (collation_server), but in MariaDB COLLATE DEFAULT changes nothing.
+    """Parses the charset of a database, or returns None if the statement has none. CHARACTER SET DEFAULT means the charset of the session
+    (collation_server). COLLATE DEFAULT means the same in MySQL, and changes nothing in MariaDB.
     """
     charset: str | None = None
     while not cursor.at_end:

@@ -332,8 +332,8 @@ Statement = (
 
 
 def dropped_database(statement: Statement) -> str | None:
-    """Returns the database that the statement drops with its tables, or None. MariaDB's CREATE OR REPLACE DATABASE drops the old database
-    first.
+    """Returns the database that the statement drops with its tables, or None. MariaDB's CREATE OR REPLACE DATABASE counts as a drop,
+    because it drops the old database first.
     """
     if isinstance(statement, SetDatabase):
         return statement.name if "REPLACE" in statement.kind else None

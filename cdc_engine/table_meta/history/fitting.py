@@ -144,7 +144,9 @@ def _hides_another(column: Column) -> bool:
 
 
 def _has_row_times(schema: TableSchema) -> bool:
-    """Returns whether a table may have system versioning. A table map does not say which columns are the times of a row."""
+    """Returns whether a schema from a table map may belong to a table with system versioning. The table map does not say which columns
+    have the begin and end times of a row, so the names, types and key of the columns decide.
+    """
     times = [column.name for column in schema.columns if column.type == "timestamp(6)" and not column.nullable]
     return [column.name for column in schema.columns[-2:]] == ["row_start", "row_end"] or (
         len(times) > 1 and bool(set(schema.key) & set(times))

@@ -14,7 +14,8 @@ from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
-# (kind of object, database, table). The kind is empty for a table or a database.
+# (kind, database, table). The kind is empty for a table or a database. Otherwise it is TRIGGER, VIEW, or the kind of a record about the
+# server.
 RecordSubject = tuple[str, str, str]
 FROM_ITS_POSITION_ON = frozenset(
     {
