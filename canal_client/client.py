@@ -138,9 +138,10 @@ class CanalClient:
                 failed.append(error)
             else:
                 return
-        raise CanalConnectionError(
-            f"no server of the destination {self.destination} can be used: " + "; ".join(map(str, failed))
-        ) from failed[-1]
+        why = "; ".join(map(str, failed)) or "the list of servers is empty"
+        raise CanalConnectionError(f"no server of the destination {self.destination} can be used: {why}") from (
+            failed[-1] if failed else None
+        )
 
     def _connected(self) -> Channel:
         self.connect()

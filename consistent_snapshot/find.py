@@ -77,6 +77,12 @@ def consistent_snapshots_path(lake: str, destination: str) -> str:
     return f"{lake}/{FOLDER}/{destination}"
 
 
+NONE_YET = (
+    "{path} has no consistent snapshot of the tables of {destination}: check the path of the lake and the name of the "
+    "destination, or wait for the first merged batch, which writes one"
+)
+
+
 def read_consistent_snapshot(
     lake: str,
     destination: str,
@@ -93,15 +99,14 @@ def read_consistent_snapshot(
         row = newest_row(log, at)
         oldest = None if row else _oldest(log)
     except TableNotFoundError as error:
-        raise ConsistentSnapshotError(
-            f"{path} has no consistent snapshot of the tables of {destination}: check the path of the lake and the name of the "
-            "destination, or wait for the first merged batch, which writes one"
-        ) from error
+        raise ConsistentSnapshotError(NONE_YET.format(path=path, destination=destination)) from error
     except (DeltaError, OSError) as error:
         raise ConsistentSnapshotError(
             f"the consistent snapshots of the tables at {path} cannot be read: {error}; check the disk or "
             "object store of the lake"
         ) from error
+    if row is None and oldest is None:
+        raise ConsistentSnapshotError(NONE_YET.format(path=path, destination=destination))
     if row is None:
         raise ConsistentSnapshotError(
             f"no consistent snapshot of {destination} is as old as {at}; the oldest consistent snapshot is from "

@@ -239,13 +239,23 @@ def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
 
 
 def _write(conf: Path, file: Path, wanted: NamedSource, login: SourceLogin) -> SluiceConfig:
+    """Writes the destination's file, and conf/sluice.yaml if it does not exist. If conf/ is invalid then, removes the written files, and
+    raises ConfigurationError.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
+    written = [file]
     if not (conf / "sluice.yaml").exists():
         (conf / "sluice.yaml").write_text(SLUICE_YAML)
+        written.append(conf / "sluice.yaml")
     head = (
         "# Written by `sluice init`. The file's name is the destination's name: the file's name must not change "
         "later.\n"
     )
     tables = {"include": wanted.include, "exclude": wanted.exclude, "snapshot": "initial"}
     file.write_text(head + yaml.safe_dump({"source": wanted.source(login), **tables}, sort_keys=False))
-    return load_config(conf)
+    try:
+        return load_config(conf)
+    except ConfigurationError:
+        for each in written:
+            each.unlink()
+        raise

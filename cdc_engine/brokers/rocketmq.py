@@ -170,9 +170,9 @@ class RocketPublisher:
             largest = max(some, key=lambda each: len(each.body))
             raise too_large(largest, f"maxMessageSize of RocketMQ's broker, which said: {said}")
         if answer.code in wire.KEPT_IN_PART:
-            raise connection.gone(
-                f"{wire.KEPT_IN_PART[answer.code]}: the message is stored, but less safely than the broker "
-                "is configured for"
+            raise PublishError(
+                f"{self._target}: {wire.KEPT_IN_PART[answer.code]}, so a message of topic {topic} is stored less safely than the broker "
+                "is configured for: check the disk and the slaves of this broker; Sluice sends the message again"
             )
         if answer.code == wire.NO_PERMISSION:
             raise PublishError(

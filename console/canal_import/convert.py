@@ -58,8 +58,7 @@ def import_canal(folder: Path, target: Path) -> Imported:
     """Converts Canal's configuration. `folder` is Canal's conf folder, which contains canal.properties. `target` is Sluice's conf/, in
     which the files to write must not exist yet.
 
-    Raises ConfigurationError, and writes nothing, if a file cannot be converted. Also raises ConfigurationError if conf/ is invalid after
-    the files were written.
+    Raises ConfigurationError, and leaves no file, if a file cannot be converted or the result is invalid.
     """
     if not (folder / SERVER_FILE).exists():
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
@@ -96,7 +95,12 @@ def import_canal(folder: Path, target: Path) -> Imported:
     said = [each for each in found.values() if each is not found[""]]
     remaining(server, [key for key in _with_value(shared) if not any(each.names(key) for each in said)], found[""])
     _write(texts, target)
-    config, left = load_config(target), list[Path]()
+    try:
+        config, left = load_config(target), list[Path]()
+    except ConfigurationError:
+        for path in texts:
+            path.unlink()
+        raise
     for own, cursors in clients.items():
         left += _leave_consumers(config, own, cursors, found[own])
     return Imported([*texts, *left], found)

@@ -268,3 +268,8 @@ def test_a_canal_client_connects_by_tls_and_trusts_no_other_certificate(
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         with CanalClient("example", port=listener.port, settings=ClientSettings(tls=context)) as client:
             assert numbers(client) == [1, 2, 3, 4, 5]
+
+
+def test_a_client_without_servers_is_told_so() -> None:
+    with pytest.raises(CanalConnectionError, match="the list of servers is empty"):
+        CanalClient("example", servers=[]).connect()

@@ -231,6 +231,10 @@ def test_consistent_snapshot_is_found_by_time_and_says_which_tables_stand_still(
         read_consistent_snapshot(shop.lake, "shop", at=dt.datetime.fromtimestamp(EPOCH_SECONDS, dt.UTC))
     with pytest.raises(ConsistentSnapshotError, match="has no consistent snapshot of the tables of nowhere"):
         read_consistent_snapshot(shop.lake, "nowhere")
+    log = DeltaTable(consistent_snapshots_path(shop.lake, "shop"))
+    log.delete()
+    with pytest.raises(ConsistentSnapshotError, match="has no consistent snapshot of the tables of shop"):
+        read_consistent_snapshot(shop.lake, "shop")
 
 
 @pytest.mark.found

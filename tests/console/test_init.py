@@ -223,6 +223,19 @@ def test_what_is_there_is_never_written_over(mysql80: DatabaseServer, conf: Path
     assert (conf / "destinations" / "init_shop.yaml").read_text() == "mine"
 
 
+@pytest.mark.servers
+@pytest.mark.found
+def test_an_invalid_conf_leaves_no_file_of_a_new_destination(poor: DatabaseServer, conf: Path) -> None:
+    """Defect 82: the file of the new destination stayed, and the next `sluice init` refused the name."""
+    (conf / "destinations").mkdir(parents=True)
+    other = conf / "destinations" / "other.yaml"
+    other.write_text("include: 7\n")
+    answer = RUNNER.invoke(app, ["init", url(poor), "--password-env", VARIABLE])
+    assert isinstance(answer.exception, ConfigurationError)
+    assert "other.yaml" in str(answer.exception)
+    assert [path for path in conf.rglob("*") if path.is_file()] == [other]
+
+
 def test_without_an_answer_nothing_is_written(conf: Path) -> None:
     answer = RUNNER.invoke(app, ["init", "mysql://u@127.0.0.1:1/d", "--password-env", VARIABLE])
     assert answer.exit_code == 1

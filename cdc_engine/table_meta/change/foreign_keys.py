@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.statement import (
     AddForeignKey,
     AlterTable,
@@ -136,7 +137,7 @@ def _with(
         return found
     database, table = definition.parent[0] or schema.database, definition.parent[1]
     if rules.lower_case:
-        database, table = database.lower(), table.lower()
+        database, table = lowered(database), lowered(table)
     spelling = {column.name.lower(): column.name for column in schema.columns}
     acts = not (definition.matches and rules.match_ends)
     columns = tuple(spelling.get(name.lower(), name) for name in definition.columns)

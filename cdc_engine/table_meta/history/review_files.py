@@ -13,6 +13,7 @@ import hashlib
 import json
 import time
 import urllib.parse
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ class ReviewFiles:
 
         def decided(text: str | None) -> str:
             nonlocal before
-            before = "" if text is None else str(self._record(name, text)["plan"])
+            before = "" if text is None else str(self._record(name, text, {"plan"})["plan"])
             return text if text is not None and before != plan and not replaces else json.dumps(record, indent=1)
 
         self._records.change(name, decided)
@@ -120,7 +121,7 @@ class ReviewFiles:
         """Returns the plan that an operator approved for the statement, or "". Raises MetaError if the record cannot be read."""
         name = _name(database, table, order_key, APPROVED)
         text = self._records.get(name)
-        return "" if text is None else str(self._record(name, text)["plan"])
+        return "" if text is None else str(self._record(name, text, {"plan"})["plan"])
 
     def forget_before(self, order_key: int, kept: int = RECORDS_KEPT) -> None:
         """Removes the oldest records until `kept` records are left, but no record of a statement at or after `order_key`. The stream never
@@ -133,17 +134,20 @@ class ReviewFiles:
                 self._records.remove(name)
 
     def _pending(self, name: str, text: str) -> PendingRecord:
-        record = self._record(name, text)
+        fields = {field.name for field in dataclasses.fields(PendingRecord)}
+        record = self._record(name, text, fields - {"position"})
         record.setdefault("position", record.get(POSITION_BEFORE, ""))
-        values = {field.name: record[field.name] for field in dataclasses.fields(PendingRecord)}
+        values = {name: record[name] for name in fields}
         items = tuple((str(what), dict(plans)) for what, plans in values["items"])
         return PendingRecord(**{**values, "items": items, "choices": tuple(values["choices"])})
 
-    def _record(self, name: str, text: str) -> dict[str, Any]:
+    def _record(self, name: str, text: str, needed: Collection[str]) -> dict[str, Any]:
         try:
             record = json.loads(text)
             if not isinstance(record, dict):
                 raise TypeError("not a record")
+            if missing := sorted({*needed} - record.keys()):
+                raise ValueError(f"it lacks {', '.join(missing)}")
         except (ValueError, TypeError) as error:
             where = self._records.where(name)
             raise MetaError(

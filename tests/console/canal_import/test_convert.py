@@ -249,3 +249,16 @@ def test_a_canal_name_that_no_destination_can_have_is_reported(tmp_path: Path) -
     found = imported(folder, tmp_path)
     assert [*load_config(tmp_path / "conf").destinations] == ["my_shop"]
     assert "the destination is called my_shop" in "\n".join(found.sentences())
+
+
+@pytest.mark.found
+def test_an_import_whose_result_is_invalid_leaves_no_file(tmp_path: Path) -> None:
+    """Defect 82: the files stayed, and the next import refused them as files that it must not overwrite."""
+    folder, target = canal_folder(tmp_path), tmp_path / "conf"
+    (target / "destinations").mkdir(parents=True)
+    other = target / "destinations" / "other.yaml"
+    other.write_text("include: 7\n")
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"other\.yaml"):
+            import_canal(folder, target)
+        assert [path for path in target.rglob("*") if path.is_file()] == [other]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -49,14 +50,30 @@ def test_an_account_that_may_only_read_sees_what_cascades(flavour: str, request:
     assert key == expected
 
 
-def history_after(folder: Path, *statements: str) -> tuple[TableHistory, Position]:
+def history_after(folder: Path, *statements: str, facts: DdlServerFacts = SERVER) -> tuple[TableHistory, Position]:
     history = TableHistory(folder / "schema.jsonl", lambda *_: True)
-    history.seed(SchemaSnapshot(SERVER, (("d", "utf8mb4"),), ()), BEGIN)
+    history.seed(SchemaSnapshot(facts, (("d", "utf8mb4"),), ()), BEGIN)
     position = BEGIN
     for number, statement in enumerate(statements):
         position = Position(epoch=1, file=BEGIN.file, offset=1000 + 1000 * number)
         history.apply(statement, "d", position)
     return history, position
+
+
+@pytest.mark.found
+def test_a_parent_is_known_by_the_lower_case_of_the_server_cascade(tmp_path: Path) -> None:
+    """Defect 84: the parent's name had Unicode's present lower case, in which \u0130 has two characters, and its cascades were missed."""
+    lower = dataclasses.replace(SERVER, lower_case_names=True)
+    history, position = history_after(
+        tmp_path,
+        "CREATE TABLE P\u0130 (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY, a int, FOREIGN KEY (a) REFERENCES P\u0130 (id) ON DELETE CASCADE)",
+        facts=lower,
+    )
+    child = history.state("d", "c", position)
+    assert isinstance(child, TableSchema)
+    (key,) = child.foreign_keys
+    assert isinstance(history.state(*key.parent, position), TableSchema)
 
 
 def test_a_foreign_key_that_goes_by_a_name_not_known_leaves_all_in_doubt_cascade(tmp_path: Path) -> None:

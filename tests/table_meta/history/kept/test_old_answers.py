@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+
+from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.table_meta.change.policy import PendingChange, SchemaDecisions
 from sluice.cdc_engine.table_meta.history import resolutions
 from sluice.cdc_engine.table_meta.history.history import TableHistory
@@ -39,6 +43,20 @@ def test_approvals_that_the_stream_never_needs_again_are_bounded(tmp_path: Path)
         files.forget_before(order_key, KEPT)
     assert len(list((tmp_path / FOLDER).iterdir())) == KEPT
     assert [key for key in range(100) if files.approved("shop", "orders", key)] == [98, 99]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("kind", ["approved", "held"])
+def test_an_incomplete_record_is_reported_by_its_name(tmp_path: Path, kind: str) -> None:
+    """Defect 83: a record that lacked a value was a KeyError, which names no file and no remedy."""
+    files = ReviewFiles(tmp_path)
+    approve(files, 7)
+    (record,) = (tmp_path / FOLDER).glob(f"*.{kind}.json")
+    record.write_text("{}")
+    with pytest.raises(MetaError, match=rf"{re.escape(record.name)} cannot be read: it lacks "):
+        files.first_after("shop.orders", 0)
+    with pytest.raises(MetaError, match="restore this record, or remove it and decide again"):
+        files.first_after("shop.orders", 0)
 
 
 def test_every_approval_stays_that_the_stream_may_need_again(tmp_path: Path) -> None:
