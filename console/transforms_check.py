@@ -43,8 +43,8 @@ def transform_problems(config: SluiceConfig) -> list[str]:
 
 
 def transform_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a message for each destination that has both tables with a transform and clients or brokers, because these stop at the first
-    row of such a table.
+    """Returns a message for each destination that has tables with a transform, and also clients or brokers. A client or broker stops at the
+    first row of such a table, because Canal's entries cannot contain the results of a transform.
     """
     tables: dict[str, list[str]] = {}
     for name, table, _ in _transforms(config):

@@ -33,7 +33,7 @@ def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
         search += _provide_one(cache, library, extra)
     still = missing_libraries(program, search)
     if still:
-        raise _missing(still[0], "the downloaded package does not contain it")
+        raise _missing(still[0], "it is still missing after its package was installed or unpacked")
     return os.pathsep.join(str(folder) for folder in search)
 
 

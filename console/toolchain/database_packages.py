@@ -70,9 +70,9 @@ class ServerHome:
         }
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of the server program. The environment contains the search path of the server's libraries, except if the
-        server has a `loader`: then `command` passes the path to the loader, so that programs that the server starts do not use these
-        libraries.
+        """Returns the environment of the server program. Without a `loader`, the environment contains the search path of the server's
+        libraries. With a `loader`, `command` passes this search path to the loader. Therefore programs that the server starts do not use
+        the server's libraries.
         """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 
@@ -103,7 +103,7 @@ def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
         except CommandFailedError as error:
             raise SetupError(
                 f"{MYSQL_9} comes from Debian's package {MYSQL_9_PACKAGE}, which could not be unpacked: "
-                f"{error}. The package needs a Debian system whose apt reaches a mirror."
+                f"{error}. Run the command on a Debian system whose apt reaches a mirror."
             ) from error
     loaders = sorted((folder / "usr").rglob("ld-linux-*.so.*"))
     if not loaders:

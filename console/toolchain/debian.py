@@ -56,7 +56,7 @@ def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> 
         _run(["apt-get", "update", "-q"])
         package = first_available(candidates)
     if package is None:
-        raise CommandFailedError(f"no package of {', '.join(candidates)} is known to apt")
+        raise CommandFailedError(f"apt knows none of the packages {', '.join(candidates)}")
     if not is_root():
         return _unpack(cache, package, [package, *(dependencies_lacking(package) if whole else ())])
     _install(package)
@@ -84,7 +84,8 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def unpacked_from_unstable(package: str, target: Path) -> None:
-    """Unpacks a package of Debian unstable with all its dependencies into a directory. The installed system is neither used nor changed.
+    """Unpacks a package of Debian unstable with all its dependencies into a directory. Does not use the packages that the system has
+    installed, and does not change the system.
 
     The packages come from the mirror of the system's apt. Raises CommandFailedError if the system is not Debian or has no apt, or if the
     package does not exist or cannot be downloaded.

@@ -1,7 +1,7 @@
 """Downloads pinned jars with the command line of Apache Ivy, whose jar is part of pyspark. Callers must hold the lock of the cache.
 
-Ivy knows the public repository, so this module contains no name of a host. SLUICE_IVY_SETTINGS can name a file with Ivy settings for a
-mirror. The usual proxy variables are passed to Java.
+Ivy downloads from the public Maven repository. To download from a mirror, name a file with Ivy settings in SLUICE_IVY_SETTINGS. The proxies
+that http_proxy and https_proxy name are passed to Java.
 """
 
 import os
@@ -35,8 +35,8 @@ SETTINGS = """<ivysettings>
 
 
 def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Console) -> None:
-    """Downloads each artifact that is not in the cache yet, and verifies the checksums of all artifacts. Raises SetupError if a download
-    fails or a checksum is wrong.
+    """Downloads each artifact that is not in the cache yet. Verifies the checksums of all artifacts, also of those in the cache. Raises
+    SetupError if a download fails or a checksum is wrong.
     """
     missing = [artifact for artifact in artifacts if not _is_present(cache, artifact)]
     if not missing:
@@ -103,7 +103,7 @@ def _run_ivy(cache: Cache, java: Java, missing: Sequence[Artifact], screen: Cons
     if not in_time:
         raise _no_network(missing, f"no data arrived for {STALL_SECONDS_MAX} s")
     if ivy.returncode != 0:
-        raise _no_network(missing, "the repository did not answer")
+        raise _no_network(missing, "Ivy could not download from the repository")
 
 
 def _ivy_command(cache: Cache, java: Java, module_file: Path) -> list[str]:
@@ -196,6 +196,6 @@ def _no_network(missing: Sequence[Artifact], reason: str) -> SetupError:
     names = ", ".join(f"{artifact.module} {artifact.revision}" for artifact in missing[:3])
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return SetupError(
-        f"Could not download {names}{more} ({reason}); check the network, HTTPS_PROXY if you are behind a proxy,"
-        " or name your mirror's Ivy settings in SLUICE_IVY_SETTINGS, then run the command again."
+        f"Could not download {names}{more} ({reason}); check the network, and HTTPS_PROXY if you are behind a proxy,"
+        " or name a file with Ivy settings for your mirror in SLUICE_IVY_SETTINGS. Then run the command again."
     )

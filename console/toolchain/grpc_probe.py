@@ -34,8 +34,9 @@ class GrpcProbe:
         self._answer: Any = None
 
     def answers(self) -> bool:
-        """Returns True if the server has answered a request successfully. Returns False while no answer has arrived, and sends a new
-        request if none is open. Raises ServerError if the server refuses the request, because it would also refuse later requests.
+        """Returns True if the server has answered a request successfully. Otherwise returns False. Sends a request if none is open and a
+        program listens on the port. Raises ServerError if the server refuses the request, because the server would also refuse later
+        requests.
         """
         if self._answer is None:
             if not listens(self._port):

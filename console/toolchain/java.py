@@ -131,10 +131,11 @@ def _needs_java(reason: str) -> SetupError:
 
 def trust_options(store: Path) -> list[str]:
     """Writes the certificate authorities that the system trusts to the trust store `store`, and returns the Java options that name this
-    store. Returns an empty list if the system has no list of authorities.
+    store. The authorities are in the file that SSL_CERT_FILE or PIP_CERT names, or in SYSTEM_CERTIFICATES. Returns an empty list if this
+    file does not exist or contains no certificate.
 
-    A Java runtime that was unpacked without root rights has no trust store, and Java's own trust store never contains the authority of a
-    company.
+    Java's own trust store is not used, because it lacks the certificate authorities of a company. Also, a Java runtime that was unpacked
+    without root rights has no trust store.
     """
     bundle = Path(os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or SYSTEM_CERTIFICATES)
     entries = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))]

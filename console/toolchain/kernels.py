@@ -40,9 +40,9 @@ SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Provides the compiled code of all kernels: copies the code that other checkouts have compiled, and compiles the rest. Returns False
-    if no code was missing or out of date, and otherwise True. The first case is fast, because the function then reads only the sources and
-    the note. Raises SetupError if the compilation fails.
+    """Provides the compiled code of all kernels: copies the code that other checkouts have compiled, and compiles the rest. Returns whether
+    any code was missing or out of date. If none was, the function returns fast, because it reads only the sources and the note. Raises
+    SetupError if the compilation fails.
 
     The caller must hold the lock of the cache.
     """
@@ -67,7 +67,8 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
 
 
 def keep_kernels(cache: Cache) -> None:
-    """Stores all compiled code of this checkout for other checkouts on this machine, including the code that tests have compiled.
+    """Stores all compiled code of this checkout for other checkouts on this machine, including the code that tests have compiled. Then
+    removes the stored code that was not used for the longest time (`SharedKernels.remove_oldest`).
 
     The caller must hold the lock of the cache.
     """
@@ -176,5 +177,6 @@ def _rehearse() -> None:
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise SetupError(
-            f"The engine's kernels could not be compiled ({last[0]}); run `python -m {PROGRAM} FOLDER` to see why."
+            f"The engine's kernels could not be compiled ({last[0]}); run `python -m {PROGRAM} FOLDER` to see why, "
+            "with an empty folder as FOLDER."
         )

@@ -124,7 +124,9 @@ def _watcher_of(pid: int) -> "subprocess.Popen[bytes]":
 
 
 def why_no_run_can_start() -> str:
-    """Returns why no run can start, or "" if runs can start. A run is a process that shares semaphores with the code server."""
+    """Returns why no run can start, or "" if runs can start. The code server and the process of a run share semaphores, so no run can start
+    if Python cannot create a semaphore.
+    """
     try:
         multiprocessing.Lock()
     except OSError as error:

@@ -2,8 +2,10 @@
 stored code to a checkout.
 
 numba writes compiled code next to a source file. The code depends on the file's content, the interpreter and the processor, but not on the
-file's path. So the code is also valid for a copy of the file. The code is stored under a digest of its sources. All code of one source file
-is in one directory, because an index matches only the code that numba wrote together with the index.
+file's path. So the code is also valid for a copy of the file.
+
+The compiled code of one source file is stored in one directory, whose name is a digest of the files on which the code depends. Numba's
+index of a kernel (.nbi) names the files with the kernel's code (.nbc), so index and code are only stored and copied together.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ class SharedKernels:
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Stores the compiled code of a source file, if it consists of more files than the stored code: numba writes one file for each set
-        of argument types. Stores nothing while another process is still writing code of the file.
+        """Stores the compiled code of a source file if the checkout has more files of it than are stored. The checkout then has code for
+        further sets of argument types, because numba writes one file for each set. Stores nothing while another process is still writing
+        code of the source file.
         """
         files, kept = code_of(source), self._folder / digest
         if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):

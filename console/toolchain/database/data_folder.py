@@ -1,9 +1,9 @@
-"""Creates the data directories of private servers. The first data directory of a server is stored next to the unpacked server, and later
-ones are copies of the stored one.
+"""Creates the data directories of private servers. For each server version and set of options, one empty data directory is created and
+stored next to the unpacked server. Every data directory that a server gets is a copy of the stored one.
 
 The copies save time: MySQL needs at least five seconds to create a data directory, copying one takes less than a second, and a run of the
 tests starts about thirty servers. When `database_packages` unpacks another revision of a server, it deletes the directory of the old
-revision, which contains the stored data directories.
+revision together with the data directories that are stored there.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ Make = Callable[[Path, Mapping[str, str | int]], None]
 
 
 def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: Make) -> None:
-    """Creates an empty data directory at `folder`, which must not exist. `changes` are options that differ from the version's defaults.
-    `make` creates a data directory at a path.
+    """Creates an empty data directory at `folder`, which must not exist. `changes` are options that override the defaults of
+    `merged_options`. `make` creates a data directory at a path, with options.
 
-    If the cache is full or not writable, `make` creates the data directory, and nothing is stored.
+    The data directory is a copy of the stored one, which is created first if it is missing. If that fails, for example because the cache is
+    full or not writable, `make` creates the data directory at `folder`, and nothing is stored.
     """
     options = _options(home.version, changes)
     digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()
@@ -57,8 +58,8 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
 
 
 def _options(version: str, changes: Options) -> dict[str, str | int]:
-    """Returns the options for creating a data directory: the version's defaults, and those of the `changes` that are in AT_BIRTH. The
-    options of the binlog are left out, because the server creates the binlog at its first start.
+    """Returns the options with which a data directory is created: the defaults of the version, overridden by the `changes` whose names are
+    in AT_BIRTH. The options of GTIDs and of the binlog are left out, because the server creates the binlog only at its first start.
     """
     born = merged_options(version, {key: value for key, value in changes.items() if key in AT_BIRTH})
     return {key: value for key, value in born.items() if "gtid" not in key and key != "log_bin"}

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 Options = Mapping[str, str | int | None]
 
-# The options that a source of Sluice must have. binlog_row_metadata is not among them, so it has the server's default, as on most servers
-# of users.
+# The options that a source of Sluice must have. binlog_row_metadata is left out, so that it has the server's default, as on most production
+# servers.
 _SOURCE: dict[str, str | int] = {
     "server_id": 1,
     "log_bin": "binlog",

@@ -51,8 +51,9 @@ class DatabaseServer:
         *,
         die_with_parent: bool = True,
     ) -> None:
-        """Describes a server; `start` starts the server. If `port` is None, `start` chooses a free port. For an option with the value None,
-        the server uses its own default. With `die_with_parent`, the server is killed when this process dies.
+        """Describes a server; `start` starts the server. `datadir` is the directory for all files of the server: the data directory `data`,
+        the error log and the socket. If `port` is None, a free port is chosen. For an option with the value None, the server uses its own
+        default. With `die_with_parent`, the server is killed when this process dies.
         """
         self.version = version
         self.folder = datadir.absolute()
@@ -96,14 +97,16 @@ class DatabaseServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens. A restart does not change the port."""
+        """The port on which the server listens. If the caller gave no port, the first use of this property chooses a free one. `start`
+        replaces a chosen port if another program has taken it meanwhile; otherwise a restart does not change the port.
+        """
         if self._port is None:
             self._port = free_port()
         return self._port
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
+        """The process id of the server that was started last. Raises ServerError if no server was started."""
         if self._process is None:
             raise ServerError(f"{self.version} in {self.folder} was not started.")
         return self._process.pid
@@ -114,7 +117,11 @@ class DatabaseServer:
         return self._process is not None and self._process.running
 
     def start(self) -> "DatabaseServer":
-        """Creates the data directory if it is empty, starts the server, and returns when the server answers."""
+        """Starts the server, and returns when the server answers. Creates the data directory first if it does not exist or is incomplete.
+        Does nothing if the server runs.
+
+        Raises PortTakenError if another program has the port, and ServerError if the server does not answer within START_SECONDS_MAX.
+        """
         if self.running:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)

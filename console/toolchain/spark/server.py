@@ -37,9 +37,9 @@ PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 # Matches the settings of log stores in a properties file. Delta does not allow a log store for all schemes (`class`) together with a log
 # store for a single scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
-# Two patterns for Google, and two for Azure. The first pattern matches a line of a settings file that configures an account. If the file
-# has such a line, the server does not get the settings of Sluice that the second pattern matches (also settings of an account), because the
-# store's client cannot combine two accounts.
+# A pair of patterns for Google, and a pair for Azure. If a line of the settings file matches the first pattern, the file configures an
+# account. The server then does not get the settings of Sluice's account, which match the second pattern, because the store's client cannot
+# combine two accounts.
 AZURE_ACCOUNT = r"spark\.hadoop\.fs\.azure\.(account\.(auth|key|oauth2?)|sas)\b"
 ACCOUNTS = ((r"spark\.hadoop\.fs\.gs\.auth\.type\b", r"spark\.hadoop\.fs\.gs\.auth\."), (AZURE_ACCOUNT, AZURE_ACCOUNT))
 # Matches a value of spark.master with which tasks run in the server's process. The group is the number of tasks that run at the same time.
@@ -132,7 +132,7 @@ class SparkConnectServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the running server, which is the Java process."""
+        """The process id of the server that was started last, which is the Java process. Raises ServerError if no server was started."""
         if self._process is None:
             raise ServerError(f"The Spark server in {self.folder} was not started.")
         return self._process.pid
@@ -189,7 +189,7 @@ class SparkConnectServer:
 
     @property
     def ended(self) -> str:
-        """How the server's process ended, as "exit code 1" or "signal 9". This text is empty while the process runs."""
+        """How the server's process ended: "exit code 1", "signal 9" or "never started". This text is empty while the process runs."""
         return self._process.ended if self._process else "never started"
 
     def answers(self) -> bool:
@@ -257,7 +257,9 @@ class SparkConnectServer:
         return (log_store.JAR,) if log_store.SETTINGS.keys() & set(self._extras) else ()
 
     def _log_stores(self) -> dict[str, str]:
-        """Returns the settings that select Sluice's log stores. A store for which the settings file names a log store is left out."""
+        """Returns the settings that select Sluice's log stores. A store is left out if the settings file names a log store for it. All
+        stores are left out if the file names one log store for all schemes.
+        """
         named = set(LOG_STORE.findall(self._settings_file.read_text()))
         ours = dict(log_store.SETTINGS[store] for store in self._extras if store in log_store.SETTINGS)
         return {

@@ -4,8 +4,8 @@ The first MERGE of a server takes half a minute, because Spark loads and compile
 a merge. The warm-up is a separate program, so that it can be ended at any time: Spark's client would wait some minutes for a dead server.
 `sluice up` does not wait for the program. The program ends itself when its server ends, and at the latest after some minutes.
 
-When `sluice up` starts everything, the other processes and the first run need the processors. So the MERGE statements wait until the
-processors are idle, or for some seconds.
+When `sluice up` starts everything, the other processes and the first run need the processors. Therefore the MERGE statements wait until the
+processors are idle, but at most for some seconds.
 """
 
 import os
