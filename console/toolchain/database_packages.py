@@ -26,7 +26,8 @@ MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 @dataclass(frozen=True)
 class ServerHome:
     """An unpacked server with its version, its directory, and the search path of its libraries. If the server was unpacked together with
-    its own C library, `loader` is the dynamic loader of that library, which must start the server. Otherwise, `loader` is None.
+    its own C library, `loader` is the dynamic loader of this library, and the server must be started through `loader`. Otherwise, `loader`
+    is None.
     """
 
     version: str
@@ -84,7 +85,7 @@ def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
 
 
 def server_home(cache: Cache, version: str) -> ServerHome:
-    """Returns an unpacked server. Also installs the libraries that the server needs and this system lacks."""
+    """Returns an unpacked server. Also installs the libraries that the server needs and this system lacks. Raises SetupError if that fails."""
     folder = cache.servers / version
     if version == MYSQL_9:
         return _home_of_packages(cache, folder)

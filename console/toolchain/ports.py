@@ -6,17 +6,17 @@ import socket
 from sluice.console.toolchain.errors import PortTakenError
 
 LOOPBACK = "127.0.0.1"
-# The ports from which `free_port` chooses. Linux uses ports from 32768 on for outgoing connections.
+# The ports from which `free_port` chooses. They are below 32768, because Linux uses the ports from 32768 on for outgoing connections.
 PORT_MIN, PORT_MAX = 15_000, 32_000
 ATTEMPTS = 50
 
 
 def free_port(ports: int = 1) -> int:
-    """Returns the first of `ports` consecutive ports on which no program listens.
+    """Finds `ports` consecutive ports on which no program listens, and returns the first of them.
 
     The ports are below those that Linux uses for outgoing connections, because an outgoing connection could take a higher port before the
-    caller's server starts. If ATTEMPTS random choices find no such ports, returns a free port of the kernel's choice. The ports that follow
-    it are then not checked.
+    caller's server starts. If ATTEMPTS random choices find no such ports, returns a free port that the kernel chooses, without a check of
+    the ports that follow.
     """
     for _ in range(ATTEMPTS):
         first = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN - ports)

@@ -2,8 +2,8 @@
 this module.
 
 Each child leads its own process group, so that Ctrl-C in the terminal reaches only the program that started the child. A watcher kills the
-child when that program dies, even by SIGKILL. The watcher is a shell that waits on a pipe. The kernel's parent-death signal cannot be used,
-because the kernel sends it when the thread that started the child ends, not when the process ends.
+child when the parent dies, even by SIGKILL. The watcher is a shell that waits on a pipe. The kernel's parent-death signal cannot be used,
+because the kernel sends this signal already when the thread that started the child ends.
 """
 
 import contextlib

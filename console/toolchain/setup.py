@@ -22,8 +22,8 @@ ALL_SERVERS = DATABASE_VERSIONS
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What `set_up` has provided: the cache, the Java runtime, the jars of Delta, the database servers, and the jars of the EXTRAS.
-    `servers` maps versions to unpacked servers.
+    """What `set_up` has provided: the cache, the Java runtime, the jars of Delta, the database servers, and the jars of the requested
+    `extras`. `servers` maps versions to unpacked servers.
     """
 
     cache: Cache

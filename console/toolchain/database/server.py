@@ -140,13 +140,13 @@ class DatabaseServer:
         raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")
 
     def stop(self) -> None:
-        """Shuts the server down. Kills the server if it has not ended after STOP_SECONDS_MAX."""
+        """Shuts the server down. Kills the server if it has not ended after STOP_SECONDS_MAX. Removes the socket and the pid file."""
         if self._process:
             self._process.stop(STOP_SECONDS_MAX)
         self._forget_socket()
 
     def kill(self) -> None:
-        """Ends the server with SIGKILL, as a crash would."""
+        """Ends the server with SIGKILL, to simulate a crash. Removes the socket and the pid file."""
         if self._process:
             self._process.kill()
         self._forget_socket()

@@ -1,5 +1,5 @@
-"""Compiles the log stores: `python -m sluice.console.toolchain.spark.build_log_store`. A developer must run this program after each change
-of the Java sources.
+"""Compiles Sluice's log stores, the Java classes by which Spark commits to Delta tables in object stores. A developer must run this program
+after each change of the Java sources: `python -m sluice.console.toolchain.spark.build_log_store`.
 
 The repository contains the compiled jar, because users have only a Java runtime, which contains no compiler. The manifest of the jar
 contains a checksum of the sources, by which a test detects an outdated jar.

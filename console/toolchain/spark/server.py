@@ -161,7 +161,9 @@ class SparkConnectServer:
         return self
 
     def begin(self) -> None:
-        """Starts the server's process, and returns at once. The caller must wait until `answers` returns True."""
+        """Starts the server's process, and returns immediately. The caller must wait until `answers` returns True. Raises PortTakenError if
+        another program has the port.
+        """
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._probe.forget()
@@ -208,7 +210,7 @@ class SparkConnectServer:
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
 
     def kill(self) -> None:
-        """Ends the server with SIGKILL, as a crash would."""
+        """Ends the server with SIGKILL, to simulate a crash."""
         if self._process:
             self._process.kill()
 
