@@ -85,7 +85,7 @@ def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
 
 
 def server_home(cache: Cache, version: str) -> ServerHome:
-    """Returns an unpacked server. Also installs the libraries that the server needs and this system lacks. Raises SetupError if that fails."""
+    """Returns an unpacked server. Installs the libraries that the server needs and this system lacks. Raises SetupError if that fails."""
     folder = cache.servers / version
     if version == MYSQL_9:
         return _home_of_packages(cache, folder)

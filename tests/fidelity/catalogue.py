@@ -245,7 +245,8 @@ def _others() -> list[Kind]:
              select="CAST({} AS CHAR)", note="as the server prints it"),
         Kind(declared="json", delta="string", values=(*documents, *opaque), servers=(MYSQL57,), select="CAST({} AS CHAR)",
              note="as MySQL 8.0 prints it; 5.7 leaves out the `.0` of a whole double", by_value=True),
-        Kind(declared="json", delta="string", values=documents, servers=MARIADB, note="MariaDB's JSON is a longtext: the text that was written"),
+        Kind(declared="json", delta="string", values=documents, servers=MARIADB,
+             note="MariaDB's JSON is a longtext: the text that was written"),
         *(
             Kind(declared=f"{name} compressed", delta=delta, values=("''", "'a'", "repeat('ab', 120)"), servers=MARIADB)
             for name, delta in (("varchar(100)", "string"), ("varchar(300)", "string"), ("text", "string"),

@@ -155,7 +155,7 @@ changes its key while the child is read:
 
 Sluice computes the schema of each table from the DDL statements in the binlog. Two tests check this:
 
-- `tests/table_meta/ddl/test_ddl_corpus.py` executes some 600 statements. After each statement, it compares Sluice's schema with
+- `tests/table_meta/ddl/test_ddl_corpus.py` executes some 1 300 statements. After each statement, it compares Sluice's schema with
   information_schema of the server.
 - `test_ddl_mutations.py` shows that some 30 000 mutations of these statements stop a table in a named state, or have no effect.
 
