@@ -37,7 +37,7 @@ def test_admin_lines_of_a_log_are_known_by_their_destination(line: str, concerne
 
 def test_admin_the_log_shows_the_newest_and_follows(installation: Installation) -> None:
     installation.destination(1)
-    assert "`sluice up` has not started any process" in call("log", "shop")[1]
+    assert "`sluice up` has started no engine on this host" in call("log", "shop")[1]
     logs = installation.data / "logs"
     logs.mkdir(parents=True)
     log = logs / "code-server.log"
