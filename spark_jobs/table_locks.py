@@ -133,7 +133,7 @@ class TableLocks:
             with held_lock.written_down(writing), fence.at(name, held_lock.why_lost):
                 yield True
         finally:
-            # A lock that cannot be released expires with the run's session in the store.
+            # A lock that cannot be released expires with the session that the run has in the lock's store.
             with contextlib.suppress(Exception):
                 lock.release()
 

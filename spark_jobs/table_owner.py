@@ -1,5 +1,5 @@
-"""Checks who owns a Delta table, and whether the table is as the last run left it. Merges check this before they write anything. Between
-runs, `lake_look` checks it. Pure functions.
+"""Checks who owns a Delta table, and whether the table is as the last run left it. Merges call this module before they write anything.
+Between runs, `lake_look` calls it. Pure functions.
 
 The table property `sluice.owner` names the owner: a ledger and the source table. Order keys of two ledgers cannot be compared, so with two
 owners changes would be lost silently. After each run the ledger stores the table's id and version. If the table is missing later, or was

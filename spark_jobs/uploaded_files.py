@@ -64,8 +64,9 @@ class UploadedFiles:
             raise SparkJobError(f"{path.name} could not be uploaded for Spark: {error}; Sluice tries again") from None
 
     def url_of(self, files: StoredFiles) -> str:
-        """Returns the URL at which Spark reads the rows of a snapshot, or its buffered changes. Uploads them if they are not in an object
-        store yet.
+        """Returns the URL at which Spark reads the rows of a snapshot, or its buffered changes. Uploads local files if Spark cannot read
+        them directly. If `files` is an empty folder in an object store, writes the file EMPTY into it. Raises SparkJobError if the upload
+        fails.
         """
         if not files.url:
             files.folder.mkdir(parents=True, exist_ok=True)

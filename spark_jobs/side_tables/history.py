@@ -1,7 +1,7 @@
 """Applies changes to a history: each commit opens new versions of rows and closes earlier ones. `write` and `publish` call this module.
 
-deltalake makes small merges in this process. Spark makes larger merges with a MERGE, from a file or a view with the same rows. deltalake
-and Spark use the same SQL for conditions and values.
+deltalake makes small merges in this process. Spark makes larger merges with a MERGE statement. deltalake and Spark use the same SQL for
+conditions and values.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class History:
         *,
         at_position: bool = False,
     ) -> bool:
-        """Makes the open versions equal to the rows of a version of the current-state table. The new versions are marked as read, not as
-        changed. Returns whether anything differed.
+        """Makes the open versions equal to the rows of the current-state table at a version. The new versions have the operation `read`.
+        Returns whether anything differed.
 
-        `position` is the order key and the commit time (µs) up to which this version of the current-state table has its changes.
+        At this version, the current-state table includes all changes up to `position`, an order key and a commit time (µs).
         `HistoryDifference` describes `at_position`. Raises TableError if the history cannot be written, or if only Spark can read the
         current-state table and there is no session.
         """
@@ -146,8 +146,8 @@ class History:
         if unread and self.session is None:
             why = (
                 "the history begins with the rows of the current-state table, which has the features "
-                f"{', '.join(unread)} that only Spark can read, and this run has no Spark session. The publication of the "
-                "table's snapshot writes the history with Spark: wait for it, or remove `history` of the table from conf/"
+                f"{', '.join(unread)} that only Spark can read, and this run has no Spark session. Wait for the publication "
+                "of the table's snapshot, which writes the history with Spark, or remove `history` of the table from conf/"
             )
             raise TableError(self.table.name, why)
         if not unread and self._is_small(at.row_count + row_count(self.table)):
@@ -189,8 +189,8 @@ class History:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
     def _separate(self, order_key: int, user_metadata: str) -> Commit:
-        """Returns a commit that applies no change of the stream. If the table has a commit with this order key, the new commit gets another
-        app id, and that app id's next free order key.
+        """Returns a commit that applies no change of the stream. If the history already has this order key or a later one, the commit gets
+        the app id of the READ commits, and an order key that is free under this app id.
         """
         if order_key > self.table.applied:
             return self._commit(order_key, user_metadata)
@@ -295,8 +295,8 @@ class History:
     def _give(
         self, columns: Sequence[LakeColumn], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
     ) -> Mapping[str, str]:
-        """Creates the history, or adds columns that it lacks. Returns the history's column for each column of the source. `at` is the
-        order key and the record of the next commit.
+        """Creates the history, or adds columns that it lacks. Returns the name of the history's column for each column of the source.
+        `types` has the Arrow types of the source's columns. `at` is the order key and the metadata of the next commit.
         """
         if self.table.log is None:
             mapped = map_columns(self.table.name, columns, {}, [column.name for column in PERIOD])
@@ -322,10 +322,11 @@ class History:
         at: tuple[int, str],
         alterations: Sequence[Alteration] = (),
     ) -> MappedColumns:
-        """Adds missing columns and copies values into them in the open rows, before a merge identifies rows by these columns.
+        """Adds missing columns to the history, and copies values into them in the open rows. Call this before a merge, because a merge
+        finds open rows by their key columns. Raises TableError if open rows still have NULL in their key.
 
-        If a run crashes after it has added a key column and before it has copied values, open rows have NULL in their key. If it is
-        uncertain whether values were copied, `_lack` looks for such rows.
+        A run may crash after it has added a key column and before it has copied the values. The open rows then have NULL in this column. So
+        values are also copied into an existing key column if `_lack` finds NULL in it.
         """
         there = self._given
         mapped = map_columns(self.table.name, columns, there, [column.name for column in PERIOD])
@@ -348,15 +349,15 @@ class History:
         return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns in the open rows. A rename is applied only once: if two columns have swapped names, applying it twice would swap
-        them back.
+        """Sets columns in the open rows. If `renames`, the commit has the order key in `at`, so a repeated attempt changes nothing: if two
+        columns swapped names, a second update would swap their values back. Other updates can be repeated, and get a new order key.
         """
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)
         self._update(values, IS_CURRENT, Commit(table=aside, order_key=order_key, user_metadata=user_metadata))
 
     def _lack(self, columns: Sequence[str]) -> bool:
-        """Returns whether an open row has NULL in any of these columns."""
+        """Returns whether an open row has NULL in any of these columns. Returns False if the history lacks one of the columns."""
         if not columns or not set(columns) <= set(self._given):
             return False
         lacks = " OR ".join(f"{_quoted(name)} IS NULL" for name in columns)
@@ -484,12 +485,12 @@ def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
 
 
 def _filled(value: str, kind: str, type_: Any) -> Any:
-    """Converts a value of the manifest, where binary values are hexadecimal, to Arrow."""
+    """Converts a value of the manifest to Arrow. In the manifest, binary values are hexadecimal."""
     return pa.scalar(bytes.fromhex(value), type_) if kind == "binary" else pa.scalar(value).cast(type_)
 
 
 def _spelled(names: Mapping[str, str], key: Sequence[str]) -> list[str]:
-    """Returns the history's names of the key columns. Ignores case."""
+    """Returns the history's names of the key columns. `key` and `names` may differ in letter case."""
     there = {name.lower(): theirs for name, theirs in names.items()}
     return [there[name.lower()] for name in key]
 

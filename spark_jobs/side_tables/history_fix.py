@@ -1,8 +1,8 @@
-"""Updates a history when a repair, a backfill or a replay of the quarantine writes the current-state table outside the stream.
+"""Updates the history of a table after a repair, a backfill or a replay of quarantined values has written the current-state table.
 
 Delta cannot commit to two tables at once, so there are four steps. A commit in the history announces the write. The current-state table is
 written. The history is updated from the current-state table. Another commit in the history confirms the update. If the confirmation is
-missing after a crash, the next batch or repair compares the two tables first: `write` calls `is_due` for this.
+missing after a crash (`is_due`), the next batch or repair compares the history with the current-state table again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def announce(table: SideTable, user_metadata: str) -> None:
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
-    """Confirms that the history has been compared with the current-state table. Does nothing if no announced write waits for this."""
+    """Makes a commit in the history that confirms the comparison with the current-state table. Does nothing if every announced write is
+    confirmed.
+    """
     if is_due(table):
         table.aside(CONFIRMED).mark(table.aside(WRITES).applied, user_metadata)
         table.open()
@@ -51,10 +53,10 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryFix:
-    """Updates a history together with a write of its current-state table that is not part of the stream.
+    """Writes a current-state table outside the stream, and updates its history.
 
-    `folder` is for files that Spark reads. `position` is the order key and the commit time (µs) up to which the current-state table has its
-    changes. `record` is stored in the commits. `fence` is that of the run.
+    `folder` is for files that Spark reads. The current-state table includes all changes up to `position`, an order key and a commit time
+    (µs). `record` is the metadata of the commits. `fence` is the fence of the run.
     """
 
     session: LakeSession | None

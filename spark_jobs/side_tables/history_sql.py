@@ -1,5 +1,5 @@
-"""Generates SQL for merges into a history. Spark and deltalake use the MERGE condition and the comparison with a current-state table. Only
-Spark uses the fold and schema changes. Pure functions.
+"""Generates SQL for merges into a history. Spark and deltalake use the MERGE condition and the comparison with a current-state table. The
+other functions are only for Spark. Pure functions.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
     """Returns the MERGE condition under which a row of the MERGE's source (`s`) closes a version in the history (`t`): the version is open,
     has the same key, and was opened at an earlier position than that of `s`.
 
-    If `reads`, the rows come from a comparison with the current-state table. Then a version that was opened at the position of `s` is
-    closed too, because it was valid for no time.
+    If `reads`, the rows come from a comparison with the current-state table. Such a row also closes a version that was opened at the
+    position of `s`.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
@@ -50,11 +50,11 @@ class HistoryDifference:
     """Compares a current-state table with the open versions of a history.
 
     - `names` has the history's column for each column of the current-state table.
-    - `key` has columns of the current-state table.
+    - `key` are the key columns, with their names in the current-state table.
     - `order_key` and `time_us` are the position of the current-state table.
     - `deleted` is the condition of rows that are marked as deleted, or is empty if there are none.
-    - If `at_position`, every new version begins at this position, for example because another table got the name. Otherwise a new version
-      begins at the last change of its row, if this change is later than the open version.
+    - If `at_position`, every new version begins at this position, because the table was renamed there. If not, a new version begins at the
+      last change of its row, or at this position if the open version began after the last change.
     - `left` are columns of the history that the current-state table does not have, because the source dropped them or changed their type.
       These columns get NULL.
     """
@@ -68,8 +68,8 @@ class HistoryDifference:
     left: tuple[str, ...] = ()
 
     def query(self, current_state: str, history: str, quote: Quote, micros: str) -> str:
-        """Returns the source of a MERGE that closes open versions that differ from the current-state table. For rows without an open
-        version, the MERGE opens a version at the position of the row's last change.
+        """Returns the source of a MERGE that makes the open versions equal to the rows of the current-state table. The source has one row
+        for each version to close, and one row for each version to open.
 
         `current_state` and `history` are relations. `micros` is the SQL function that converts microseconds to a timestamp.
         """
@@ -81,8 +81,8 @@ class HistoryDifference:
         # c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._current(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # A row may have disappeared, or differ without a newer order key. The row's change then gets the position of the current-state
-        # table, because the change is not later than this position.
+        # The current-state table may lack the row, or its row may differ without a newer order key. The change then gets the position of
+        # the current-state table, because the change is not later than this position.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"
@@ -118,8 +118,8 @@ def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Se
     """Returns a SELECT for Spark that folds row images to the rows that a merge closes and opens. In Arrow, `versions.folded` and
     `as_source` do the same.
 
-    `images` is a relation with the images that the history does not have yet. `names`, `key` and `left` are those of `HistoryDifference`,
-    with the source instead of the current-state table.
+    `images` is a relation with the images that the history does not have yet. `names` has the history's column for each column of the
+    source. `key` are the source's key columns. `left` are columns of the history that the source no longer has; these columns get NULL.
     """
     quote = sql_text.identifier
     of_key = ", ".join(quote(name) for name in key)

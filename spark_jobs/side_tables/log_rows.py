@@ -102,8 +102,8 @@ class LogRows:
         operations = np.asarray(images[OPERATION]).astype(np.int64)
         kinds = operations[changes]
         has_preimage = (changes > 0) & (operations[np.maximum(changes - 1, 0)] == UPDATE_BEFORE)
-        # An update without a before image changed no captured column, so the row before the update equals the row after it. An update by a
-        # foreign key never has a before image, so its row before is unknown.
+        # Staging keeps the before image of each update that changes a captured column. So without a before image, the row before the update
+        # equals the row after it. An update by a foreign key never has a before image: the row before it is unknown.
         without = np.full(len(changes), -1) if self.origin else changes
         of_update = np.where(has_preimage, changes - 1, without)
         before = np.where(kinds == INSERT, -1, np.where(kinds == UPDATE_AFTER, of_update, changes))

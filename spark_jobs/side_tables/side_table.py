@@ -1,8 +1,11 @@
 """Opens a change log or a history with deltalake, checks its owner, and commits to it under its own app id.
 
-The app id is also the Delta name of the table, so that two source tables, or two ledgers, never write the same table. A commit without
-changes of the stream, such as the rows of a snapshot, has a separate app id, `<app id>#<kind>`. A commit succeeds only as the next version
-of the table. If another program has committed that version, the table is read again, because the other commit may have the same changes.
+The app id is also the table's name in Delta's metadata. `open` refuses a table with another name, so two source tables, or two ledgers,
+never write the same table. A commit without changes of the stream, such as the rows of a snapshot, has a separate app id, `<app
+id>#<kind>`.
+
+A commit succeeds only as the next version of the table. If another program has made this version, the table is read again before the next
+attempt, because the other commit may have the same changes.
 """
 
 from __future__ import annotations
@@ -58,8 +61,9 @@ class SideTable:
 
     - `name` is the "database.table" of the source.
     - `log` is the table, opened with deltalake, or None if the table does not exist.
-    - `app_id` identifies the owner. `txn_id` is the app id of the next commits. If it is empty, they use `app_id`.
-    - `fence` is that of the run that writes. Without a fence, the table is read-only.
+    - `app_id` identifies the owner. `txn_id` is the app id of the next commits. If `txn_id` is empty, the commits use `app_id`.
+    - `fence` is the fence of the run that writes. Without a fence, the table is read-only.
+    - `conflicts` counts how often another writer committed first.
     """
 
     name: str
@@ -78,7 +82,9 @@ class SideTable:
         return dataclasses.replace(self, txn_id=f"{self.app_id}#{kind}")
 
     def open(self) -> SideTable:
-        """Reads the table's newest version. Raises TableError if the table has another owner or cannot be read."""
+        """Reads the table's newest version. Sets `log` to None if the table does not exist. Raises TableError if the table has another
+        owner or cannot be read.
+        """
         try:
             self.log = deltalake.DeltaTable(self.path, storage_options=dict(self.storage_options) or None)
         except TableNotFoundError:
@@ -139,7 +145,7 @@ class SideTable:
             )
 
     def add(self, columns: tuple[LakeColumn, ...]) -> None:
-        """Adds columns. Raises LostCommitError if another commit has replaced the change."""
+        """Adds columns. Raises LostCommitError if a commit of another writer replaced this commit."""
         if columns:
             before = self.version
             fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]
@@ -150,7 +156,9 @@ class SideTable:
                 raise LostCommitError(self.name, self.path, before)
 
     def keep(self, properties: Mapping[str, str]) -> None:
-        """Sets table properties, in a commit without a transaction. Raises LostCommitError if another commit has replaced the change."""
+        """Sets table properties, in a commit without a Delta transaction. Raises LostCommitError if a commit of another writer replaced
+        this commit.
+        """
         before = self.version
         self.fence.check(self.name)
         self.log.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
@@ -169,8 +177,9 @@ class SideTable:
     def commit(self, order_key: int, write: Callable[[], object]) -> bool:
         """Commits by calling `write`, and returns True. If the table already has the order key, returns False without calling `write`.
 
-        If another program commits first, reads the table again and repeats this, at most TRIES_MAX times. Raises TableError after the last
-        attempt, or if deltalake does not support a feature of the table.
+        If another program commits first, reads the table again and makes another attempt, up to TRIES_MAX attempts in total. Raises
+        TableError after the last attempt, or if deltalake does not support a feature of the table. Raises LostCommitError if a commit of
+        another writer replaced this commit.
         """
         for tried in range(1, TRIES_MAX + 1):
             if self.applied >= order_key:
@@ -218,8 +227,8 @@ class SideTable:
         )
 
     def too_new(self, error: object) -> TableError | None:
-        """Returns a TableError if deltalake reported a Delta feature that it does not support, because another attempt would fail too.
-        Otherwise returns None.
+        """Returns a TableError if `error` names a Delta feature that deltalake does not support. Otherwise returns None. Another attempt
+        would fail too, so the TableError stops the table (`for_good`).
         """
         found = FEATURES.search(str(error))
         if found is None:

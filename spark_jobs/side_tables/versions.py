@@ -54,8 +54,8 @@ class Versions:
 
 
 def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
-    """Folds images, in stream order, that the history lacks. The images have all `columns`. For a changed key, `images` includes the before
-    image.
+    """Folds the images that the history does not have yet. The images have all `columns`. If an update changed a key, `images` includes its
+    before image.
     """
     codes = key_codes([images[name] for name in key])
     order = np.lexsort((np.asarray(images[ROW]), codes))

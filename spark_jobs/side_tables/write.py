@@ -1,5 +1,5 @@
-"""Writes a batch's changes of a table to its change log and history, after its current-state table has been merged. Also writes tables
-without a current-state table. `run_batch` calls this module.
+"""Writes a batch's changes of a table to the table's change log and history, after the current-state table has been merged. Does the same
+for a table without a current-state table. `run_batch` calls this module.
 
 Change log, history and current-state table each store, under an app id, which changes they have. A run may end between the commit of the
 current-state table and the commits of the change log and history. When the batch is merged again, the current-state table is skipped, and
@@ -52,8 +52,8 @@ class Share:
         return (name, order_key) in self.renamed
 
     def table(self, path: str, kind: str) -> SideTable:
-        """Opens the change log or history. Raises TableError if it has another owner. If the table has no current-state table, also raises
-        TableError if another program changed the change log or history since the last run.
+        """Opens the change log or history. Raises TableError if it has another owner. If conf/ configures no current-state table, also
+        raises TableError if another program changed or removed the change log or history since the last run.
         """
         name = self.staged.name
         app_id = side_app_id(self.batch, self.staged, kind)
@@ -72,7 +72,7 @@ class Share:
     @property
     def has_rows(self) -> bool:
         """Whether a current-state table exists and has been merged. After conf/ stops configuring the current-state table, this stays true
-        for one batch, because only then `write_side_tables` removes the table's record.
+        for one batch: at the end of this batch, `write_side_tables` removes the table's record.
         """
         return self.target.current_state or self.context.records.get(self.staged.name) is not None
 
@@ -309,7 +309,7 @@ def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Returns whether the table was renamed in the batch. A renamed table takes over rows at the position of the rename."""
+    """Returns whether the table was renamed in the batch. If so, its history takes over the rows at the position of the rename."""
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 

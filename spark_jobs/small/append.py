@@ -1,9 +1,10 @@
 """Appends rows to a Delta table in a folder: writes one Parquet file with pyarrow, and the commit that adds it. `small.merge` calls this
 module.
 
-deltalake's own append plans and executes a query, and reads the log again. For a few rows, this takes ten times as long. The commit here
-is the same, and is written as deltalake writes it on a disk: under a temporary name, which then gets a hard link with the commit's name.
-The link fails if the commit exists. If a commit fails, the file with the rows stays until VACUUM removes it, as with deltalake.
+deltalake's own append plans and executes a query, and reads the log again. For a few rows, this takes ten times as long. This module writes
+the same commit in the same way as deltalake on a disk: first to a file with a temporary name, to which it then makes a hard link with the
+commit's name. The link fails if the commit exists. If a commit fails, the file with the rows stays until VACUUM removes it, as with
+deltalake.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def can_append(table: DeltaTable, rows: pa.Table) -> bool:
     - The table has column mapping, so its files have other column names.
     - An operator chose the columns with statistics by name.
     - There are so many rows that deltalake divides them into several files.
-    - The table has features or rules that `append` ignores, so its commit would be invalid. `targets.ways` has already checked them, but
-      another program may have added some between two segments. deltalake checks features and rules itself.
+    - The table has partitions, or has features, constraints or generated columns that `append` ignores, so its commit would be invalid.
+      `targets.ways` has already checked this, but another program may have changed the table between two segments. deltalake does this
+      check itself.
     """
     snapshot = table.snapshot
     properties = snapshot.properties
@@ -107,8 +109,8 @@ def _write(table: DeltaTable, folder: Path, rows: pa.Table) -> Mapping[str, Any]
 
 
 def _indexed(table: DeltaTable, schema: pa.Schema) -> list[LakeColumn]:
-    """Returns the columns that get statistics: the leading ones, as many as the table wants. Long decimals get none, as in the files of
-    deltalake, which would round their bounds.
+    """Returns the columns that get statistics: the leading columns, up to the number in the table's property. Long decimals are left out,
+    as in files that deltalake writes, because deltalake would round their bounds.
     """
     wanted = int(table.snapshot.properties.get(INDEXED_PROPERTY, STATISTICS_COLUMNS))
     columns = [LakeColumn(name=name, type=type_name) for name, type_name in table.snapshot.schema]
@@ -117,7 +119,9 @@ def _indexed(table: DeltaTable, schema: pa.Schema) -> list[LakeColumn]:
 
 
 def _commit(file: Path, text: str) -> None:
-    """Writes a commit that does not exist. Readers see no commit or the whole commit."""
+    """Writes the file of a commit. Readers see no commit or the whole commit. Raises CommitFailedError if the file exists, because another
+    writer made this version.
+    """
     temporary = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -37,7 +37,7 @@ REMOVING = (fold.UPDATE_BEFORE, fold.DELETE)
 
 
 class UnknownRowError(Exception):
-    """Raised if an image lacks columns and the lake does not have its row. `order_key` is that of the image."""
+    """Raised if an image lacks columns and the lake does not have the row. `order_key` is the order key of the image."""
 
     def __init__(self, order_key: int) -> None:
         super().__init__(order_key)
@@ -110,7 +110,7 @@ class _Partial:
     def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
         self.segment = segment
         self.names = [column.name for column in segment.columns]
-        # Images that the table already has are left out, unless keys changed: then these images are needed to follow the changed keys.
+        # If no key changed, images that the table already has are left out. If keys changed, these images are needed to follow the changes.
         if not segment.moves:
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)
@@ -208,7 +208,9 @@ class _Partial:
 
 
 class _Found:
-    """The lake's row for each of several keys. Raises DuplicateKeysError if the lake has two rows with one key."""
+    """The lake's row for each of several keys. If `alive`, rows that are marked as deleted are left out. Raises DuplicateKeysError if the
+    lake has two rows with one key.
+    """
 
     def __init__(self, lake: Lake, keys: Sequence[Any], segment: ChangesSegment, *, alive: bool) -> None:
         count = len(keys[0])

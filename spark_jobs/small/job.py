@@ -31,8 +31,8 @@ from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-# One task is started for this many tables, which it merges in about a second. Starting a task takes as long as merging one table, so tasks
-# with fewer tables would waste time. A batch of many tables gets more tables per task (see TASKS_MANY).
+# The number of tables per task, which a task merges in about a second. Starting a task takes as long as merging one table, so tasks with
+# fewer tables would waste time. If a batch has many tables, tasks get more tables, because the number of tasks is limited (TASKS_MANY).
 TABLES_A_TASK = 12
 # A batch gets at most this many tasks, or TASKS_A_SLOT for each task slot if that is more. Every task first loads the jobs of all tables,
 # so if the number of tasks grew with the tables, the work would grow with the square of the tables.
@@ -118,8 +118,8 @@ def why_not_on_executors(settings: SparkSettings) -> str:
 
 
 def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
-    """Returns the jobs, in which tasks may create new tables (`makes_tables`). Returns them unchanged if no table is new, or if Spark has
-    default properties for new tables, because only Spark itself would set these properties.
+    """Returns the jobs with `makes_tables` set, so that tasks create missing tables. Returns the jobs unchanged if no table is new, or if
+    Spark has default properties for new tables, because only Spark itself sets these properties.
     """
     if all(job.known for job in jobs) or session.defaults_of_tables():
         return jobs
@@ -234,8 +234,8 @@ def _other_versions(wanted: Mapping[str, str]) -> str:
 
 
 def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict[str, Any]:
-    """Merges one table and returns its result as JSON. Objects would be of classes that were sent to the executor, which are not the
-    classes of the run.
+    """Merges one table and returns its result as a dictionary that JSON can represent. The classes that were sent to an executor are not
+    the classes of the run, so the run could not use an object of them.
 
     If `others` names a package with another version than in the run, nothing is merged. `fence` is checked before the merge, and is None in
     a task, because only the run's process can check the locks.

@@ -1,8 +1,8 @@
 """Merges one table's part of a batch with `deltalake`, in a task of a Spark job that `small.job` starts.
 
-The checks, transactions, guards and filters are those of `merging.merge`, on the same segments. Each commit is attempted once. If another
-program committed first, the whole merge starts again, because that commit may have the same changes. Tables with features that `deltalake`
-does not support are left to Spark.
+The checks, transactions and conditions are those of `merging.merge`, on the same segments. Each commit is attempted once. If another
+program committed first, the whole merge starts again, because the other commit may have the same changes. Tables with features that
+`deltalake` does not support are left to Spark.
 """
 
 from __future__ import annotations
@@ -227,8 +227,8 @@ class _SmallMerge:
         return low, high
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
-        """Commits the changes of a segment. A schema segment needs no commit here, because Spark merges every table
-        whose columns change.
+        """Commits the changes of a segment. Only a segment with row changes needs a commit here, because Spark merges every table that is
+        truncated or altered.
         """
         if not self.table.snapshot.exists and not isinstance(segment, TruncateSegment):
             self._make(segment)
@@ -242,7 +242,9 @@ class _SmallMerge:
         return self._merge(self._source(images, segment, applied_order_key), segment) + scanned
 
     def _source(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> pa.Table:
-        """Returns the last image of each key, with all columns."""
+        """Returns the last image of each key, with all columns. Leaves out images that the table already has. Raises TableError if an image
+        lacks columns and the lake does not have the row.
+        """
         if not segment.partial:
             return fold_arrow.last_images(fold_arrow.fresh_images(images, applied_order_key), segment)
         try:
@@ -301,8 +303,8 @@ class _SmallMerge:
         return self.table.arrow_schema
 
     def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
-        """Merges rows as `merge_sql.whole_clauses` does. The source's columns get generated names, because deltalake then needs to
-        parse only the table's names.
+        """Merges rows as `merge_sql.whole_clauses` does. In the source of the MERGE, the columns get generated names, so deltalake needs to
+        parse only the names of the table's columns.
         """
         values = {_quoted(name): f"{STAGED}.c{index}" for index, name in enumerate(rows.column_names)}
         source = rows.rename_columns([f"c{index}" for index in range(rows.num_columns)])
@@ -331,7 +333,7 @@ class _SmallMerge:
 
     def _bounds_text(self, segment: ChangesSegment) -> str:
         """Returns a condition with the segment's bounds of the first key column, by which deltalake skips files. Returns "" if this column
-        is not an integer.
+        is not an integer, or if the bounds are unknown.
         """
         low, high = self._bounds(segment)
         types = {column.name: column.type for column in segment.columns}

@@ -31,7 +31,9 @@ Work = Callable[[Batches, Any], Batches]
 
 
 def shipped(work: Work, argument: Any) -> Callable[[Batches], Batches]:
-    """Returns a function for `mapInArrow`, which calls `work` with its batches and the argument. `work` is a function of a module."""
+    """Returns a function for `mapInArrow`. It calls `work` with the batches of `mapInArrow` and with `argument`. `work` is a top-level
+    function of a module.
+    """
     code, name = code_of(work)
     return _loaded(name, code, _written(argument))
 
@@ -46,8 +48,9 @@ def code_of(work: Work) -> tuple[bytes, str]:
     """Returns the serialized code of `work` with the classes of MODULES, and the name under which a worker keeps the code. The name
     contains a digest of the code.
 
-    Of other packages, only names are sent. The classes of deltalake's exceptions name a module that does not exist, so cloudpickle cannot
-    send them. Code that runs on executors must therefore refer to the module, as in `exceptions.DeltaError`, and import no such class.
+    For the code of other packages, only names are sent. The classes of deltalake's exceptions name a module that does not exist, so
+    cloudpickle cannot send these classes. Code that runs on executors must therefore refer to the module, as in `exceptions.DeltaError`,
+    and import no such class.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 

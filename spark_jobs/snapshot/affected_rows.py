@@ -31,8 +31,9 @@ NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
 
 class AffectedRows:
-    """The rows that changes of foreign keys may affect. `wanted` has, for the columns of each foreign key, the coarse values that were
-    deleted or changed. `key` is the table's key. Column names are in lower case.
+    """The rows that changes of foreign keys may affect. `wanted` has, for the columns of each foreign key, the values that were deleted or
+    changed, converted by `cascades.play.coarse`: values that the server may consider equal become the same coarse value. `key` is the
+    table's key. Column names are in lower case.
     """
 
     def __init__(self, given: Publication, events: Sequence[Event]) -> None:
@@ -55,7 +56,8 @@ class AffectedRows:
         """Returns the rows that were read and the buffered images that the events may affect. In a table with a key, the last image of a
         key replaces the row that was read. In a table without a key, images up to the position of the rows that were read are left out.
 
-        `order_keys` are the order keys of the events. The sequence numbers of images are multiples of `step`.
+        `order_keys` are the order keys of the events. The sequence numbers of images are multiples of `step`, so that the numbers of events
+        fit between them.
         """
         given, keyed = self._given, bool(self.key)
         read = [record for record, _ in self._records(given.chunks, self._references)]
@@ -165,8 +167,8 @@ class _SequenceNumbers:
         self._keys, self._rows, self._step = keys[order], rows[order], step
 
     def of(self, ours: dict[str, Any]) -> ChangeOrder:
-        """Returns the position of an image in the stream. If no event is in the image's transaction, the sequence number is the row number,
-        because it only has to order images of this transaction.
+        """Returns the position of an image in the stream. If the image's transaction has no event, the sequence number is the row number,
+        because the number is compared only with images of the same transaction.
         """
         key, row = ours[ORDER_KEY], ours[ROW]
         begin, end = np.searchsorted(self._keys, [key, key + 1])
@@ -176,8 +178,8 @@ class _SequenceNumbers:
 
 
 def _may_be(column: Any, values: set[Any]) -> Mask:
-    """Returns a mask of the values that may equal one of these coarse values. The mask is also True for each value that Arrow cannot
-    compare; `coarse` compares that value later.
+    """Returns a mask of the values that may equal one of these coarse values. The mask is also True for each value whose coarse value Arrow
+    cannot compute. `_does_point` compares such a value exactly.
     """
     found = _is_in(_coarse(column), values)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -189,7 +191,7 @@ def _may_be(column: Any, values: set[Any]) -> Mask:
 
 
 def _coarse(column: Any) -> Any:
-    """Computes `coarse` with Arrow. The result is exact only for printable ASCII characters."""
+    """Computes coarse values (`cascades.play.coarse`) with Arrow. The result is exact only for printable ASCII characters."""
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     return pc.utf8_lower(pc.utf8_rtrim(column, characters=" ")) if is_text else column
 

@@ -98,7 +98,7 @@ def given_again(events: Sequence[Event]) -> str:
 
 
 def _values(columns: Sequence[str], referenced: Sequence[str], row: Mapping[str, Any], chosen: Sequence[str]) -> Values:
-    """Returns the coarse values that `chosen` columns of a child get from the values of its parent."""
+    """Returns the coarse values (`cascades.play.coarse`) that the `chosen` columns of a child get from the `row` of its parent."""
     by_column = dict(zip(columns, referenced, strict=True))
     return coarse_values(tuple(row[by_column[name]] for name in chosen))
 
@@ -110,7 +110,9 @@ def _refuse(given: Publication, events: Sequence[Event]) -> None:
     elif is_partial(given):
         why = "images lack columns (binlog_row_image is not FULL)"
     if why:
-        raise CascadesUnseenError(f"foreign keys changed rows of the table during the snapshot: {why}")
+        raise CascadesUnseenError(
+            f"foreign keys changed rows during the snapshot, and Sluice cannot replay these changes: {why}"
+        )
 
 
 def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) -> list[Derived]:
@@ -146,8 +148,8 @@ def _numbered(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]
 
 
 def _images(given: Publication, derived: Sequence[Derived]) -> pa.Table:
-    """Returns the derived images as a table with the columns of the other buffered images. If there are no others, it has the columns
-    of the chunks.
+    """Returns the derived images as a table with the columns of the other buffered images. If no other images are buffered, the table has
+    the columns of the chunks.
     """
     model = given.changes if given.changes.names() else given.chunks
     schema = model.schema(model.names()[0])

@@ -6,11 +6,11 @@ each change, the run stores the value that was deleted or changed, and how many 
 This number does not depend on how the stream is split into batches.
 
 A batch writes in this order: the changes of referenced values, the buffered images of the table, and a mark that both are complete. After
-these three, the batch writes the manifest of derived changes, and last merges other tables. After a crash before the manifest, the changes
-of the repeated batch are derived again from the unchanged lake, even if the batch has another range.
+these three, the batch writes the manifest of derived changes, and last merges other tables. If the run crashes before it has written this
+manifest, the repeated batch derives its changes again from the unchanged lake, even if the repeated batch has another range.
 
-The files of the earlier attempt stay, because its images may be buffered and a publication may include them. So the repeated batch writes
-only changes of transactions that are in no file. Once the manifest exists, a publication always includes the whole batch.
+The files of the crashed attempt stay, because a publication may include the images that this attempt has buffered. So the repeated batch
+writes only changes of transactions that are in no file. Once the manifest exists, a publication always includes the whole batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Buffers the changes of a table with a running snapshot: links its staged files into a folder that the publication reads, instead of
 merging them. `run_batch` calls this module.
 
-Each image is buffered once, which matters for tables without a key. A batch that was rolled back may be handed out again with another end.
-Changes that are already buffered are then left out, so buffered files never overlap.
+A batch that was rolled back may be handed out again with another end. Changes that are already buffered are then left out, so each image is
+buffered once. A second copy would become a second row in a table without a key.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESTARTS_MAX = 8
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BufferedChanges:
     """The buffered changes of a table. The name of each file is the order key of its last change. Changes up to the order key `after` are
-    not buffered, because a statement changed the whole table at this position.
+    not buffered: the snapshot was restarted at this position, and reads all rows later.
 
     `restarts` counts how often the rows were read again because images lack columns. `cascades` are the files of `buffered_cascades`.
     """
@@ -54,8 +54,9 @@ class SnapshotBuffers(Protocol):
         """Returns the buffer of a table. Returns None if the table has no running snapshot."""
 
     def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
-        """Restarts the snapshot because the whole table was changed at this order key: drops earlier changes and rows, and reads all rows
-        again. `images` says that the cause is images that lack columns. The number of restarts for this cause is limited.
+        """Restarts the snapshot: drops the rows that were read and the changes up to this order key, and reads all rows again. The cause is
+        a statement that changed the whole table. If `images`, the cause is row images that lack columns, and the number of restarts is
+        limited.
         """
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
@@ -64,7 +65,7 @@ class SnapshotBuffers(Protocol):
         """
 
     def fail(self, name: str, why: str) -> None:
-        """Marks the snapshot as failed. A failed snapshot does not continue by itself."""
+        """Marks the snapshot as failed. Only an operator can start a failed snapshot again."""
 
 
 class NoSnapshotBuffers:
@@ -89,7 +90,9 @@ NO_SNAPSHOT_BUFFERS = NoSnapshotBuffers()
 def buffer_table(
     staged: StagedTable, target: TableTarget, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> TableReport:
-    """Buffers the changes of a table's segments that are not buffered yet, and syncs them to disk. Raises TableError."""
+    """Buffers the changes of a table in a batch, and syncs them to disk. Leaves out changes that are already buffered. Restarts the
+    snapshot if a segment truncates or alters the table. Raises TableError.
+    """
     started, rows = time.monotonic(), 0
     for segment in staged.segments:
         if last_order_key(segment) <= buffered.after:
@@ -112,9 +115,9 @@ def buffered_up_to(files: StoredFiles) -> int:
 def _read_again(
     name: str, segment: ChangesSegment, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> BufferedChanges:
-    """Restarts the snapshot after this segment. A row of the segment changed its key and its images lack columns, so the key under
-    which the snapshot read the row is unknown. After RESTARTS_MAX restarts, or if the table has no key, marks the snapshot as failed and
-    raises TableError.
+    """Restarts the snapshot after this segment, whose images lack columns. In a table with a key, a row of the segment changed its key, so
+    the key under which the snapshot read the row is unknown. After RESTARTS_MAX restarts, or if the table has no key, marks the snapshot as
+    failed and raises TableError.
     """
     if segment.key and buffered.restarts < RESTARTS_MAX:
         why = "rows changed their keys, and their images lack columns"

@@ -72,7 +72,7 @@ class Publication:
         return self.target.deletes == "soft" and bool(self.key)
 
     def label(self) -> int:
-        """Returns the order key up to which the published table has its changes."""
+        """Returns the order key up to which the published table includes all changes."""
         return max(self.order_key, buffered_up_to(self.changes), complete_up_to(self.cascades))
 
     def record(self, label: int) -> str:
@@ -94,8 +94,8 @@ class Publication:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedSnapshot:
-    """The result of a publication. `label` is the order key up to which the table has its changes. `table_rows` and `table_bytes` are the
-    size of the table after the commit, or None if the Delta log does not have it.
+    """The result of a publication. `label` is the order key up to which the table includes all changes. `table_rows` and `table_bytes` are
+    the size of the table after the commit, or None if the Delta log does not have the size.
 
     `way` says whether Spark wrote the rows, or the files that were read became the table's files. `reason` says why.
     """

@@ -2,7 +2,8 @@
 module.
 
 The caller holds the run lock, and has checked that the stream has passed the position at which the last row was read. A run may be killed
-after this commit and before it records the commit. A repeated publication finds such a commit, or creates the same table or a newer one.
+after this commit and before it records the commit. A repeated publication finds the commit, or creates the table again with the same
+changes or later ones.
 """
 
 from __future__ import annotations
@@ -187,7 +188,8 @@ def publish(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Made:
     """How the published table was made. The commits of the publication follow the version `since`. `way` and `reason` are those of
-    PublishedSnapshot. If `lacks_only_names`, everything is synced except the names of the table's folder and of the folders above it.
+    PublishedSnapshot. If `lacks_only_names`, everything is synced except the directory entries of the table's folder and of the folders
+    above it.
     """
 
     since: int
@@ -217,7 +219,7 @@ def _made(
         why = "the path of the table is not empty"
     if why:
         if given.target.shard is not None:
-            # The commit that adds the shard's columns would otherwise have the metadata of this session's previous publication.
+            # Sets the metadata of the commit that adds the shard's columns. The session still has the metadata of its previous publication.
             spark.session.commit_without_version(given.record(label))
             there = publish_shard.give_columns(spark.session, given, table)
         _make_by_spark(spark.session, given, there, label)
@@ -238,9 +240,9 @@ def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapsh
 
 
 def _txn_id(given: Publication, before: DeltaSnapshot, label: int) -> str:
-    """Returns the app id of the commit's transaction. Usually it is the table's app id. If the table already has the order key `label`
-    under this app id, Delta would drop the commit, so the snapshot's id is appended. In both cases Delta drops a repeated commit of the
-    same publication.
+    """Returns the app id of the commit's transaction. Usually it is the table's app id. If the table already has the order key `label` or a
+    later one under this app id, Delta would drop the commit, so the snapshot's id is appended to the app id. In both cases Delta drops a
+    repeated commit of the same publication.
     """
     app_id = app_id_of(given.owner)
     return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"
@@ -258,7 +260,7 @@ def _properties(given: Publication, before: DeltaSnapshot) -> dict[str, str]:
 
 def _show(session: LakeSession, given: Publication) -> bool:
     """Creates views of the rows that were read and of the buffered changes. Returns whether any image may lack columns. Raises
-    ColumnsDifferError if a row has a column whose value neither an image nor the row that was read has.
+    ColumnsDifferError if a value of a row is unknown: it is missing in the row's images, and the row was not read.
     """
     chunks, changes = session.uploaded.url_of(given.chunks), session.uploaded.url_of(given.changes)
     session.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
@@ -328,8 +330,8 @@ def _publish_alone(
 def _append_read_row(
     fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
-    """Appends a row to the change log that says that the table was read again. The log lacks the changes of the time in which the table was
-    stopped, and this row marks the gap. Does nothing if the log does not exist yet.
+    """Appends a row about the snapshot to the change log. The log may lack changes from before the snapshot, for example while the table
+    was stopped, and this row marks the gap. Does nothing if the log does not exist yet.
     """
     if not given.target.change_log:
         return
@@ -399,16 +401,17 @@ def _statement(given: Publication, before: DeltaSnapshot, rows: publish_sql.Rows
 def _check_completed(session: LakeSession, given: Publication) -> None:
     """Raises ColumnsDifferError if a row was inserted during the snapshot and its images lack columns. All rows must then be read again.
 
-    A publication takes missing values from the row that was read. The snapshot may not have read an inserted row.
+    A publication takes missing values from the row that was read. It is uncertain whether the snapshot has read a row that was inserted
+    meanwhile.
     """
     query = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(query).collect()[0][0])
     if count:
-        raise ColumnsDifferError(f"{count} rows were inserted during the snapshot by row images that lack columns")
+        raise ColumnsDifferError(f"{count} rows were inserted during the snapshot, and their row images lack columns")
 
 
 def _scratch(given: Publication) -> Path:
-    """Creates the folder for files of a history that Spark reads. Returns the folder."""
+    """Creates the folder for files that Spark merges into a history. Returns the folder."""
     folder = given.chunks.folder.parent
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,7 +1,7 @@
 """Generates the SQL statement that creates a table from the rows that were read and the buffered changes. `publish` executes it.
 
-The last buffered change of a key determines its row. A key without buffered changes gets the row that was read. A table without a key
-becomes a change log. The change log has the rows that were read, as inserts, and all images after the position at which the rows were read.
+The last buffered change of a key determines its row. A key without buffered changes gets the row that was read. A table without a key gets
+the rows that were read, as inserts, and one row for each image after the position at which the rows were read.
 
 If images lack columns, each column gets the last value among the images of the same row, or else the value that was read. The value that
 was read is correct. The row existed before its first buffered image and still exists, so it was read. No image has the column, so the
@@ -40,7 +40,7 @@ class Rows:
     - `label` is the order key that is stored with a row that was read, if no buffered change replaces the row. `read_at_us` is the commit
       time of such a row in µs since 1970.
     - `buffered_after` is for a table without a key: the order key up to which the rows that were read contain the table's changes.
-    - `changes` says whether there are buffered changes. `partial` says whether any of them lack columns.
+    - `changes` says whether there are buffered changes. `partial` says whether a buffered change may lack columns.
     """
 
     columns: tuple[LakeColumn, ...]

@@ -86,8 +86,8 @@ class Buffering:
         """Buffers the changes of the `live` tables, and syncs them to disk. Raises TableError if this fails for one of them: the run then
         derives no changes of foreign keys, and a repeated run derives them again.
 
-        Tables whose rows must be read again are recorded first. Once a parent of such a table is marked as complete, a repeated batch would
-        derive no changes for the table.
+        First restarts the snapshots of the tables in `lost`, whose rows must be read again. If the run crashed after it had marked a parent
+        of such a table as complete, a repeated batch would derive no changes for the table, and would not restart its snapshot.
         """
         tables = [table for table in self._tables if table.name in self.live]
         for name in lost:
@@ -140,5 +140,7 @@ class Buffering:
     def _buffered(self, name: str) -> BufferedChanges:
         buffered = self._holds.get(name)
         if buffered is None:
-            raise TableError(name, "the snapshot of the table is no longer open", own=False)
+            raise TableError(
+                name, "the snapshot of the table is no longer open; Sluice tries the batch again", own=False
+            )
         return buffered

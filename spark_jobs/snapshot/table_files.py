@@ -62,7 +62,7 @@ class NewTableFiles(Protocol):
 
 
 class FilesInFolder:
-    """Implements `NewTableFiles` in a local folder. A chunk is linked."""
+    """Implements `NewTableFiles` in a local folder. `take` makes a hard link to the file of a chunk, or copies it."""
 
     parallel = 1
 
@@ -97,7 +97,8 @@ class FilesInFolder:
 
 
 class FilesInStore:
-    """Implements `NewTableFiles` in the table's own folder of an object store. A chunk is uploaded, or copied within the store.
+    """Implements `NewTableFiles` in the table's own folder of an object store. `take` uploads the file of a chunk, or copies it within the
+    store.
 
     `scratch` is a local folder for files before their upload. The names of these files begin with a dot, so that the files do not count as
     chunks.
@@ -135,7 +136,7 @@ class FilesInStore:
         return dict(self._complete)
 
     def remove(self) -> None:
-        """Removes the files of this attempt, as far as the store allows it. The caller knows that no commit names these files."""
+        """Removes the files of this attempt, as far as the store allows it. Call this only if no commit names these files."""
         with contextlib.suppress(StoreError):
             self._table.remove_files(self._begun)
 

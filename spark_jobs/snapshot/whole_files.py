@@ -57,8 +57,8 @@ BUFFERED_BYTES_MAX = 256 << 20
 
 
 def why_not(given: Publication, before: DeltaSnapshot, defaults: Callable[[], Sequence[str]]) -> str:
-    """Returns why Spark must create the table. Returns "" if the files can become the table. `defaults` returns properties that Spark
-    sets on new tables by default.
+    """Returns why Spark must create the table. Returns "" if the files of the chunks can become the table's files. `defaults` returns
+    properties that Spark sets on new tables by default.
     """
     if given.target.shard is not None:
         return "the table is one of several shards in a Delta table"
@@ -156,8 +156,8 @@ def make_of_files(
     fence: Fence,
     storage_options: Mapping[str, str],
 ) -> bool:
-    """Creates the table from the files. Returns False if its path is in use, so that Spark must create the table. Raises OSError,
-    StoreError, and TableError if another program created the table meanwhile.
+    """Creates the table from the files of the chunks. Returns False if a folder exists at the table's path, so that Spark must create the
+    table. Raises OSError, StoreError, and TableError if another program created the table meanwhile.
     """
     wanted, indexed = wanted_columns(given.columns, soft_deletes=False), int(properties[STATISTICS_PROPERTY])
 
@@ -181,8 +181,8 @@ def make_of_files(
 
 
 def clear(given: Publication, fence: Fence, storage_options: Mapping[str, str]) -> bool:
-    """Removes the files that killed publications left of a table that does not exist. Returns False if the table's path in a store has
-    files of other programs.
+    """Removes the files that killed publications of the table left. Call this only if the table does not exist. Returns False if the
+    table's path is in a store and has files of other programs.
     """
     folder = local_folder(given.target.path)
     if folder is not None:

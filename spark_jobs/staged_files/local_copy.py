@@ -23,8 +23,9 @@ FETCHED = ".fetched"
 
 @contextlib.contextmanager
 def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str]) -> Iterator[Path]:
-    """Yields a local folder with the files of the batch: `batch_dir` if its manifest is that of the store, otherwise a temporary folder
-    next to it. `stored` is the URL of the batch's files, or is empty if the files are only local.
+    """Yields a local folder with the files of the batch, and downloads the files that it lacks. The folder is `batch_dir` if it has the
+    same manifest as the store. If not, it is a temporary folder next to `batch_dir`. `stored` is the URL of the batch's files, or is empty
+    if the files are only local.
 
     Raises StagedBatchError if the store does not have the batch, and SparkJobError if the store does not answer.
     """
@@ -65,7 +66,7 @@ def _download(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None
 
 
 def _remove_others(batch_dir: Path) -> None:
-    """Deletes local copies of the batch that killed runs left on this host."""
+    """Deletes temporary copies of batches that killed runs left on this host."""
     for left in batch_dir.parent.glob(f"*{FETCHED}"):
         shutil.rmtree(left, ignore_errors=True)
 

@@ -1,11 +1,11 @@
 """Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls this
 module.
 
-Delta alters a table in commits without a transaction. Some plans cannot be derived again from a partly altered table. A plan that cannot be
-derived again is first stored in a table property, with the name of its DDL statement and the last completed stage. The next attempt reads
-the plan from this property:
+Delta alters a table in commits without a transaction. Some plans cannot be derived again from a partly altered table. Such a plan is first
+stored in a table property, with an identifier of its DDL statement and the last completed stage. The next attempt reads the plan and the
+stage from this property:
 
-BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped
+BEGUN ─ drop and move columns ─▶ MOVED ─ rename, widen and add columns, copy values ─▶ COPIED ─ drop copied columns
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> Alt
 
 
 def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
-    """Drops, moves, renames and widens columns, and returns the plan. If an earlier attempt has copied the values, the plan has no
-    `copies`. The caller then adds columns and copies values. The caller's last commit has the transaction of the statement.
+    """Drops, moves, renames and widens columns, and returns the plan. The caller then adds columns and copies the values in the plan's
+    `copies`. If an earlier attempt has copied the values, `copies` is empty. The caller's last commit stores the DDL statement as a Delta
+    transaction.
     """
     name = f"{app_id}@{segment.order_key}"
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
@@ -136,11 +137,11 @@ def alter(
     due: Callable[[], list[str]],
     check: Callable[[DeltaTable], None] = _any_table,
 ) -> None:
-    """Executes the statements that `due` derives from the table's state, and reads the table again. `check` refuses the table if another
-    program has created it meanwhile.
+    """Executes the statements that `due` derives from the table's state, and reads the table again. Then calls `check`, because another
+    program may have created the table meanwhile.
 
-    Raises LostCommitError if a statement is still due afterwards, because another writer's commit replaced it. The commits of these
-    statements have no transaction by which a lost one could be noticed.
+    Raises LostCommitError if `due` still returns a statement afterwards, because a commit of another writer replaced the statement's
+    commit. These commits have no transaction that would show the loss.
     """
     before, statements = table.snapshot.version, due()
     for statement in statements:

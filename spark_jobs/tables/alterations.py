@@ -81,8 +81,8 @@ class _Origin:
 
 
 class _Names:
-    """Follows the names of the source's columns in the table through the alterations of one DDL statement. Names are in lower case, except
-    in the plan.
+    """Finds the existing column of the table (`origins`) for each column that the source has after a DDL statement. Names are in lower
+    case, except in the plan.
 
     Alterations are applied by kind. Drops and renames use the names from before the statement, so all renames happen at once. Changes of
     types use the names after the statement.
@@ -121,8 +121,8 @@ class _Names:
 
 
 def plan_of(columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...], segment: SchemaSegment) -> AlterationPlan:
-    """Returns the plan for a table with `columns`, by lower-case name, as pairs of name and Spark type. `kept` are the columns among them
-    that the source dropped earlier.
+    """Returns the plan for a table. `columns` has the name and the Spark type of each column of the table, by lower-case name. `kept` are
+    those columns that the source dropped earlier.
 
     Leaves out alterations of columns that the table does not have: they were already applied, or the table was created again.
     """

@@ -269,8 +269,8 @@ def counts_of(commit: Mapping[str, Any]) -> CommitCounts:
 
 
 def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Returns how many rows a commit inserted, updated and deleted, by the names in `METRICS`. `metrics` are those of Delta, whose numbers
-    are text.
+    """Returns how many rows a commit inserted, updated and deleted, by the names in `METRICS`. `metrics` are Delta's metrics of the commit.
+    Their numbers are text.
     """
     return {name: first_count(metrics, keys) for name, keys in METRICS.items()}
 

@@ -56,7 +56,8 @@ class DeltaSnapshot:
 
     - `columns` has a pair of name and Spark type for each lower-case name, because Spark ignores the case of names.
     - `ruled` are columns with generated values or constraints.
-    - `physical` has the name in statistics for each lower-case name, if the table has column mapping.
+    - `physical` has the physical name of each column, by lower-case name. Statistics use physical names. If the table has no column
+      mapping, `physical` is empty.
     """
 
     version: int
@@ -268,8 +269,8 @@ class DeltaTable:
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self, column: str = "") -> Any:
-        """Returns the files of the snapshot, with the bounds of `column`, which is a name in statistics. deltalake lists them once per
-        version, with the bounds of all columns, because this takes about 50 µs per file. Raises TableError if the table does not exist.
+        """Returns the files of the snapshot, with the bounds of `column`, which is a name in statistics. deltalake lists the files once per
+        version, with the bounds of all columns, because listing takes about 50 µs per file. Raises TableError if the table does not exist.
         """
         if not self.snapshot.exists:
             raise TableError(
@@ -308,9 +309,9 @@ class DeltaTable:
         transaction, `app_id` and `version` are those of the transaction. Returns empty counts if another attempt made the commit, or if a
         commit without a transaction had nothing to change.
 
-        Raises LostCommitError if a commit by another program replaced the commit: the log then has neither this commit nor that of another
-        attempt. If Spark drops the commit, this does not prove that another attempt made the commit: Spark may remember a transaction that
-        is not in the log.
+        Raises LostCommitError if a commit by another program replaced the commit: the log then has neither this commit nor a commit of
+        another attempt. Spark drops a commit whose transaction it remembers, but it may remember a transaction that is not in the log. So
+        only the log shows whether another attempt made the commit.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):
@@ -381,10 +382,11 @@ def wanted_columns(source: Iterable[LakeColumn], *, soft_deletes: bool) -> tuple
 def schema_statements(
     table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str
 ) -> list[str]:
-    """Returns the statements that create the table, or that give an existing table the columns and the owner that it lacks. Returns no
-    statement if it lacks nothing. Columns that the source dropped stay.
+    """Returns the statements that create the table, or that give an existing table the columns, properties and clustering that it lacks.
+    Returns no statement if the existing table lacks nothing. Columns that the source dropped stay.
 
-    Raises TableError if a column has another type in the table, or if a column of the source has the name of one of Sluice's columns.
+    Raises TableError if a column has another type in the table, if a column of the source has the name of one of Sluice's columns, or if
+    the table has other partitions than conf/ sets.
     """
     _refuse_clashes(table.name, wanted)
     if table.shard != target.shard:

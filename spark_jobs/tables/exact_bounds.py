@@ -5,9 +5,9 @@ deltalake converts the bounds of a decimal to a float. For a BIGINT UNSIGNED, it
 18446744073709551615, and 4611686018427387904 instead of 4611686018427387905. A reader that trusts such a bound skips the file, and a merge
 inserts the key a second time. So columns with more digits than a float can represent get no bounds, and readers read their files.
 
-In a table with Delta's column mapping, Parquet files have physical column names, so `writer_properties` uses these. Earlier versions of
-Sluice used the logical names, so such tables have rounded bounds in their logs. `rounded_files` finds the files, and `fix_bounds` lets
-Spark rewrite them.
+In a table with Delta's column mapping, Parquet files have physical column names, and `writer_properties` names columns by these. Earlier
+versions of Sluice used the logical names, which had no effect, so deltalake wrote rounded bounds. `rounded_files` finds such files, and
+`fix_bounds` lets Spark rewrite them.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def writer_properties(schema: pa.Schema) -> Any:
     """Returns `WriterProperties` that write no bounds for long decimals. Returns None, which is deltalake's default, if all bounds are
     exact.
 
-    `schema` is deltalake's schema of the Delta table, because its fields have the physical names. For a new table it is the schema of the
-    rows.
+    `schema` is deltalake's schema of the Delta table, because its fields have the physical names. For a new table, `schema` is the schema
+    of the rows.
     """
     doubtful = [field for field in schema if is_long(field.type)]
     if not doubtful:
@@ -76,8 +76,8 @@ def without_mapping(schema: pa.Schema) -> pa.Schema:
 
 
 def may_be_rounded(table: DeltaTable) -> bool:
-    """Returns whether the table may have files with rounded bounds that have not been checked yet. Reads neither the files nor their
-    list.
+    """Returns whether the table may have files with rounded bounds, because its files have not been checked yet. Reads neither the files
+    nor the list of files.
     """
     properties = table.snapshot.properties
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
@@ -111,7 +111,7 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
     except (OSError, pa.ArrowException, StoreError) as error:
         why = (
             f"a file of the Delta table {path} cannot be read ({error}), so Sluice does not know whether the minimum and "
-            "maximum of its columns are exact"
+            "maximum of its columns are exact; check the disk or object store of the table"
         )
         raise TableError(name, why, own=False) from error
     return tuple(each for each, inexact in zip(chosen, by_deltalake, strict=True) if inexact)

@@ -1,9 +1,10 @@
 """Computes the statistics of a data file for a Delta log from the file's Parquet footer. Reads no rows. `snapshot.whole_files` calls this
 module.
 
-Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. A bound that cannot be given exactly is
-omitted, so readers cannot skip the file. deltalake's `to_pyarrow_dataset` has a defect: it skips a file that has values but no bounds for a
-column, if other files have bounds for this column. So every type for which deltalake writes bounds gets bounds here too.
+Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. Strings are cut and timestamps are
+rounded, so that a minimum is never too high and a maximum never too low. A bound that cannot be represented is omitted, so readers cannot
+skip the file. deltalake's `to_pyarrow_dataset` has a defect: it skips a file that has values but no bounds for a column, if other files
+have bounds for this column. So every type for which deltalake writes bounds gets bounds here too.
 """
 
 from __future__ import annotations
@@ -129,8 +130,9 @@ def _least_text(value: str) -> str:
 
 
 def _greatest_text(value: str) -> str:
-    """Returns, as JSON, a short string that is not lower than `value`. If `value` is too long, the result has its first TEXT_CHARS_MAX
-    characters, followed by LAST_CHARACTER. If `value` itself has this character after these, the result repeats it once more than `value`.
+    """Returns, as JSON, a short string that is not lower than `value`. If `value` is longer than TEXT_CHARS_MAX characters, the result has
+    the first TEXT_CHARS_MAX characters, and then LAST_CHARACTER. If `value` continues with n times LAST_CHARACTER, the result has
+    LAST_CHARACTER n + 1 times.
     """
     if len(value) <= TEXT_CHARS_MAX:
         return json.dumps(value, ensure_ascii=False)

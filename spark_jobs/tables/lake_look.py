@@ -21,7 +21,8 @@ from sluice.spark_jobs.durable_lake import LOG, local_table
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 
-# If none of this many newest commits has the id of a table, deltalake opens the table instead, which takes as long as reading many commits.
+# This many of the newest commits are searched for the id of a table. If none of them has the id, deltalake opens the table, which takes as
+# long as reading many commits.
 COMMITS_MAX = 10
 Stamp = tuple[int, int, int]  # Inode, modification time in ns, and size in bytes of a commit's file.
 

@@ -27,7 +27,8 @@ COMMIT = re.compile(r"(\d{20})\.json")
 # The columns that are read from a checkpoint. Other columns are not needed, for example the statistics of each file in Spark's checkpoints.
 CHECKPOINT_COLUMNS = ["add.path", "add.size", "add.stats", "add.deletionVector", "txn", "metaData", "protocol"]
 SIDECAR = "sidecar"  # A checkpoint of version 2 names the files with its rows in this column.
-# A log with more bytes than this is read by deltalake, because this module would keep a Python object in memory for each value.
+# If a file of a log has more bytes than this, deltalake reads the log, because this module would keep a Python object in memory for each
+# value.
 BYTES_MAX = 8 << 20
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 Action = Mapping[str, Any]
@@ -199,7 +200,7 @@ class LocalLog:
         return self._transactions.get(app_id)
 
     def history(self, limit: int) -> list[dict[str, Any]]:
-        """Returns what the newest commits say about themselves, the newest first. Ends before a commit that the log no longer has. Raises
+        """Returns the `commitInfo` of the newest `limit` commits, the newest first. Ends before a commit that the log no longer has. Raises
         OSError or ValueError if a commit cannot be read.
         """
         found: list[dict[str, Any]] = []
@@ -219,8 +220,8 @@ class LocalLog:
         return sum(int(vector["cardinality"]) for vector in vectors if vector)
 
     def get_add_actions(self, *, flatten: bool, column: str | None = None) -> pa.Table:
-        """Returns the files of the table with their sizes and row counts, and with the bounds of columns whose bounds a manifest may have:
-        whole numbers, decimals and texts. The bounds have the columns' physical names. With `column`, only this column gets bounds.
+        """Returns the files of the table with their sizes, their row counts, and the bounds of integer, decimal and string columns. The
+        bounds have the columns' physical names. With `column`, only this column gets bounds.
         """
         if not flatten:
             raise NotImplementedError

@@ -1,5 +1,5 @@
-"""Creates a Delta table as Spark would, but writes the first commit directly. `small.merge` creates empty tables, and
-`snapshot.whole_files` tables with rows.
+"""Creates a Delta table as Spark would, but writes the first commit directly. `small.merge` calls this module for empty tables, and
+`snapshot.whole_files` for tables with rows.
 
 Spark's CREATE TABLE takes almost a second, and a table that deltalake creates has a feature that some readers do not support
 (`variantType`). A first commit has a protocol, a schema and properties; its format is described in
@@ -58,13 +58,13 @@ def make_table(
     """Creates the whole table or nothing. Returns False if the path already exists or is not on this machine. Raises OSError, or the
     exceptions of `fill`.
 
-    - `check` checks the fence immediately before the table becomes visible. If it raises an exception, nothing is left.
+    - `check` checks the fence immediately before the table becomes visible. If `check` raises an exception, no table and no file is left.
     - `fill` writes files into the folder that becomes the table's folder, and syncs them.
-    - `aside` is the temporary name of that folder, next to the table's folder. The temporary name begins with a dot. If it is empty, a
-      unique name is used. An existing folder of this name is removed.
+    - `aside` is the folder's temporary name, which begins with a dot. If `aside` is empty, a unique name is used. An existing folder with
+      the temporary name is removed.
 
-    Does not sync an empty table: `durable_lake` syncs it together with the rows that are merged into it. The caller syncs the name of the
-    table's folder.
+    Does not sync an empty table: `durable_lake` syncs it together with the rows that are merged into it. The caller syncs the directory
+    entry of the table's folder.
     """
     folder = local_folder(path)
     if folder is None:

@@ -26,8 +26,8 @@ from sluice.spark_jobs.targets import layout
 from sluice.spark_jobs.targets.report import TableTarget
 
 OWN = "sluice."  # The prefix of Sluice's properties, such as the owner.
-# A table with a property whose name begins with one of these is not replaced by a copy: CHECK constraints would be lost, and the other
-# features would start from the beginning.
+# A table with a property whose name begins with one of these is not replaced by a copy: CHECK constraints would be lost, and row tracking
+# and in-commit timestamps would restart.
 CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", "delta.enableInCommitTimestamps")
 
 

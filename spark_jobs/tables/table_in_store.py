@@ -6,7 +6,8 @@ A folder without a commit is not a table, so readers see no table or the whole t
 and whoever creates the table next removes them, because Spark would take a folder with files for an existing table.
 
 Spark also takes an empty directory for an existing table. Spark's clients of stores make objects with the names of the log's directories
-before the first commit, and an attempt that is killed in between leaves these objects. pyarrow and obstore cannot remove them.
+before the first commit, and an attempt that is killed in between leaves these objects. pyarrow and obstore cannot remove them. Spark then
+creates no table, and `make_empty` writes the first commit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class FilesOfAttempt(Protocol):
         """Returns the bytes of each complete file, by name."""
 
     def remove(self) -> None:
-        """Removes the files. The caller knows that no commit names them."""
+        """Removes the files. Call this only if no commit names them."""
 
 
 def uploaded_name(snapshot_id: str, attempt: str, number: int) -> str:
@@ -97,8 +98,8 @@ class TableInStore:
     def clear(self) -> bool:
         """Does what `clear_path` does, but raises StoreError if the store fails.
 
-        Lists the files before it checks the fence. So every listed file is older than the files that another run writes after it took the
-        lock. If this run is paused between the check and the removal, it removes no file of a table that another run creates meanwhile.
+        Lists the files before it checks the fence. If this run is paused after the check, another run may take the lock and create the
+        table. The files of that table are newer than the list, so this run does not remove them.
         """
         names = {name for name in self.folder.sizes() if not BEFORE_COMMIT.fullmatch(name)}
         if left := left_files(names):

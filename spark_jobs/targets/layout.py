@@ -1,7 +1,8 @@
 """Defines the layout of a Delta table that conf/ configures: partitions, clustering, change data feed. Generates its SQL clauses and
 properties. Pure functions.
 
-`delta_table` uses the layout for existing tables. `renamed_table` and `snapshot.publish` use it for tables that are created again.
+`delta_table` uses the layout to create and alter tables. `renamed_table`, `retyped_table` and `snapshot.publish` use it to create a table
+again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ CLUSTERED = (
     "conf/ has partition_by for the table, and Delta cannot partition a clustered table: remove partition_by "
     "from conf/, or move the table's folder away and re-snapshot it with `sluice snapshot start`"
 )
-# This table property has the clustering columns that Sluice set last. Clients cannot read the columns that Delta stores.
+# This table property has the clustering columns that Sluice set last. Delta stores the clustering columns too, but clients cannot read them
+# there.
 CLUSTER_PROPERTY = "sluice.clusterBy"
 
 

@@ -2,8 +2,8 @@
 publications use.
 
 Statements that empty or replace a table are restricted to the rows of one shard. Each shard has its own owner, in a table property with the
-shard's name. A table has either shards or one owner. If several destinations write the table, a property also has the location of the
-table's locks.
+shard's name. A table has either one owner, or shards with one owner each. If several destinations write the table, a property also has the
+location of the table's locks.
 """
 
 from __future__ import annotations

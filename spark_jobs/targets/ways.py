@@ -16,10 +16,10 @@ from sluice.batch_manifest.table_report import Way
 from sluice.batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
 SmallSetting = Literal["auto", "spark", "small"]
-# The limit for a small merge: one task reads and rewrites at most this many rows, which are the changes and the rows of the files that they
-# may match. Above the limit, Spark merges the table.
+# The limit for a small merge: the changes, and the files that may contain their keys, have at most this many rows in total. One task reads
+# and rewrites these rows. Above the limit, Spark merges the table.
 ROWS_MAX = 100_000
-BYTES_MAX = 64 << 20  # The same limit in bytes, for the changes and the files that they may match.
+BYTES_MAX = 64 << 20  # The same limit in bytes, for the changes and the files that may contain their keys.
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})
 # deltalake may write Delta tables with these writer versions: 2 for tables without named features, and 7 for tables whose features are all
 # in FEATURES.
@@ -59,7 +59,7 @@ class MergeChoice:
 class MergeFacts:
     """The facts that decide who merges a table.
 
-    - `rows` and `bytes` are the size of the changes and of the files that they may match.
+    - `rows` and `bytes` are the size of the changes and of the files that may contain their keys.
     - `alters` tells whether columns or properties of the Delta table must change before rows are merged.
     - `makes` tells whether the task can create a missing table.
     - `mapping` is the mode of Delta's column mapping.
