@@ -48,12 +48,13 @@ def spark_type(delta_type: Any) -> str:
 
 
 def delta_type(type_name: str) -> str:
-    """Returns the name of a primitive Spark SQL type in Delta's log."""
+    """Returns the name that Delta's log has for a primitive type of Spark SQL."""
     return next((delta for delta, spark in DELTA_TYPES.items() if spark == type_name), type_name)
 
 
 def typed_literal(value: Any, type_name: str) -> str | None:
-    """Converts a value from a manifest to a literal of exactly this type. Returns None if the value does not have this type.
+    """Converts a value from a manifest to a literal of exactly this type. Returns None if the value does not have this type, or if this
+    function does not support the type.
 
     The literal must have the column's exact type, because Delta does not skip files by a cast expression.
     """

@@ -28,8 +28,8 @@ from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, 
 POLL_SECONDS = 0.1
 # If another run has waited longer for the lock, this run waits this long before its next attempt, so that the other run gets the lock.
 GIVE_WAY_SECONDS = 0.3
-# A run waits at most this long for a table lock, because another run may be publishing a large snapshot. After that, the table cannot be
-# merged by this run.
+# A run waits at most this long for a table lock, because another run may be publishing a large snapshot. After that, this run does not
+# write the table.
 WAIT_SECONDS_MAX = 600.0
 # After a run has interrupted the sessions of another run, it waits this long before it writes, because a statement that was committing may
 # need this time to end.
@@ -168,7 +168,7 @@ class _HeldLock:
         return True
 
     def why_lost(self) -> str:
-        """Returns why the run may no longer write the table, or "". Queries the store of the lock."""
+        """Returns why the run may no longer write the table. Returns "" if the run may still write it. Queries the store of the lock."""
         try:
             held = self.lock.confirm()
         except Exception as error:

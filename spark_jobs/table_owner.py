@@ -195,8 +195,8 @@ def _owned(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _unowned(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
-    """Yields the problem if the table is a copy. CREATE TABLE AS SELECT and similar statements copy columns and rows, but not the owner
-    and the last order key.
+    """Yields the table state and the reason if the table is a copy. CREATE TABLE AS SELECT and similar statements copy columns and rows,
+    but not the owner and the last order key.
     """
     if record is None and found.exists and not found.owner and found.written_before:
         yield (
@@ -251,8 +251,8 @@ def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
 
 
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the commit after the record in which the table lost merged rows. Returns None if the table has all merged rows, or lost them
-    and got them back.
+    """Returns the commit in which the table lost merged rows, among the commits after the record. Returns None if the table has all merged
+    rows, or lost them and got them back.
 
     A RESTORE loses no rows if the restored version had all rows and is not older than the last merge.
     """

@@ -47,7 +47,7 @@ from sluice.spark_jobs.tables.exact_bounds import writer_properties
 from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURES, ROWS_MAX
 
 KIND = "history"
-# Kinds of commits in a history that apply no segment of the stream. Each kind has its own app id.
+# Kinds of commits that apply no segment of the stream. Each kind has its own app id.
 READ, COLUMNS, RENAMED = "read", "columns", "renamed"
 VIEW = "sluice_history"
 KEY_PROPERTY = "sluice.key"  # A table property that stores the source's key columns. Merges close versions by this key.
@@ -62,8 +62,8 @@ PARTIAL = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What a commit to a history needs. `table` has the app id of the commit. If `reads`, the rows come from a comparison with the
-    current-state table (see `history_sql.condition`).
+    """The parameters of a commit to a history. `table` has the app id of the commit. If `reads`, the merged rows come from a comparison
+    with the current-state table (see `history_sql.condition`).
     """
 
     table: SideTable
@@ -169,8 +169,8 @@ class History:
         user_metadata: str,
     ) -> bool:
         """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection` is Spark's SELECT
-        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. Returns whether anything
-        differed.
+        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. The new versions begin
+        at `position`, an order key and a commit time (µs), or at the last change of their row. Returns whether anything differed.
         """
         names = self._give(read[0], key, read[1], (position[0], user_metadata))
         left = self._dropped(names)
@@ -236,7 +236,7 @@ class History:
         return self._update(closing, predicate, commit)
 
     def _update(self, values: Mapping[str, str], predicate: str, commit: Commit) -> bool:
-        """Sets columns in the rows that match the predicate. `values` has the new value of each column, with names quoted for deltalake."""
+        """Sets columns in the rows that match the predicate. `values` has SQL expressions, in which names are quoted for deltalake."""
         if not self._is_small(row_count(self.table)):
             pairs = ", ".join(f"{_quoted(name)} = {value}" for name, value in values.items()).replace('"', "`")
             statement = f"UPDATE {sql_text.delta_path(self.table.path)} SET {pairs} WHERE {predicate}"
@@ -371,8 +371,8 @@ class History:
         return {name: kind for name, kind in self.table.columns.items() if name not in ours}
 
     def _dropped(self, names: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns the history's columns that store a column which the source no longer has. `names` has the history's column for each
-        column of the source.
+        """Returns the columns of the history whose column in the source no longer exists. `names` has the history's column for each column
+        of the source.
         """
         return tuple(name for name in self._given if name not in names.values())
 

@@ -77,8 +77,8 @@ class HistoryDifference:
         indices = {name.lower(): at for at, name in enumerate(names)}
         met = " AND ".join(f"m_{indices[name.lower()]} = c_{indices[name.lower()]}" for name in self.key)
         others = [at for name, at in indices.items() if name not in {each.lower() for each in self.key}]
-        # Each term has parentheses, because deltalake parses `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR
-        # c)`.
+        # Each term has parentheses, because deltalake parses `a IS DISTINCT FROM b OR c` as
+        # `a IS DISTINCT FROM (b OR c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._current(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
         # The current-state table may lack the row, or its row may differ without a newer order key. The change then gets the position of

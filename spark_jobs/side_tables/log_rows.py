@@ -57,8 +57,8 @@ class LogRows:
         return log_schema([pa.field(self.names[name], self.types[name]) for name in self.names])
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields one row per change. An update's before image immediately precedes its after image, but may be at the end of the previous
-        batch.
+        """Yields batches with one row per change. In `batches`, the before image of an update immediately precedes its after image, but may
+        be at the end of the previous batch.
         """
         waits: pa.Table | None = None
         last_key, last_row = -1, 0
@@ -133,7 +133,9 @@ class LogRows:
         return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(indices < 0))
 
     def _present(self, images: pa.Table, indices: Numbers) -> Any:
-        """Returns the names of the columns that each image has, or NULL for an image that has all columns."""
+        """Returns the names of the columns that each image has. Returns NULL for an image that has all columns, and for a change without
+        this image.
+        """
         groups = [name for name in images.column_names if name.startswith(PRESENT)]
         if not groups:
             return pa.nulls(len(indices), pa.list_(pa.string()))

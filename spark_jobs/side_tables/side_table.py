@@ -103,7 +103,7 @@ class SideTable:
 
     @property
     def applied(self) -> int:
-        """The order key of the last applied change, or -1 if there is none."""
+        """The order key that the last commit under `txn_id`, or else under `app_id`, has stored. It is -1 if there is no such commit."""
         found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
         return -1 if found is None else int(found)
 
@@ -113,7 +113,7 @@ class SideTable:
 
     @property
     def record(self) -> TableRecord:
-        """The id and version of the table, which a run stores as its record."""
+        """The id and version of the table. A run stores them as the table's record."""
         return TableRecord(table_id=str(self.log.metadata().id), version=self.version)
 
     @property
@@ -126,8 +126,8 @@ class SideTable:
         table for users.
         """
         self.fence.check(self.name)
-        # The table may exist by now; `open` then checks its owner. After any other failure the table does not exist, and the code below
-        # raises an error.
+        # Another run may have created the table meanwhile; `open` then checks its owner. After any other failure the table does not exist,
+        # and the code below raises an error.
         with contextlib.suppress(DeltaError):
             deltalake.DeltaTable.create(
                 self.path,

@@ -65,7 +65,7 @@ class Share:
         return table
 
     def opened(self, name: str, path: str, app_id: str) -> SideTable:
-        """Opens a change log or a history of any table. Raises TableError if it has another owner."""
+        """Opens the change log or history at `path`, also that of another table. Raises TableError if it has another owner."""
         given = self.context
         return SideTable(name, path, app_id, given.storage_options, fence=given.fence, conflicts=given.conflicts).open()
 
@@ -92,7 +92,7 @@ def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
 
 
 def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> None:
-    """Raises StagedBatchError, before anything is merged, if before images are missing that a change log needs. The batch must then be
+    """Raises StagedBatchError, before anything is merged, if the batch lacks before images that a change log needs. The batch must then be
     staged again.
     """
     for table in batch.tables:
@@ -158,7 +158,7 @@ def _current_state(share: Share) -> DeltaTable:
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
-    """Calls `write_side_tables` for a table without a current-state table, and returns its report. Raises the same errors."""
+    """Calls `write_side_tables` for a table without a current-state table, and returns the table's report. Raises the same errors."""
     began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]
     before = share.table(path, kind).version
     write_side_tables(session, share)

@@ -69,8 +69,9 @@ def can_append(table: DeltaTable, rows: pa.Table) -> bool:
 
 
 def append(table: DeltaTable, rows: pa.Table, appended: Appended) -> None:
-    """Makes the next version of the table, with the rows, even if there are no rows. `rows` have all columns of the table, with the table's
-    types. `can_append` must have returned True. Raises OSError, or CommitFailedError if another writer made this version first.
+    """Commits the rows as the next version of the table. Makes the commit even if there are no rows. `rows` have all columns of the table,
+    with the table's types. `can_append` must have returned True. Raises OSError, or CommitFailedError if another writer made this version
+    first.
     """
     folder = Path(str(local_folder(table.path)))
     adds = [_write(table, folder, rows)] if rows.num_rows else []

@@ -50,8 +50,8 @@ class DuplicateKeysError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lake:
-    """The rows of the Delta table whose keys may be in the segment. `rows` has the segment's columns, by the segment's names, and the order
-    key. `deleted` is a mask of the rows that are marked as deleted.
+    """The rows of the Delta table whose keys may be in the segment. `rows` has the columns of the segment, with the names that they have in
+    the segment, and the order key. `deleted` is a mask of the rows that are marked as deleted.
     """
 
     rows: pa.Table
@@ -95,8 +95,8 @@ def operation_names(images: pa.Table, names: Mapping[int, str]) -> Any:
 def whole_images(
     images: pa.Table, segment: ChangesSegment, applied_order_key: int, lake: Lake, *, soft: bool
 ) -> pa.Table:
-    """Returns the last image of each key, with all columns. Leaves out images that change nothing. `images` are all images of the segment,
-    including those that the table already has.
+    """Returns the last image of each key, with all columns. Leaves out images that would change nothing in the lake. `images` are all
+    images of the segment, including those that the table already has.
 
     Raises UnknownRowError if the lake does not have the row of an image that lacks columns. Raises DuplicateKeysError if the lake has two
     rows with the key of such an image.

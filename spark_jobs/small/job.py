@@ -1,7 +1,7 @@
 """Merges many small tables with `deltalake` in the tasks of one Spark job. `run_batch` calls this module before Spark merges the other
 tables.
 
-The job sends Sluice's code to the executors, which need only Python, pyarrow and deltalake. If these are missing there, or the Spark
+The job sends Sluice's code to the executors, which need only Python, pyarrow and deltalake. If an executor lacks one of these, or the Spark
 Connect server is older than 4.1, threads of the run merge the tables in the same way. If a task declines a table, or the job fails, the
 result of the table has no report, and Spark merges the table.
 """
@@ -179,7 +179,7 @@ def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, 
 
 
 def _task_count(session: LakeSession, tables: int) -> int:
-    """Returns in how many tasks, at least one, this many tables are merged."""
+    """Returns the number of tasks for this many tables. It is at least 1."""
     count = max(1, -(-tables // TABLES_A_TASK))
     return count if count <= TASKS_MANY else min(count, max(TASKS_MANY, TASKS_A_SLOT * task_slots(session.spark)))
 

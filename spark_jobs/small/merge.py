@@ -194,7 +194,9 @@ class _SmallMerge:
         return schema_statements(self.table, self.target, self._wanted(segment), segment.key, owner)
 
     def _make(self, segment: ChangesSegment | SchemaSegment) -> None:
-        """Creates the table. Raises FolderTakenError if its folder has other files, and TableError if no table can have its columns."""
+        """Creates the table. Raises FolderTakenError if its folder has other files, and TableError if no Delta table can have these
+        columns.
+        """
         self._statements(segment)  # Raises TableError for columns that no table can have.
         if (
             not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_no_fence)

@@ -1,1 +1,1 @@
-"""Buffers the changes of a table while a snapshot reads its rows, and publishes rows and changes in one commit."""
+"""Buffers the changes of a table while a snapshot reads the table's rows, and publishes the rows and the changes in one commit."""

@@ -22,8 +22,8 @@ from sluice.spark_jobs.merging.fold import INSERT, UPDATE_AFTER
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-# The maximum number of rows and images that one publication loads. If foreign keys may have changed more, the snapshot reads all rows
-# again.
+# The maximum number of rows and images that one publication loads. If foreign keys may have changed more rows and images, the snapshot
+# reads all rows again.
 ROWS_MAX = 200_000
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]

@@ -70,7 +70,8 @@ def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
 
 
 def given_again(events: Sequence[Event]) -> str:
-    """Returns why it is unknown in which order foreign keys changed a row that was read, or "". Each event has exactly one foreign key.
+    """Returns why it is unknown in which order foreign keys changed a row that was read. Returns "" if the order is known. Each event has
+    exactly one foreign key.
 
     The order is unknown if a parent lost a value, and a later ON UPDATE CASCADE gave this value to child rows again. A row that was read
     with this value may have been read before the first change or after the second one.

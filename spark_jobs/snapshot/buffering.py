@@ -29,7 +29,7 @@ from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # The number of decimal digits of the largest int64.
 DERIVED_SUFFIX = ".derived.parquet"  # The suffix of the file to which a publication writes the changes of foreign keys.
-# A snapshot restarts if rows changed their keys and their images lack columns. After this many restarts, the snapshot fails.
+# A snapshot restarts if rows changed their keys and the images of these changes lack columns. After this many restarts, the snapshot fails.
 RESTARTS_MAX = 8
 
 
@@ -48,7 +48,7 @@ class BufferedChanges:
 
 
 class SnapshotBuffers(Protocol):
-    """The running snapshots of a destination, by "database.table". Only the holder of the run lock changes them."""
+    """The running snapshots of a destination, by "database.table". Only the holder of the run lock changes their state."""
 
     def get(self, name: str) -> BufferedChanges | None:
         """Returns the buffer of a table. Returns None if the table has no running snapshot."""
@@ -61,7 +61,7 @@ class SnapshotBuffers(Protocol):
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
         """Restarts the snapshot, because foreign keys changed rows up to this order key and these changes cannot be derived. After too many
-        such restarts, the snapshot fails. The rows are read only after the tables `through` have been published.
+        such restarts, the snapshot fails. The restarted snapshot reads the rows only after the tables `through` have been published.
         """
 
     def fail(self, name: str, why: str) -> None:
@@ -148,8 +148,8 @@ def _buffer(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> in
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Uploads the segment's changes after the order key `after` to the buffer in an object store, because the publication may run on
-    another host. Returns the number of their rows.
+    """Uploads the images of the segment after the order key `after` to the buffer in an object store. Returns the number of these images.
+    The publication may run on another host, so it cannot read local files.
     """
     if segment.first_order_key > after:
         files.put(segment.file, _name(segment))
@@ -167,7 +167,7 @@ def _name(segment: ChangesSegment) -> str:
 
 
 def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Links or copies the segment's changes after the order key `after` into the buffer. Returns the number of their rows."""
+    """Links or copies the images of the segment after the order key `after` into the local buffer. Returns the number of these images."""
     folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(segment)

@@ -37,9 +37,10 @@ class Publication:
     - `columns` are the columns of the rows, as staged. `chunks` are the files of the rows that were read, and `rows` is the number of these
       rows.
     - `changes` are the buffered changes. `cascades` are the changes of foreign keys, in the files of `buffered_cascades`.
-    - `order_key` is the order key of the ledger's cursor, up to which all batches are merged. For a table without a key, it is the order
-      key at which the table was read.
-    - `since` is the order key up to which every row certainly has all changes. `read_at_us` is the commit time of the rows.
+    - `order_key` is the order key of the ledger's cursor, up to which all batches are merged. For a table without a key, `order_key` is the
+      order key at which the table was read.
+    - `since` is the order key up to which the rows that were read certainly include all changes. `read_at_us` is the commit time that is
+      stored with these rows.
     - `run`, `epoch`, `start` and `end` are for the commit's metadata.
     """
 
@@ -114,8 +115,8 @@ class PublishedSnapshot:
 
 def check_columns(given: Publication) -> None:
     """Raises ColumnsDifferError if a buffered file has other columns or types than the rows that were read. This is rare: a DDL statement
-    that changes columns usually restarts the snapshot. Also raises it if there is no chunk, or if the table became a shard after rows were
-    read.
+    that changes columns usually restarts the snapshot. Also raises ColumnsDifferError if there is no chunk, or if the table became a shard
+    after rows were read.
     """
     chunk = next(iter(given.chunks.names()), None)
     if chunk is None:

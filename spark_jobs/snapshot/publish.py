@@ -128,8 +128,8 @@ def publish(
     storage_options: Mapping[str, str],
     records: TableRecords = NO_RECORDS,
 ) -> PublishedSnapshot:
-    """Publishes a snapshot, with Spark only if necessary. Raises TableError if the table has another owner, ColumnsDifferError, or any
-    exception of Spark.
+    """Publishes a snapshot. Uses Spark only if necessary. Raises TableError, for example if the table has another owner. Also raises
+    ColumnsDifferError and the exceptions of Spark.
     """
     started = time.monotonic()
     check_columns(given)
@@ -161,7 +161,7 @@ def publish(
         if made.lacks_only_names:
             sync_names(given.target.path, after.version)
         else:
-            # If an earlier run made the commit, it may have been killed before it synced the commit.
+            # If an earlier run made the commit, that run may have been killed before it synced the commit.
             sync_commits(given.target.path, made.since, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
@@ -201,8 +201,8 @@ class _Made:
 def _made(
     spark: SparkOnDemand, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
 ) -> _Made:
-    """Makes the commit of the publication, and refreshes `table`. If the newest commit is already that of this publication, a run made it
-    and was killed afterwards, so this function makes no commit. Raises LostCommitError if another program replaced the commit.
+    """Makes the commit of the publication, and refreshes `table`. If the newest commit is already the commit of this publication, a run
+    made it and was killed afterwards, so this function makes no commit. Raises LostCommitError if another program replaced the commit.
     """
     before = table.snapshot
     if before.exists and given.target.shard is None:
@@ -348,7 +348,7 @@ def _append_read_row(
 
 
 def _history(fence: Fence, given: Publication, storage_options: Mapping[str, str]) -> SideTable | None:
-    """Opens the table's history, which may not exist yet. Returns None if conf/ configures none, or if the table has no key."""
+    """Opens the table's history, which may not exist yet. Returns None if conf/ configures no history, or if the table has no key."""
     if not given.target.history or not given.key:
         return None
     owner = given.owner

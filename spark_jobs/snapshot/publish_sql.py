@@ -27,7 +27,8 @@ from sluice.spark_jobs.staged_batch import (
     STAGED_TYPES,
 )
 
-# The operation of a row that the snapshot read. Rows of buffered changes have the operation insert, update or delete.
+# In a table with a key, the operation of a row that the snapshot read. Rows of buffered changes have the operation insert, update or
+# delete.
 READ = "snapshot"
 CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_buffered"
 NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
@@ -92,15 +93,17 @@ def _appended(rows: Rows) -> str:
 
 
 def _last_images(rows: Rows) -> str:
-    """Returns the SELECT of the last image of each key. Order keys order images across batches, row numbers within a batch."""
+    """Returns the SELECT of the last image of each key. Images are ordered by order key. Images with the same order key are ordered by row
+    number.
+    """
     names = (OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in rows.columns))
     rank = f"row_number() OVER (PARTITION BY {sql_text.identifiers(rows.key)} ORDER BY {ORDER_KEY} DESC, {ROW} DESC) AS {RANK}"
     return f"SELECT {sql_text.identifiers(names)} FROM (SELECT *, {rank} FROM {CHANGES_VIEW}) WHERE {RANK} = 1"
 
 
 def incomplete(rows: Rows) -> str:
-    """Returns the query that counts the existing rows with an unknown value. A value is unknown if neither an image nor the row that was
-    read has the column.
+    """Returns the query that counts the rows that are not deleted and have an unknown value. A value is unknown if neither an image nor the
+    row that was read has the column.
     """
     lives = f"{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     known = " AND ".join(f"{HAS}{index}" for index in range(len(rows.columns)))
@@ -122,8 +125,8 @@ def _completed(rows: Rows) -> str:
 
 
 def _states(rows: Rows) -> str:
-    """Returns the SELECT of the last image of each key. For each column, it has the newest value since the row was last inserted, and
-    whether any image since then has the column.
+    """Returns the SELECT of the last image of each key. For each column, the SELECT has the newest value since the row was last inserted,
+    and whether any image since then has the column.
 
     `SINCE` is the number of the image that last inserted or deleted the row, or 0 if no image did.
     """

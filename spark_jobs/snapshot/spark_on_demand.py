@@ -1,4 +1,4 @@
-"""Opens a Spark session for publications only if one of them needs Spark. `publish`, and runs that publish many tables, use this module."""
+"""Opens a Spark session only if a publication needs Spark. `publish`, and runs that publish many tables, use this module."""
 
 from __future__ import annotations
 

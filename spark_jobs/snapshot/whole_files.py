@@ -1,8 +1,8 @@
 """Creates a Delta table in one commit from the files into which a snapshot read its rows, without reading or writing the rows again.
 
-`publish` calls this module for tables that do not exist in the lake yet. `why_not` finds the tables that Spark must write instead. A
-chunk's file is linked into the table, or uploaded or copied if the lake is in a store. If rows in it have keys with buffered changes, the
-file is rewritten without these rows. The last images of these keys get a separate file.
+`publish` calls this module for tables that do not exist in the lake yet. `why_not` finds the tables that Spark must write instead. On a
+disk, the file of a chunk is linked into the table. In a store, it is uploaded or copied. If a chunk has rows whose keys have buffered
+changes, its file is rewritten without these rows. The last images of these keys get a separate file.
 
 On a disk, all files are written to a folder next to the table's path, which is then renamed to this path. In a store, they are written to
 the table's path, and the first commit makes them a table (`table_in_store`). So readers see no table or the whole table. If a run is
@@ -130,7 +130,7 @@ def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:
         said: list[Any] = [group.column(indices[mark]).statistics for mark in MARKS]
         if not group.num_rows:
             continue
-        # pyarrow raises an error for a minimum or maximum that the file does not have, so this is checked first.
+        # If the file has no minimum or maximum, pyarrow raises an error when they are read, so the code first checks whether they exist.
         if not all(each and each.has_min_max for each in said):
             return False
         key, time_us, operation = said

@@ -56,7 +56,7 @@ def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaS
 
 
 def end(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment, plan: AlterationPlan) -> None:
-    """Drops the columns whose values have been copied."""
+    """Stores that the values have been copied, and drops the columns from which they were copied."""
     _keep_plan(session, table, COPIED, f"{app_id}@{segment.order_key}", plan)
     alter(session, table, lambda: alterations.closing_statements(table.path, plan, table.snapshot.columns))
 
@@ -65,8 +65,8 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
     """Applies a DDL statement of one shard to the shared table: widens columns, and records the columns that the shard no longer has.
 
     Returns, for each column that the shard had earlier and gets again, the SQL expression of NULL. The caller sets these values in the
-    shard's existing rows, in the commit that ends the statement. Skips steps that are already done. Raises TableError for a statement that
-    would change other shards.
+    shard's existing rows, in the commit that has the statement's transaction. Skips steps that are already done. Raises TableError for a
+    statement that would change other shards.
     """
     shards.refuse_alterations(table.name, segment)
     properties = table.snapshot.properties

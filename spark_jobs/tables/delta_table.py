@@ -105,8 +105,9 @@ class TableSize:
 
 
 class DeltaTable:
-    """One table of the lake, read from its log. `app_id` is that of its transactions. `shard` is the shard that the caller writes, if the
-    table has shards. With `quick`, `local_log` reads the log if it can, and deltalake opens the table only when `log` is needed.
+    """One table of the lake, read from its log. `app_id` is the app id of the table's transactions. `shard` is the shard that the caller
+    writes, if the table has shards. With `quick`, `local_log` reads the log if it can, and deltalake opens the table only when `log` is
+    needed.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class DeltaTable:
             ) from error
 
     def found(self, record: TableRecord | None, owner: str = "") -> FoundTable:
-        """Returns the table's state in the form that `table_owner` checks. `record` is the one that the last run stored. `owner` is the
+        """Returns the table's state in the form that `table_owner` checks. `record` is the record that the last run stored. `owner` is the
         expected owner as text.
         """
         snapshot, applied = self.snapshot, self.snapshot.applied_order_key
@@ -301,7 +302,7 @@ class DeltaTable:
         return files
 
     def last_commit(self) -> CommitCounts:
-        """Returns the counts of the newest commit, by Spark or deltalake. Call `refresh` first."""
+        """Returns the counts of the newest commit, which Spark or deltalake made. Call `refresh` first."""
         return counts_of(self._reader.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
@@ -343,8 +344,8 @@ def _snapshot(log: Any, app_id: str) -> DeltaSnapshot:
 
 
 def physical_names(log: Any) -> dict[str, str]:
-    """Returns the name in files and statistics of each top-level column, by lower-case name, for a table with column mapping. Returns {}
-    for other tables.
+    """Returns the physical name of each top-level column, by lower-case name, if the table has column mapping. Files and statistics use
+    physical names. Returns {} for other tables.
     """
     named = {field.name.lower(): (field.metadata or {}).get(PHYSICAL_NAME) for field in log.schema().fields}
     return {name: str(physical) for name, physical in named.items() if physical}
@@ -356,8 +357,8 @@ def _has_rule(field: Any) -> bool:
 
 
 def _as_bound(value: Any, kind: Any) -> Any:
-    """Converts a value of a manifest, so that it can be compared with statistics of this type. For example, a BIGINT UNSIGNED becomes a
-    decimal, because it may exceed Arrow's integers.
+    """Converts a value of a manifest, so that it can be compared with statistics of the type `kind`. For example, a BIGINT UNSIGNED becomes
+    a decimal, because the value may exceed the range of int64.
     """
     if pa.types.is_decimal(kind) and isinstance(value, int | str):
         return pa.scalar(decimal.Decimal(value), kind)

@@ -64,8 +64,8 @@ def writer_properties(schema: pa.Schema) -> Any:
     if not any(pa.types.is_nested(field.type) for field in doubtful):
         inexact = {physical_name(field): nothing for field in doubtful}
         return WriterProperties(compression=COMPRESSION, column_properties=inexact)
-    # deltalake does not accept the names of nested columns, so bounds cannot be switched off for them one by one. Bounds are switched off
-    # for all columns, and on for each column with exact bounds.
+    # deltalake does not accept the names of nested columns, so bounds cannot be switched off for them one by one. So bounds are switched
+    # off for all columns, and then on again for each column with exact bounds.
     exact = {physical_name(field): bounds for field in schema if field not in doubtful}
     return WriterProperties(compression=COMPRESSION, default_column_properties=nothing, column_properties=exact)
 

@@ -110,8 +110,8 @@ def _day(days: int) -> str | None:
 
 
 def _instant(micros: int, *, up: bool, zone: str) -> str | None:
-    """Returns a timestamp rounded to milliseconds, as Delta stores it. A timestamp in the last millisecond of the year 9999, which many
-    tables use for "forever", is not rounded up.
+    """Returns a timestamp rounded to milliseconds, as Delta stores it. A maximum is rounded up (`up`), and a minimum is rounded down. A
+    timestamp in the last millisecond of the year 9999, which many tables use for "forever", is not rounded up.
     """
     try:
         at = EPOCH + dt.timedelta(microseconds=micros)

@@ -1,6 +1,6 @@
-"""Checks between runs, without Spark, whether Delta tables are as the last run left them. For an unchanged table this takes two stat
-calls. For a table that only runs have changed, it takes a few more calls and reads the files of the newest commits. Otherwise deltalake
-opens the table, which takes several milliseconds. `orchestration.sensor.lake_watch` calls this module.
+"""Checks between runs, without Spark, whether Delta tables are as the last run left them. For an unchanged table, the check takes two stat
+calls. For a table that only runs have changed, it takes a few more calls and reads the files of the newest commits. In all other cases,
+deltalake opens the table, which takes several milliseconds. `orchestration.sensor.lake_watch` calls this module.
 
 Without this check, nobody would notice that a table without changes was restored, replaced or deleted, until its next change. The rules
 are those of a merge (`table_owner`): a running merge, and OPTIMIZE or VACUUM by a user, are no reason for a warning.

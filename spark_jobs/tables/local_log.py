@@ -3,7 +3,7 @@ module for small merges.
 
 deltalake takes about half a millisecond of CPU time for each commit since the last checkpoint, each time it opens a table. Reading the same
 files here takes a tenth of that. The format is described in https://github.com/delta-io/delta/blob/master/PROTOCOL.md. `read_local_log`
-returns None for logs with anything else than commits and a classic checkpoint in one file; deltalake reads such logs.
+returns None for logs that have anything other than commits and a classic checkpoint in one file; deltalake reads such logs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ParsedLog:
 
 
 def parsed_log(path: str) -> ParsedLog | None:
-    """Returns the log of a table, of which nothing is read yet. Returns None if the table's path is not in a folder."""
+    """Returns an object for the log of a table, and reads nothing yet. Returns None if the table's path is not in a folder."""
     folder = local_folder(path)
     return ParsedLog(folder / LOG) if folder else None
 
@@ -92,7 +92,8 @@ def read_local_log(files: ParsedLog) -> LocalLog | None:
     """Returns the newest version of a table's log. Returns None if the table does not exist, or if deltalake must read its log."""
     try:
         return _read(files)
-    # deltalake reads the log instead. A file is missing, because the clean-up of the log removed it meanwhile, or it has an unknown form.
+    # deltalake reads the log instead. Either a file is missing, because the clean-up of the log removed it meanwhile, or a file has an
+    # unknown form.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException):
         return None
 
@@ -137,8 +138,8 @@ def _parsed_checkpoint(path: Path) -> list[Action]:
 
 
 class LocalLog:
-    """One version of a table's log. `apply` adds the actions of a checkpoint or commit. The other methods have the names and the results of
-    those of `deltalake.DeltaTable`.
+    """One version of a table's log. `apply` adds the actions of a checkpoint or commit. Methods with the name of a method of
+    `deltalake.DeltaTable` return the same as that method.
     """
 
     def __init__(self, files: ParsedLog, *, version: int) -> None:

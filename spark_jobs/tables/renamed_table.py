@@ -160,5 +160,5 @@ def carried_properties(snapshot: DeltaSnapshot) -> dict[str, str]:
 
 
 def is_mapped(snapshot: DeltaSnapshot) -> bool:
-    """Returns whether the table's columns are mapped by name. This cannot be undone."""
+    """Returns whether the table's columns are mapped by name. Sluice never removes such a mapping."""
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"

@@ -67,8 +67,8 @@ def clear_path(name: str, path: str, storage_options: Mapping[str, str], fence: 
 
 
 def make_empty(name: str, path: str, commit: str, storage_options: Mapping[str, str], fence: Fence) -> None:
-    """Writes the first commit of an empty table, unless there is one. `commit` is its text. Raises TableError if the folder has other files
-    than those of attempts that were killed, if the store fails, or if the run may no longer write.
+    """Writes the first commit of an empty table, unless there is one. `commit` is its text. Raises TableError if the folder has files of
+    another program, if the store fails, or if the run may no longer write.
     """
     folder = StoreFolder(path, storage_options)
     try:
@@ -124,7 +124,7 @@ class TableInStore:
         first = f"{LOG}/{FIRST_COMMIT}"
         made = self.folder.put_new(first, text)
         there = None if made else self.folder.read(first)
-        # This call may have written the file in an earlier request whose answer was lost.
+        # `put_new` may have repeated its request after the answer to the first request was lost. The file then exists with this run's text.
         if made or there == text:
             # The store's client may have repeated the request for minutes. Meanwhile another run may have taken the lock and removed the
             # files with `clear`. So the table is published only if the fence still allows it. A run that takes the lock later sees the

@@ -66,7 +66,7 @@ def owner_property(shard: Shard | None) -> str:
 
 
 def where(shard: Shard | None, *, after: str = "WHERE") -> str:
-    """Returns the condition of the shard's rows, after the keyword `after`. Returns "" if the table has no shards."""
+    """Returns the keyword `after` and the condition that selects the shard's rows. Returns "" if the table has no shards."""
     return "" if shard is None else f" {after} {shard.condition}"
 
 
@@ -77,7 +77,7 @@ def owners(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def mismatch(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
-    """Returns why the table's rows are not divided into shards as conf/ says, or "". `owner` is the writer's owner as text."""
+    """Returns why the table's rows are not divided into shards as conf/ says, or "" if they are. `owner` is the writer's owner as text."""
     return next(_mismatches(shard, properties, path, owner), "")
 
 
