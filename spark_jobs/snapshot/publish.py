@@ -330,8 +330,8 @@ def _publish_alone(
 def _append_read_row(
     fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
-    """Appends a row about the snapshot to the change log. The log may lack changes from before the snapshot, for example while the table
-    was stopped, and this row marks the gap. Does nothing if the log does not exist yet.
+    """Appends a row about the snapshot to the change log. The log may lack changes from before the snapshot, for example changes that
+    arrived while the table was stopped. The row marks this gap. Does nothing if the log does not exist yet.
     """
     if not given.target.change_log:
         return

@@ -79,8 +79,8 @@ def _check(manifest: Manifest) -> None:
 
 
 def _refuse_rows_with_renames(tables: tuple[StagedTable, ...]) -> None:
-    """Raises ManifestError if a batch has both a renamed table and row changes. The tables of a batch are merged in any order. But a
-    renamed table copies the rows of the Delta table under its former name, which must have exactly the changes before the rename.
+    """Raises ManifestError if a batch has both a renamed table and row changes. The tables of a batch are merged in any order. A renamed
+    table copies the rows of the Delta table that has its former name, and these rows must be exactly as they were before the rename.
     """
     renamed = [table.name for table in tables for each in table.segments if getattr(each, "renamed_from", "")]
     if renamed and any(table.changes for table in tables):

@@ -5,9 +5,9 @@ deltalake converts the bounds of a decimal to a float. For a BIGINT UNSIGNED, it
 18446744073709551615, and 4611686018427387904 instead of 4611686018427387905. A reader that trusts such a bound skips the file, and a merge
 inserts the key a second time. So columns with more digits than a float can represent get no bounds, and readers read their files.
 
-In a table with Delta's column mapping, Parquet files have physical column names, and `writer_properties` names columns by these. Earlier
-versions of Sluice used the logical names, which had no effect, so deltalake wrote rounded bounds. `rounded_files` finds such files, and
-`fix_bounds` lets Spark rewrite them.
+In a table with Delta's column mapping, Parquet files have physical column names, and `writer_properties` uses these names. Earlier versions
+of Sluice used the logical names, which had no effect, so deltalake wrote rounded bounds. `rounded_files` finds such files, and `fix_bounds`
+lets Spark rewrite them.
 """
 
 from __future__ import annotations
