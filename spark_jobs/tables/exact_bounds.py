@@ -153,7 +153,8 @@ def rewrite_statement(table: DeltaTable, key: str = "") -> str:
     optimize = f"OPTIMIZE {sql_text.delta_path(table.path)}"
     if CLUSTERING in table.snapshot.features:
         return f"{optimize} FULL"
-    fits = key.lower() in table.snapshot.columns and key not in table.snapshot.partitions
+    partitions = {name.lower() for name in table.snapshot.partitions}
+    fits = key.lower() in table.snapshot.columns.keys() - partitions
     by = table.snapshot.columns[key.lower()][0] if fits else ORDER_KEY
     return f"{optimize} ZORDER BY ({sql_text.identifier(by)})"
 

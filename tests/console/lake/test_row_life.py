@@ -36,7 +36,7 @@ def commits(count: int) -> list[CommittedInterval]:
 
 @pytest.mark.found
 def test_a_search_that_ends_before_the_oldest_version_says_so() -> None:
-    """Defect 78: `sluice why` ended its list after 500 steps without a word."""
+    """Defect 78: `sluice why` ended its list after 500 steps without a message."""
     shown: list[int] = []
     with pytest.raises(GoneError, match=r"ended before version 9 .* `VERSION AS OF 9`"):
         shown.extend(step.values["v"] for step in life(UpdatedInEachVersion(), commits(LOOKS_MAX + 10)))
