@@ -45,12 +45,12 @@ from sluice.equality.visible import VisibleSource
 
 @dataclasses.dataclass(frozen=True)
 class ComparedDestination:
-    """A destination to compare.
+    """A destination to compare with its source.
 
     - `storage_options` are deltalake's options, including secrets.
-    - `merged` reports how far the lake is merged. By default it reads the destination's ledger.
+    - `merged` reports how far the engine has merged changes into the lake. If it is None, the destination's ledger is read.
     - `say` is called with a sentence for each table that is compared, and for each wait.
-    - `reader` is a replica from which the rows of tables with a key are read.
+    - `reader` is a replica from which the rows of tables with a key are read. If it is None, these rows are read from the source too.
     """
 
     config: SluiceConfig
@@ -72,8 +72,8 @@ class ComparedDestination:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differing:
-    """The comparison's result for a table. `scope` has the keys that differ, for a repair. It is None if no key differs, if the table has
-    no key, or if the table was not compared.
+    """The result of comparing one table. For a repair, `scope` has the keys whose rows differ. `scope` is None if no key differs, if the
+    table has no key, or if the table was not compared.
     """
 
     result: TableResult
@@ -91,7 +91,7 @@ def compare_destination(request: ComparedDestination, tables: Sequence[str], ext
 
 
 def differing(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
-    """Compares tables like `compare_destination`, and yields the keys that differ too."""
+    """Compares tables like `compare_destination`. In addition to the result, yields the keys whose rows differ."""
     captured = TableFilter(request.settings.include, request.settings.exclude)
     with contextlib.ExitStack() as opened:
         side = opened.enter_context(SourceSide(request.source))
@@ -113,8 +113,8 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
 
 
 def _reader(request: ComparedDestination, side: SourceSide, opened: contextlib.ExitStack) -> SourceSide:
-    """Returns the connection that reads the rows of tables with a key. If there is a replica `request.reader`, it is a connection to the
-    replica, otherwise the source's connection `side`.
+    """Returns the connection over which the rows of tables with a key are read: a connection to the replica `request.reader`. Returns
+    `side`, the connection to the source, if there is no replica, or if `request.reader` is the source itself.
     """
     if request.reader is None:
         return side
@@ -142,8 +142,8 @@ def _compared(
     try:
         if schema is None:
             raise RefusedError(
-                f"the source has no table {name}, or the user may not see this table: if the table was not dropped "
-                "or renamed, grant SELECT on it to the user"
+                f"the source has no table {name}, or the source's user in conf/ may not see this table: if the table was not "
+                "dropped or renamed, grant SELECT on the table to this user"
             )
         return _compare(request, sides, schema, extent)
     except SourceConnectionError:
@@ -197,8 +197,8 @@ def _compare(
 
 
 def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
-    """Opens the Delta table to compare: the current-state table, or the history if conf/ has no current-state table. Raises RefusedError
-    if conf/ has only a change log.
+    """Opens the Delta table to compare: the current-state table, or the history if conf/ configures no current-state table for this table.
+    Raises RefusedError if conf/ configures only a change log.
     """
     refuse_log_alone(version, request.settings)
     path = request.config.kept_path(request.name, version.database, version.table)
@@ -210,7 +210,7 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
-    """Returns the result for a captured table for which no Delta table exists. The verdict is EQUAL if the source's table has no rows,
+    """Returns the result for a captured table for which no Delta table exists. The verdict is EQUAL if the table has no rows in the source,
     otherwise DIFFERENT.
     """
     rows = side.row_count(schema.database, schema.table)
@@ -235,8 +235,9 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
 
 
 def _changed(before: Sums) -> Choose:
-    """Returns a function that selects the chunks that may have changed in the lake. `before` has the sums that the lake had when the chunks
-    were last found equal. A chunk is selected if its sum differs from this sum, or if it was not found equal.
+    """Returns a function that selects the chunks that may have changed in the lake since they were last found equal. `before` has the
+    lake's sum of each chunk at that time. A chunk is selected if its current sum differs from its sum in `before`, or if `before` does not
+    have the chunk.
     """
 
     def choose(chunks: Chunks, now: Sums) -> Collection[int]:

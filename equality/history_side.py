@@ -1,4 +1,6 @@
-"""Reads the lake's rows of a table that has a history and no current-state table. `destination` uses this class."""
+"""Reads the current rows of a table from its history, for a comparison. `destination` uses this module for tables without a current-state
+table.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
 
 class HistorySide(LakeSide):
-    """Reads the open rows of a history, which are the current versions of all rows. `wanted` has the Spark type of each column of the
-    source. A column whose type changed may have another name in the history, and is found by its type.
+    """Reads the current version of each row from a history (the rows with `is_current`). `wanted` has the Spark type of each column of the
+    source. If the type of a column changed, the history may store the new values in a column with another name, so the column is found by
+    its type.
     """
 
     def __init__(self, name: str, path: str, storage_options: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -51,7 +54,9 @@ class HistorySide(LakeSide):
         return pa.RecordBatchReader.from_batches(schema, _renamed(reader, schema))
 
     def _find(self, there: Mapping[str, str], name: str) -> str:
-        """Returns the history's column that stores a column of the source, or "" if there is none."""
+        """Returns the history's column that stores the values of the source's column `name` with its current type. If there is none,
+        returns the column with the same name and another type, or "" if there is no such column either.
+        """
         spelled = {each.lower(): each for each in there}
         kind = self._wanted[name]
         ways = [spelled.get(each.lower(), "") for each in (name, typed_name(name, kind))]

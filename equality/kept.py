@@ -45,9 +45,11 @@ class KeptSums:
     def keep(
         self, plan: ComparisonPlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
     ) -> None:
-        """Replaces the stored sums of the chunks in `compared`. `sums` has the sums of those chunks that are equal in source and lake; a
-        compared chunk without such a sum has none stored afterwards. The stored sums of chunks that were not compared stay, unless `chunks`
-        splits the table in another way than before.
+        """Stores the result of a comparison. `compared` has the numbers of the chunks that were compared, and `sums` the lake's sums of
+        those that are equal in source and lake.
+
+        A compared chunk that differs has no stored sum afterwards. The stored sums of the other chunks stay, unless `chunks` splits the
+        table in another way than before.
         """
         before = self.get(plan, table_id)
         if before is not None and before[0] == chunks:

@@ -1,5 +1,5 @@
-"""Reads a Delta table at its newest version for comparisons. Delta's own reader, which supports deletion vectors and column mapping,
-streams the rows.
+"""Reads a Delta table at its newest version, for comparisons. `DeltaTable.scan` of the library deltalake streams the rows, and supports
+deletion vectors and column mapping.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class LakeSide:
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
 
     def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
-        """Returns a stream of Delta's rows, which are read while the caller consumes the stream. `condition` is SQL; rows for which it is
-        false are left out, and files without matching rows are not read. An empty `condition` selects all rows.
+        """Returns a stream of the Delta table's rows, which are read while the caller consumes the stream. `condition` is SQL. Rows for
+        which it is false are left out, and files without matching rows are not read. An empty `condition` selects all rows.
         """
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
@@ -100,8 +100,8 @@ def _is(column: str, value: str) -> str:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that converts Delta's values to the canonical form. The list also has a sign: 1, or -1 for an image in a
-    change log that removes a row.
+    """Returns DuckDB's SELECT list that converts the values of a Delta table to the canonical form (see `canonical`). Its last column is a
+    sign: -1 for an image in a change log that removes a row, otherwise 1.
     """
     columns = [
         f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
@@ -118,8 +118,8 @@ def _sign(plan: ComparisonPlan) -> str:
 
 
 def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
-    """Returns DuckDB's condition for the rows to compare: rows that are not marked as deleted and, in a change log, only rows up to the
-    order key `order_key_max`. If `order_key_max` is None, the order key does not matter.
+    """Returns DuckDB's condition for the rows to compare. Rows that are marked as deleted are left out. In a change log, rows above the
+    order key `order_key_max` are left out too, unless it is None.
     """
     conditions = [f"NOT coalesce({DELETED}, false)"] if plan.soft else []
     if not plan.key and order_key_max is not None:

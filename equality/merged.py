@@ -1,5 +1,5 @@
-"""Reports how far a destination's lake is merged, which is the cursor in its ledger. Waits until the lake reaches a position of the
-source.
+"""Reports up to which position a destination's changes are merged into the lake. This position is the cursor in the destination's ledger.
+Also waits until the lake reaches a position of the source.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Merged(Protocol):
 
 
 class DestinationMerged:
-    """Reports progress by the cursor in a destination's ledger, which a running engine moves. `directory` is the destination's directory.
-    `say` is called with a sentence about the wait, at once and then every SAY_SECONDS.
+    """Reports progress by the cursor in the ledger of a destination. A running engine moves the cursor. `directory` is the destination's
+    directory. `say` is called with a sentence about the wait, at once and then every SAY_SECONDS.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class DestinationMerged:
         return True
 
     def halted(self) -> str:
-        """Returns why nothing is merged: no process holds the lease of the destination, or its engine has stopped
-        according to its status.
+        """Returns why nothing is merged: no process holds the lease of the destination, or the destination's status says that its engine
+        has stopped. Returns "" in all other cases.
         """
         try:
             holder = lease_holder(self._directory)
@@ -101,8 +101,8 @@ class DestinationMerged:
 
 
 def _stopped_state(directory: Path) -> str:
-    """Returns a text that says in which state and why the engine has stopped, according to its status. Returns "" while the engine reads,
-    or if it wrote no status.
+    """Returns a text that says in which state and why the engine has stopped, according to the engine's status. Returns "" if the engine
+    has not stopped, or if there is no status.
     """
     record = engine_status(directory)
     if not record.get("state"):
@@ -113,12 +113,13 @@ def _stopped_state(directory: Path) -> str:
 
 
 def reached(cursor: Position | None, end: BinlogEnd) -> bool:
-    """Returns whether a cursor includes everything up to the position `end`. If both belong to one server, files and offsets are compared,
-    otherwise GTIDs. Returns False if the cursor is None, or if GTIDs are needed and one of the two has none.
+    """Returns whether a cursor includes everything up to the position `end`. If cursor and `end` belong to the same server, their files and
+    offsets are compared, otherwise their GTID sets. Returns False if the cursor is None, or if GTID sets are needed and one of the two is
+    empty.
 
-    On one MariaDB server, the cursor may never reach the offset, because MariaDB writes events that are not transactions after the last
-    transaction (BINLOG_CHECKPOINT, GTID_LIST). So if the offset is not reached there, GTIDs are compared too. This proves nothing on MySQL,
-    where a transaction may have no GTID. On MariaDB, each transaction has one.
+    On MariaDB, GTID sets are also compared if cursor and `end` belong to the same server and the cursor has not reached the offset of
+    `end`. The cursor may never reach this offset, because MariaDB writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST)
+    after the last transaction. On MySQL, equal GTID sets would prove nothing, because a transaction may have no GTID.
     """
     if cursor is None:
         return False

@@ -1,5 +1,5 @@
-"""Reads the source's rows from the replica that conf/ names as `reader`. The replica's GTIDs prove that it has executed everything that
-the lake has.
+"""Reads the source's rows from the replica that conf/ names as `reader`. The replica's executed GTID set shows whether the replica has
+executed all changes that the lake has.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sluice.equality.table_plan import ComparisonPlan, RefusedError
 
 
 class ReaderSide(SourceSide):
-    """A connection to a replica, to compare tables with a key. `source` is the connection to the source. `cursor` returns the position up
-    to which the lake is merged. `is_source` is true if the reader is the source itself. Raises ConfigurationError if the replica or the
-    destination's stream has no GTIDs.
+    """A connection to a replica from which the rows of tables with a key are read. `source` is the connection to the source. `cursor`
+    returns the position up to which the lake is merged. `is_source` is true if the replica is the source itself. Raises ConfigurationError
+    if the replica or the destination's stream has no GTIDs.
     """
 
     def __init__(self, reader: Source, source: SourceSide, cursor: Callable[[], Position | None]) -> None:
@@ -36,16 +36,16 @@ class ReaderSide(SourceSide):
             raise
 
     def end(self) -> BinlogEnd:
-        """Returns the end of the source's binlog. This end includes every commit that reads of the replica show, because the replica gets a
-        commit from the source's binlog. The replica's own GTIDs cannot be used, because reads of the replica may show a commit before its
-        GTIDs include the commit.
+        """Returns the end of the source's binlog. Everything that a read of the replica has shown is before this end, because the replica
+        executes only transactions of the source's binlog. The replica's own executed set is no such end: a read may show a transaction that
+        is not in the set yet.
         """
         return self._of_source.end()
 
     def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
-        """Waits until the replica has executed everything that the lake had when this method was called, and returns the rows of the keys.
-        Otherwise a row that the lake has, and the replica does not have yet, would appear as a difference. Raises RefusedError if the
-        replica does not execute it in time.
+        """Returns the rows of the keys. First waits until the replica has executed everything that the lake had when this method was
+        called. Without this wait, a row that the lake has, and the replica does not have yet, would appear as a difference. Raises
+        RefusedError if the replica is still behind after `replica.WAIT_SECONDS_MAX`.
         """
         there = self._cursor()
         if there is not None and (why := replica.still_behind(self._source.address, self._executed, there.gtid_set)):

@@ -1,8 +1,8 @@
-"""Describes the keys of a table that differ, for a repair: conditions that select their rows on the server, and the keys' values in Delta.
-Pure functions.
+"""Describes the keys of a table whose rows differ, for a repair: SQL conditions that select these rows in the source, and the keys' values
+in the lake. Pure functions.
 
-The server selects rows by the column's collation, so it may also return rows whose keys have other bytes. The server never returns too few
-rows: `Scope.refusal` refuses keys by which the server could miss rows.
+The source compares keys by the column's collation, so a condition may also select rows whose keys differ in their bytes. A condition never
+selects too few rows: `Scope.refusal` refuses the keys for which it could.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ KINDS = ("missing", "surplus", "doubled", "value")
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """The keys of one table that differ. `columns` are the key's columns in order. `keys` has, by the canonical values of a key, what
-    source and lake have for the key.
+    """The keys of one table whose rows differ. `columns` are the key's columns in order. `keys` maps the values of each key, in the
+    canonical form (see `canonical`), to what source and lake have for the key.
     """
 
     columns: tuple[Canonical, ...]
@@ -29,10 +29,10 @@ class Scope:
 
     @property
     def refusal(self) -> str:
-        """Why rows cannot be selected by these keys, or ""."""
+        """Why the rows cannot be selected in the source by these keys, or "" if they can."""
         for column in self.columns:
             if column.select.startswith("CONVERT("):
-                return f"conf/ names another charset for the key column {column.name}"
+                return f"`charsets` in conf/ sets another charset for the key column {column.name} than the source declares"
         if any(value is None for key in self.keys for value in key):
             return "the key is NULL in some rows"
         return ""
@@ -56,7 +56,9 @@ class Scope:
         return zip(self.columns, key, strict=True)
 
     def values(self, keys: Sequence[Key]) -> dict[str, list[Any]]:
-        """Converts the canonical values of keys to Delta's, and returns them by column, in the order of `keys`."""
+        """Converts the values of keys from the canonical form to the values that the Delta table stores. Returns the values by column, in
+        the order of `keys`.
+        """
         return {
             column.name: [_as_delta(column, key[index]) for key in keys] for index, column in enumerate(self.columns)
         }
@@ -72,5 +74,5 @@ def kind_of(differs: DifferingKey) -> str:
 
 
 def _as_delta(column: Canonical, value: Any) -> Any:
-    """Converts a canonical value to Delta's. A canonical text is bytes in UTF-8, so it is decoded."""
+    """Converts a value from the canonical form to the value that the Delta table stores. In the canonical form, text is bytes in UTF-8."""
     return value.decode() if column.type == "BLOB" and not column.is_bytes else value

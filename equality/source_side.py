@@ -1,8 +1,8 @@
-"""Reads the source for a comparison: sends queries to the server, and returns the results as Arrow. Uses one connection for one statement
-at a time, and writes nothing.
+"""Reads the source for a comparison: sends queries to the server, and returns the results as Arrow data. Uses one connection, which
+executes one statement at a time. Writes nothing.
 
-Each statement is a consistent read of its own without locks. If the server can select chunks by an index on the key, a statement reads only
-one chunk, so that it is short.
+Each statement is a consistent read of its own without locks. If the server can find the rows of a chunk by an index on the key, each
+statement reads only one chunk, so that no statement runs for long.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ SESSION = (
 # Statements that remove the time limit of queries: the first one on MySQL, the second one on MariaDB.
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
 NULL = "NULL"  # The literal of NULL in SQL.
-# How often `read_view` tries to open a transaction at an exact position. An attempt fails if the end of the binlog moves while the
-# transaction is opened. Only tables without a key are compared in a read view. After the last attempt, their comparison is undecided.
+# `read_view` tries at most this many times to open a transaction at an exact position. An attempt fails if the end of the binlog moves
+# while the transaction is opened. Only tables without a key are compared in a read view. If no attempt succeeds, their comparison is
+# undecided.
 POSITION_TRIES = 200
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
@@ -52,8 +53,8 @@ class BinlogEnd:
 
 
 class SourceSide:
-    """A connection to the source for comparisons. Methods raise SourceConnectionError if the source does not answer, and
-    ConfigurationError if it refuses the account.
+    """A connection to the source for comparisons. Methods raise SourceConnectionError if the source does not answer, and ConfigurationError
+    if the source refuses the account.
     """
 
     def __init__(self, source: Source) -> None:
@@ -91,7 +92,8 @@ class SourceSide:
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
             raise SourceConnectionError(
-                f"{self._source.address} did not report the end of its binlog: grant REPLICATION CLIENT to the user"
+                f"{self._source.address} did not report the end of its binlog: enable log_bin on the server, and grant "
+                f"REPLICATION CLIENT to the user {self._source.user}"
             )
         file, offset = str(status[0]["File"]), int(status[0]["Position"])
         if not self._connection.mariadb:
@@ -122,8 +124,8 @@ class SourceSide:
         return sum(int(block[0][0].as_py()) for block in counted)
 
     def rows(self, plan: ComparisonPlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
-        """Returns the rows that match any of the conditions, as the server's text. Each condition is one statement, and an empty one
-        selects all rows. Rows are read while they are consumed.
+        """Returns the rows that match any of the conditions, as the server's text. Sends one statement per condition. An empty condition
+        selects all rows. The server's answer is read while the caller consumes the rows.
         """
         statements = [_select(plan, condition) for condition in conditions]
         return _reader(plan, (block for statement in statements for block in text_blocks(self._connection, statement)))
@@ -153,8 +155,8 @@ class SourceSide:
 
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields conditions that together select the rows of the keys, each for a statement of its own. `names` are the key's columns, quoted
-    for MySQL. Each entry of `keys` has one literal in MySQL's SQL per column.
+    """Yields SQL conditions that together select the rows of the keys. Each condition is for a statement of its own. `names` are the key's
+    columns, quoted for MySQL. Each entry of `keys` has one SQL literal per column.
     """
     for key in keys:
         if NULL in key:  # `IN` never matches NULL.
@@ -165,7 +167,7 @@ def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Itera
 
 
 def literal(column: Canonical, value: Any) -> str:
-    """Converts a key's value from DuckDB's canonical form to a literal in MySQL's SQL."""
+    """Converts a key's value from the canonical form (see `canonical`) to a literal in MySQL's SQL."""
     match value:
         case None:
             return NULL
@@ -212,7 +214,7 @@ def _arrow(column: Canonical) -> pa.DataType:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that converts the server's text to the canonical form."""
+    """Returns DuckDB's SELECT list that converts the server's text to the canonical form (see `canonical`)."""
     return ", ".join(
         f"{column.from_text.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
         for column in plan.columns

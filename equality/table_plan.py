@@ -13,8 +13,9 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# Operation of a row in a change log → 1 if the row adds a row to the table's state, or -1 if it removes one. Images have every operation
-# except `update`. A row has the operation `update` if a merge by key wrote the row before a statement dropped the key.
+# Operation of a row in a change log → 1 if the row adds a row to the table's state, or -1 if it removes one. The rows of a change log have
+# the operations of row images, which are all except `update`. A row has `update` if it was merged by key before a statement dropped the
+# key.
 SIGNS: Mapping[str, int] = {"insert": 1, "update": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
@@ -26,10 +27,10 @@ class RefusedError(Exception):
 class ComparisonPlan:
     """What to compare of a table.
 
-    - `columns` are the columns that both source and lake have.
-    - `key` has the names of the key columns. If it is empty, the lake has a change log, and the rows that result from the change log are
-      compared.
-    - `left_out` are columns of source or lake that are not compared.
+    - `columns` are the columns that source and lake both have.
+    - `key` has the names of the key columns. If it is empty, the lake has a change log, and the source is compared with the rows that
+      result from the change log.
+    - `left_out` are the columns of source or lake that are not compared.
     - `soft` is true if the lake marks deleted rows instead of removing them. Marked rows are ignored.
     """
 
@@ -63,11 +64,11 @@ def plan(
     *,
     whole_doubles: bool = True,
 ) -> ComparisonPlan:
-    """Returns the plan for a table. `version` is the table's current schema in the source. `kept` has the indices of its captured columns.
-    `lake` has the Spark type of each Delta column.
+    """Returns the plan for comparing a table. `version` is the table's current schema in the source. `kept` has the indices of its captured
+    columns. `lake` has the Spark type of each column of the Delta table.
 
-    Raises RefusedError if the table cannot be compared, for example because the schemas of source and lake do not match: then a schema
-    change is not merged yet, or waits for approval.
+    Raises RefusedError if the table cannot be compared. One reason is that the schemas of source and lake differ, because a schema change
+    is not merged yet or waits for approval.
     """
     options = settings.table(version.database, version.table)
     key = tuple(options.key) or version.key
@@ -127,8 +128,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
 
 
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
-    """Returns the columns, in lower case, that are masked or written by a transform, so that their values in lake and source differ. Raises
-    RefusedError if conf/ or the transform drops rows, or if a key column is masked, because such a table cannot be compared.
+    """Returns the columns, in lower case, whose values in lake and source differ because they are masked or because a transform writes
+    them. Raises RefusedError if the table cannot be compared: conf/ or the transform drops rows, or a key column is masked.
     """
     if options.rows:
         raise RefusedError(

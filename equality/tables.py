@@ -43,8 +43,8 @@ NO_ROWS = Sum(0, 0)  # The sum of a chunk without rows. `Sums` of source and lak
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRow:
-    """The rows of one key in source and lake. `lake_rows` is the number of rows that the lake has for the key. `order_key` is the highest
-    order key of these rows, or -1 if the lake has no row.
+    """The rows of one key in source and lake. `seen` has the hashes of these rows. `lake_rows` is the number of rows that the lake has for
+    the key. `order_key` is the highest order key of the lake's rows, or -1 if the lake has no row.
     """
 
     seen: Seen
@@ -54,8 +54,8 @@ class ComparedRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DifferingKey:
-    """A key whose rows differ, or for which source or lake does not have exactly one row. `in_source` tells whether the source has a
-    row whose key has the same bytes. `lake_rows` is the number of rows that the lake has for the key.
+    """A key whose rows differ, or for which source or lake does not have exactly one row. `in_source` tells whether the source has a row
+    with this key, compared by bytes. `lake_rows` is the number of rows that the lake has for the key.
     """
 
     in_source: bool
@@ -112,9 +112,9 @@ class Tables:
     def keep_lake(
         self, reader: Any, *, whole: bool, keys: bool = False, order_key_max: int | None = None, chunks: str = "true"
     ) -> None:
-        """Stores the lake's rows in DuckDB, as `keep_source` does. If `keys` is True, stores only rows with the keys of `keep_keys`.
-        `chunks` is DuckDB's condition that selects chunks (see `chunks_in`). In a change log, leaves out rows above the order key
-        `order_key_max`, if it is not None.
+        """Stores the lake's rows in DuckDB, as `keep_source` does. If `keys` is True, stores only rows whose keys the last call of
+        `keep_keys` stored. `chunks` is DuckDB's condition that selects chunks (see `chunks_in`). In a change log, leaves out rows above the
+        order key `order_key_max`, unless it is None.
         """
         columns = lake_side.canonical_rows(self._plan)
         counted = lake_side.counted(self._plan, order_key_max)
@@ -149,7 +149,9 @@ class Tables:
         return f"{self._chunks.number()} IN ({', '.join(map(str, sorted(numbers)))})"
 
     def keep_keys(self, keys: Collection[Key]) -> None:
-        """Stores the keys by which `keep_lake` and `values` select rows."""
+        """Stores keys in DuckDB, for a later `keep_lake`. Replaces the keys that were stored before. `values` and `chunk_of` replace them
+        too.
+        """
         columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in self._plan.key_columns)
         self._duckdb.execute(f"CREATE OR REPLACE TABLE keys ({columns})")
         if keys:
@@ -169,7 +171,7 @@ class Tables:
         }
 
     def rows(self) -> dict[Key, ComparedRow]:
-        """Returns, for each key for which `keep_source` or `keep_lake` has stored rows, its rows in source and lake."""
+        """Returns, for each key whose rows `keep_source` or `keep_lake` has stored, the hashes of its rows in source and lake."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, {SOURCE_HASH}, {LAKE_HASH}, {ROWS}, {NEWEST} FROM ({self._joined()})"
         )
@@ -212,8 +214,8 @@ class Tables:
         return int(self._duckdb.execute(f"SELECT {self._chunks.number()} FROM keys LIMIT 1").fetchall()[0][0])
 
     def differing_rows(self, limit: int) -> dict[Key, Seen]:
-        """Returns, for a table without a key, at most `limit` rows that occur more often on one side. `Seen` has how often a row occurs in
-        source and lake.
+        """Returns, for a table without a key, at most `limit` rows that do not occur equally often in source and lake. `Seen` says how
+        often a row occurs in each.
         """
         answer = self._duckdb.execute(
             f"SELECT {self._all}, sum({IN_SOURCE}), sum({IN_LAKE}) FROM "
@@ -237,7 +239,7 @@ class Tables:
     _differ = f"{SOURCE_HASH} IS DISTINCT FROM {LAKE_HASH} OR coalesce({ROWS}, 1) <> 1"
 
     def _is_kept_key(self, table: str) -> str:
-        """Returns the condition that a row has one of the keys of `keep_keys`."""
+        """Returns the condition that a row has one of the keys that `keep_keys` stored last."""
         return f"EXISTS (SELECT 1 FROM keys WHERE {self._same_key(table, 'keys')})"
 
     def _same_key(self, one: str, other: str) -> str:
@@ -248,9 +250,9 @@ class Tables:
     def _joined(self) -> str:
         """Returns SQL that joins the stored rows of source and lake by key. The result has one row per key.
 
-        Rows of the source are selected by the server's collation. If the collation considers two of the selecting keys equal, two
-        statements can return the same row, and it is stored twice. So of several stored source rows with one key, the join uses one. If the
-        key contains NULL, the rows are different rows, and their hashes are added up.
+        Several statements may select rows of the source by their keys. The server compares keys by collation, so two statements can return
+        the same row, which is then stored twice. Therefore the join uses only one of several source rows with the same key. Rows whose key
+        contains NULL are different rows even if their keys are the same, so their hashes are added up.
         """
         names = [identifier(name) for name in self._plan.key]
         is_null = " OR ".join(f"{name} IS NULL" for name in names)
@@ -264,7 +266,7 @@ class Tables:
         )
 
     def _run(self, sql: str, reader: Any) -> Any:
-        """Runs one statement that reads the stream `reader`. If the stream fails, raises its own error instead of DuckDB's."""
+        """Runs one statement that reads the stream `reader`. If the stream fails, raises the stream's error instead of DuckDB's."""
         kept = _ErrorKeepingStream(reader)
         self._duckdb.register("reader", kept.reader)
         try:
@@ -313,8 +315,8 @@ def difference(
     lake: Sequence[Any] | None,
     lake_rows: int = 1,
 ) -> Difference:
-    """Describes how the rows of one key differ. `source` and `lake` are the complete rows, or None if source or lake has no row.
-    `lake_rows` is the number of rows that the lake has for the key, and `chunk` the name of the key's chunk.
+    """Describes how the rows of one key differ. `source` is the complete row of the source, and `lake` that of the lake; None means that
+    there is no row. `lake_rows` is the number of rows that the lake has for the key, and `chunk` the name of the key's chunk.
     """
     named: Mapping[str, str] = {name: shown(value) for name, value in zip(plan.key, key, strict=True)}
     if lake_rows > 1:

@@ -27,11 +27,12 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extent:
-    """Which chunks of a table to compare. With the `mode` "full", all chunks; with "sample", `percent` of the chunks, selected at random;
-    with "since-last", the chunks whose rows in the lake have changed since the last comparison found the chunk equal.
+    """Which chunks of a table to compare. With the `mode` "full", all chunks are compared. With "sample", `percent` of the chunks are
+    compared, selected at random. With "since-last", a chunk is compared if its rows in the lake have changed since it was last found equal,
+    or if it was never found equal.
 
-    `settle_seconds` is how long to wait until merges reach the position up to which the source was read. If `every_key`, the result has all
-    keys that differ, for a repair. Otherwise the result has only the keys whose rows were read again.
+    `settle_seconds` is how long to wait until merges reach the position up to which the source was read. A comparison stops after it has
+    found DIFFERENCES_MAX differing rows. If `every_key`, it then still looks for the keys of all other rows that differ, for a repair.
     """
 
     mode: Mode = "full"
@@ -85,12 +86,12 @@ class ChunkDifference:
 class TableResult:
     """The result of comparing one table.
 
-    - `rows` and `lake_rows` are the numbers of rows of each side in the compared chunks.
-    - `version` is the Delta version that was read last.
+    - `rows` and `lake_rows` are the numbers of rows in the compared chunks, in the source and in the lake.
+    - `version` is the version of the Delta table that was read last.
     - `position` ("file:offset"), `gtid_set` and `server_uuid` are the source's position after its last rows were read.
     - At least `difference_count` rows differ. `differences` are the first of these rows.
-    - `moving` is the number of rows that changed at each look and that the lake followed.
-    - `left_out` are columns of either side that were not compared.
+    - `moving` is the number of rows that changed in the source each time they were read, and whose changes were merged each time.
+    - `left_out` are the columns of source or lake that were not compared.
     """
 
     table: str
@@ -123,10 +124,11 @@ class TableResult:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What one look found for one key. The lake was read after it had merged everything up to the position of the source's read.
+    """What one look found for one key. A look reads the rows of some keys from the source, waits until the lake has merged everything up to
+    the position of this read, and then reads the rows from the lake.
 
-    - `source` and `lake` are hashes of the key's rows on the two sides, or None if the side has no row. For a table without a key, they say
-      how often a row occurs on each side.
+    - `source` and `lake` are hashes of the key's rows in source and lake, or None if there is no row. For a table without a key, they say
+      how often a row occurs in source and lake.
     - `order_key` is the order key of the lake's row, or -1 if the lake has none.
     - `doubled` is true if the lake has several rows of the key.
     """
@@ -138,15 +140,15 @@ class Seen:
 
 
 def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
-    """Returns the keys that two looks, `before` and `now`, prove to differ.
+    """Returns the keys that two looks, `before` and `now`, prove to differ (see `Seen`).
 
     If the lake has several rows for a key, this is a proof by itself, because no order of merges produces them. Any other key is proven in
     two cases:
 
     - Neither the source's row nor the lake's row changed between the looks.
-    - The lake's row did not change (same values, same order key). Each look reads the lake after the lake has merged everything up to the
-      position of the source's read. So the row did not change up to a position after the source's second read, and that read should have
-      found the lake's values.
+    - The lake's row did not change (same values, same order key). At the second look, the lake had merged everything up to a position after
+      the second read of the source. So the source's row did not change between the two reads, and the second read should have found the
+      lake's values.
     """
     return {
         key
@@ -164,8 +166,8 @@ def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
 
 
 def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
-    """Returns the keys that differ and are not proven to differ, because their changes may not be merged yet. `sure` are the proven
-    keys.
+    """Returns the keys whose rows differ although this is not proven: their changes may not be merged yet. `sure` are the keys that are
+    proven to differ.
     """
     known = set(sure)
     return {key for key, seen in now.items() if (seen.doubled or seen.source != seen.lake) and key not in known}
@@ -175,8 +177,8 @@ def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
     """Returns the columns of a row that had one value in the source, and another value in the lake, at this look and at all looks before
-    it. The result maps a column to (value in the source, value in the lake). `before` is the
-    result for the previous look, or None if this is the first look.
+    it. The result maps a column to (value in the source, value in the lake). `before` is the result for the previous look, or None if this
+    is the first look.
     """
     pairs = zip(names, source, lake, strict=True)
     return {

@@ -1,5 +1,5 @@
-"""Waits until reads of the source show everything that the lake has. Otherwise rows whose commit waits for a semi-sync replica would appear
-as different.
+"""Waits until reads of the source show everything that the lake has. Without this wait, rows whose commit waits for a semi-sync replica
+would appear as different.
 
 A transaction is in the binlog, and so in the lake, before the storage engine commits the transaction. With semi-sync AFTER_SYNC, the commit
 waits until a replica acknowledges the transaction. Snapshots and repairs wait in the same way before they read rows.
@@ -41,7 +41,7 @@ class VisibleSource:
         Also returns True if this cannot be determined, because the server does not answer, its binlog was reset, or it is not the server
         whose binlog the destination reads.
         """
-        # The lake can have everything up to this position.
+        # The lake has no changes after this position.
         position = read_ledger(self.directory).resume_position
         if position is None:
             return True

@@ -1,3 +1,3 @@
 """Accesses object stores: reads `storage_options` of conf/, opens a store as a pyarrow file system, and transfers directories of staged
-files. Imports nothing else of Sluice, because engine, runs and Spark tasks all open stores with this package.
+files. The engine, runs and Spark tasks use this package, so it depends on none of them.
 """

@@ -57,8 +57,8 @@ def azure_name(option: str) -> str:
 
 
 def azure_options(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns Azure's options by this module's names, with a SAS token without its question mark. Options of other stores are left out.
-    The `storage_options` have their secrets resolved.
+    """Returns Azure's options by this module's names. Removes the question mark from a SAS token. Leaves out options of other stores. The
+    caller has resolved the secrets in `storage_options`.
     """
     known = {name: value for option, value in storage_options.items() if (name := azure_name(option))}
     return {name: value.removeprefix("?") if name == "sas_token" else value for name, value in known.items()}
@@ -70,9 +70,11 @@ def is_azure(url: str) -> bool:
 
 
 def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocation:
-    """Returns the account, the path and the credentials for a URL. The `storage_options` have their secrets resolved. If they have no
-    credentials, pyarrow uses those of the environment or the machine's managed identity. Raises StoreError if the account is unknown, or if
-    the environment names another host for logins than the options.
+    """Returns the account, the path and the credentials for a URL. The caller has resolved the secrets in `storage_options`. If
+    `storage_options` has no credentials, pyarrow uses those of the environment, or the machine's managed identity.
+
+    Raises StoreError if the URL is not one of Azure's, if the account is unknown, or if `storage_options` and the environment name
+    different hosts for logins.
     """
     match = URL.fullmatch(url)
     if match is None:
@@ -85,7 +87,7 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
     if host and os.environ.get(AUTHORITY_HOST, "").rstrip("/") != host.rstrip("/"):
         raise StoreError(
             f"`storage_options` have azure_authority_host: set the environment variable {AUTHORITY_HOST} of every process of Sluice to "
-            f"{host} too, because pyarrow and DuckDB take the host of logins only from this variable"
+            f"{host} too, because pyarrow and DuckDB read the host for logins only from this variable"
         )
     left_out = WORKLOAD_IDENTITY if "federated_token_file" in known else ()
     given = {name: known[name] for name in PASSED if name in known and name not in left_out}

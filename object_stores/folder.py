@@ -102,8 +102,9 @@ class StoreFolder:
                 stream.write(content)
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Writes a file, unless it exists. Returns True if this call wrote it, and False if it exists. A file that exists may come from
-        this call, if the store's first answer was lost. After a StoreError, it is unknown whether the file was written.
+        """Writes a file, unless it exists. Returns True if this call wrote it, and False if it exists. False is also returned if this call
+        wrote the file, the store's answer was lost, and the repeated request finds the file. After a StoreError, it is unknown whether the
+        file was written.
         """
         from sluice.object_stores.store_requests import put_new  # noqa: PLC0415  its library is large, and only publications need it
 
@@ -121,8 +122,8 @@ class StoreFolder:
 
     def copy_file(self, source: StoreFolder, name: str, to: str, size: int) -> None:
         """Copies the file `name` of the directory `source` to `to` in this directory. `size` is the file's size in bytes. If both
-        directories are in one store, the store copies the file. If the stores differ, or the file has more than COPIED_BYTES_MAX, its bytes
-        are read and written by this process.
+        directories are in the same store, the store copies the file. If the stores differ, or the file has more than COPIED_BYTES_MAX
+        bytes, this process reads and writes the file.
         """
         with as_store_error(self.url, self._options):
             self._make_parent(to)

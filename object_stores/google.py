@@ -30,7 +30,7 @@ def is_google(url: str) -> bool:
 
 
 def google_options(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options that the store's client knows, by its names. The `storage_options` have their secrets resolved."""
+    """Returns the options that the store's client knows, by the client's names. The caller has resolved the secrets in the options."""
     return {name: value for option, value in storage_options.items() if (name := google_name(option))}
 
 

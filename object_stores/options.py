@@ -20,8 +20,8 @@ from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 SECRET_CHARS_MIN = 6
 # deltalake prints the causes of an error as a tree. This pattern matches the tree's colours and arrows.
 DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")
-# Matches the signature of a SAS token in a URL. Azure's client writes the token's parameters in another order, so the whole token is not
-# found in its errors.
+# Matches the signature of a SAS token in a URL. Azure's client writes the token's parameters in another order, so a search for the whole
+# token finds nothing in the client's errors.
 SIGNATURE = re.compile(r"(?<=[?&]sig=)[^&\s'\"]+")
 # deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these names.
 NAMES = {
@@ -82,8 +82,8 @@ def known(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:
-    """Replaces references such as `$NAME` by the secrets that they name, and remembers the secrets for `without_secrets`. Raises
-    StoreError with all secrets that cannot be read.
+    """Replaces references such as `$NAME` by the secrets that they name, and remembers the secrets for `without_secrets`. Raises StoreError
+    if a secret cannot be read. The error names all such references.
     """
     found, missing = dict(configured), list[str]()
     for name, value in configured.items():
@@ -99,12 +99,12 @@ def resolved(configured: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
-    """Returns the text of a store's error as one line, with `***` in place of each secret. The error may repeat a request, which has the
-    current secret, or the previous one if the secret was rotated. A secret of less than SECRET_CHARS_MIN characters stays in the text,
-    because it would match unrelated text.
+    """Returns the text of a store's error as one line, with `***` in place of each secret. The error may repeat a request with the current
+    secret, or with an earlier one if the secret was rotated. A secret of less than SECRET_CHARS_MIN characters stays in the text, because
+    it would match unrelated text.
 
-    `storage_options` may have secrets resolved, or references as in conf/. References are not resolved here. The value of an unknown option
-    is treated as a secret.
+    The secrets in `storage_options` may be resolved, or references as in conf/. References are not resolved here. The value of an unknown
+    option is treated as a secret.
     """
     text = " ".join(DRAWN.sub("", text).split())
     given = {value for name, value in storage_options.items() if not _is_plain(name) and not is_reference(value)}

@@ -1,7 +1,8 @@
 """Accesses the Parquet files of one directory, on disk or in an object store. The directory has the rows that a snapshot of a table read,
 or the changes of the table that are buffered during its snapshot.
 
-The run that reads the table writes the files. Runs that merge or publish read the files, possibly on other hosts.
+The snapshot's run writes the files with rows, and merge runs write the files with buffered changes. Other runs read the files, possibly on
+other hosts.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class StoredFiles:
         try:
             self.store().put_file(file, name)
         except BaseException:
-            # Other processes would take a part of the file, which a failed upload may leave in the store, as a whole file.
+            # A failed upload may leave a part of the file in the store. Other processes would treat this part as the whole file.
             with contextlib.suppress(StoreError):
                 self.store().remove_files([name])
             raise

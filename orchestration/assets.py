@@ -1,10 +1,10 @@
 """Defines the assets and the merge job of one destination. Each Delta table has an asset, downstream of the external asset of its source
 table.
 
-A run merges its whole batch, whatever assets the run selects, because the batch is acked as a unit. The selected assets only decide which
-tables the run reports as materializations of its outputs. The run reports its other tables as plain events. With `runs: drain`, a run also
-reports all tables of its later batches as plain events. If a destination has so many tables that they share assets (`base.shown_tables`),
-its merge job selects no assets.
+A run merges its whole batch, whatever assets the run selects, because the batch is acked as a unit. The run reports the tables of the
+selected assets as its outputs, and all other tables of the batch as plain events. With `runs: drain`, a run also reports all tables of its
+later batches as plain events. If a destination has so many tables that they share assets (`base.shown_tables`), its merge job selects no
+assets.
 
 A run without a batch was started with "Materialize" in Dagster's UI. Such a run requests a re-snapshot of the selected tables.
 """

@@ -1,4 +1,4 @@
-"""Builds the definitions of a code location from a configuration. Reads one file per destination, and starts nothing."""
+"""Builds the definitions of a code location from a configuration and the list of tables of each destination. Starts nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
-    """Returns all definitions of one destination. A table whose definition fails has no asset. Runs merge it nevertheless, and the
-    engine's status names it.
+    """Returns all definitions of one destination. If the definition of a table's asset fails, the table has no asset. Runs merge such a
+    table nevertheless, and the engine's status names the table.
     """
     tables = defined_tables(config, destination)
     try:

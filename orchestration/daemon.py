@@ -1,14 +1,14 @@
-"""Runs Dagster's daemon so that changes wait less: the end of a tick wakes the run queue, and the launch of a run wakes the sensors. A code
-server that answers again also wakes the sensors. The daemon does no work for assets without a freshness policy.
+"""Runs Dagster's daemon so that changes reach the lake sooner: the end of a tick wakes the run queue, and the launch of a run wakes the
+sensors. A code server that answers again also wakes the sensors. The daemon does no work for assets without a freshness policy.
 
     python -m sluice.orchestration.daemon run -w workspace.yaml
 
-The arguments are those of `dagster-daemon run`, which also works with Sluice, but more slowly. Dagster's own daemon evaluates sensors every
-five seconds, so a busy destination would merge at most one batch in five seconds.
+The arguments are those of `dagster-daemon run`. Sluice also works with `dagster-daemon run`, but more slowly. Dagster's own daemon
+evaluates sensors every five seconds, so a busy destination would merge at most one batch in five seconds.
 
 This daemon evaluates the sensors again when it has launched a run. The tick then waits until the run ends, settles its batch and requests
-the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run.
-When a code server answers again after a restart, the daemon evaluates the sensors, because changes have waited for it.
+the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run. When a code server
+answers again after a restart, the daemon evaluates the sensors at once, because no tick ran while the code server did not answer.
 
 At the first start, Dagster stores a freshness state for each asset, even for thousands of assets without a policy. This daemon leaves out
 the assets without a policy.
@@ -78,8 +78,8 @@ class Wake:
 
 
 class WokenRunQueue(QueuedRunCoordinatorDaemon):
-    """Launches queued runs when `wake` is set, when any run has changed, and at the latest after QUEUE_SECONDS. At Dagster's interval, it
-    finds out without a query whether a run has changed (`run_stamp`). After each launch, it wakes the sensors.
+    """Launches queued runs when `wake` is set, when any run has changed, and at the latest after QUEUE_SECONDS. Once per interval of
+    Dagster's run queue, finds out without a query whether a run has changed (`run_stamp`). After each launch, wakes the sensors.
     """
 
     def __init__(self, interval_seconds: float, wake: Wake, sensors: Wake) -> None:
@@ -150,8 +150,8 @@ class WokenSensors(SensorDaemon):
                 tick.add_done_callback(lambda _: self._tick_ended(begun))
 
     def _tick_ended(self, begun: float) -> None:
-        """Wakes the run queue. If the tick took longer than SENSOR_SECONDS, also wakes the sensors, because otherwise a change would wait
-        up to SENSOR_SECONDS for the next tick.
+        """Wakes the run queue. If the tick took longer than SENSOR_SECONDS, also wakes the sensors. While the tick was in progress, an
+        evaluation has skipped its sensor, and the next evaluation may be up to SENSOR_SECONDS away.
         """
         self._queue.set()
         if time.monotonic() - begun > SENSOR_SECONDS:

@@ -1,9 +1,9 @@
 """Reloads the definitions of a code server within its process, so that the engines in the process continue. A change of conf/, a new table,
 and "Reload" in Dagster's UI cause a reload.
 
-A code server of `dagster api grpc` cannot reload. This module does what Dagster does when it reloads with state: it rebuilds the
-repositories, replaces the old ones in one assignment, and gives the server another id. Webserver and daemon read that id every few seconds
-(`server_ids`). If the id has changed, they read the definitions again.
+A code server of `dagster api grpc` cannot reload. This module therefore rebuilds the repositories, replaces the old ones in one assignment,
+and gives the server another id. Webserver and daemon read the server's id every few seconds (`server_ids`). If the id has changed, they
+read the definitions again.
 
 Runs are forks of a process that imported the definitions when the server started. If conf/ has changed since then, the forked run drops
 those definitions and loads the current ones (`forget_outdated`). Therefore the process from which runs are forked imports this module too.

@@ -1,5 +1,5 @@
-"""Defines `BatchReference`, by which a run names its batch. The sensor creates the reference, the run reads it from its config, and the
-sensor finds it again in the run's tags. A reference has no rows and no secrets.
+"""Defines `BatchReference`, by which a run names its batch. The sensor creates the reference and writes it to the run's config and tags. A
+reference has no rows and no secrets.
 
 A reference is used in three ways. The run config tells the run what to merge. The tags let the sensor find the runs of a batch. The run key
 lets Dagster's daemon start only one run per delivery, because the daemon starts a run only for a key that no run had, not even a failed
@@ -11,8 +11,8 @@ The fields identify one delivery permanently:
 - After a rollback the batch gets another delivery number, and so a new run key.
 - The ledger's id is a field, so that a run of a lost ledger never settles a batch of the ledger that replaced it.
 - `first_end` is a field, because a ledger that is restored from an older copy hands out the same numbers again. After such a restore, an
-earlier successful run settles a batch with the same numbers only if `first_end` is equal too. An equal `first_end` proves that the run has
-merged all changes of the batch.
+  earlier successful run settles a batch with the same numbers only if `first_end` is equal too. An equal `first_end` proves that the run
+  has merged all changes of the batch.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ SESSIONS_FILE = "spark-sessions.json"
 
 
 def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
-    """Returns the settings with which a run connects to a destination's Spark, or starts one. The settings name the file of Spark sessions,
-    which only the holder of the run lock may use.
+    """Returns the settings with which a run connects to a destination's Spark, or starts one. They include the path of SESSIONS_FILE. Only
+    the holder of the run lock may use this file.
     """
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415
 

@@ -85,7 +85,7 @@ class EngineHandle(Protocol):
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
         """Returns the batch in flight. If there is none, waits until the next batch is staged, and returns None after the timeout. If
-        `appendable`, the engine may leave the end of the next batch open until the batch's run takes it.
+        `appendable`, the engine may hand out the next batch as appendable: its end is fixed only when the batch's run takes it.
         """
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
@@ -110,8 +110,8 @@ class EngineHandle(Protocol):
         """
 
     def report_lake(self, troubles: tuple[str, ...]) -> None:
-        """Stores in the engine's status the problems that the sensor has found, and removes those that it stored before. Each sentence in
-        `troubles` is about one problem: a change that another program made to a Delta table or to conf/, or a failing run.
+        """Replaces the problems in the engine's status that the sensor has reported. Each sentence in `troubles` is about one problem: a
+        change that another program made to a Delta table or to conf/, or a failing run.
         """
 
     def report_tick(self, failed: str = "") -> None:
@@ -159,7 +159,7 @@ class Offer:
 
 
 # A run raises one of these errors if it cannot reach its engine: the engine's host is stopped or dead, the engine is starting, or another
-# process runs it. A tick later settles the batches that the run merged.
+# process runs the engine. A later tick settles the batches that the run has merged.
 NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
 
 
@@ -202,9 +202,12 @@ class DestinationFiles(Protocol):
         """Returns whether a process waits for the run lock now."""
 
     def drain_lock(self, directory: Path) -> AbstractContextManager[Callable[[], str]]:
-        """Returns a context in which this run may take the drain lock. Yields a function that tries to take the lock, and returns "" if
-        this run has it. Otherwise the function returns why this run may not drain: another run has the lock, or the lock's store does not
-        answer. The function waits for a limited time, because the lock of a killed run becomes free only after a while.
+        """Returns a context in which this run may take the drain lock. Only one run of a destination can hold this lock, and only its
+        holder merges batch after batch.
+
+        Yields a function that tries to take the lock, and returns "" if this run has it. Otherwise the function returns why this run may
+        not drain: another run has the lock, or the lock's store does not answer. The function waits for a limited time, because the lock of
+        a killed run becomes free only after a while.
         """
 
     def drain_lock_held(self, directory: Path) -> bool:
@@ -334,7 +337,7 @@ class Publish(Protocol):
         - `refusal` is the fence of the run lock, and is called before each commit.
         - `amend` is called after the commit with the table and its label, and adds the table to the newest consistent snapshot. If it is
           None, the publication itself adds the table.
-        - `spark` is the Spark of several publications under one hold of the lock. If it is None, the publication has its own.
+        - `spark` is a Spark that several publications share while the caller holds the lock. If it is None, the publication has its own.
 
         Raises TableChangedError if the rows must be read again, SparkAwayError if Spark does not answer, and otherwise MergeFailedError.
         """

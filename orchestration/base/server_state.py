@@ -1,5 +1,6 @@
 """Records how often the code server of this process has loaded definitions, and whether the server is ending. `code_server` and `reload`
-report both. After new definitions, a tick that waits for changes returns early. When the server is ending, draining runs end too.
+report both. A tick that waits for changes returns early if new definitions are loaded or if the server is ending. Draining runs end if the
+server is ending.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Callable
 @dataclasses.dataclass
 class _Server:
     """The code server of this process. `loads` counts how often it loaded definitions. `own` says whether the loaded definitions are
-    Sluice's own. A user's definitions may have other sensors, so ticks do not wait for changes then: they would delay these sensors.
+    Sluice's own. A user's definitions may have other sensors. Ticks that wait for changes would delay these sensors, so ticks wait only if
+    `own` is true.
     """
 
     loads: int = 0

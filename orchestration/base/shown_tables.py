@@ -70,7 +70,8 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
     list from which the definitions are built. Raises MetaError if the list cannot be read.
     """
     settings, tables = config.destinations[destination], defined_tables(config, destination)
-    # A table with a freshness policy needs an asset of its own, even without an entry in `tables`, which a shard cannot have.
+    # A table with a freshness policy needs an asset of its own, even if it has no entry in `tables`. A shard, for example, cannot have an
+    # entry.
     fresh = [each.name for each in tables if settings.table(each.database, each.table).fresh_within_minutes]
     return ShownTables(
         destination=destination,
@@ -82,9 +83,9 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
 def grouped_now(config: SluiceConfig, destination: str) -> bool:
     """Returns whether the engine's current list has so many tables that several tables share one asset.
 
-    A run without a copy of the lists builds its definitions from the engine's current list. This is the case on another host, and with
-    Dagster's own code server. If the list is that long, the run's merge job has no assets, and Dagster refuses a run that selects assets.
-    So the sensor then requests runs without a selection, even before the code server has reloaded its definitions.
+    Runs on another host, and runs of Dagster's own code server, have no copy of the lists, so they build their definitions from the
+    engine's current list. If this list has too many tables, the merge job of such a run has no assets, and Dagster refuses a run that
+    selects assets. Therefore the sensor then requests runs without a selection, even before the code server has reloaded its definitions.
     """
     try:
         count = count_of_list(config.destination_dir(destination)) or 0

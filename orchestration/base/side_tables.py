@@ -57,8 +57,9 @@ def side_tables(
 ) -> Mapping[str, tuple[SideAsset, ...]]:
     """Returns the change log and the history of each "database.table", if they have assets of their own.
 
-    With `current_state: false`, the asset of the table itself shows its history, or its change log if it has no history. A change log or
-    history also has no asset if a captured table has the same name.
+    With `current_state: false`, the asset of the captured table itself stands for the history, or for the change log if there is no
+    history. So this history or change log has no other asset. A change log or history also has no asset if a captured table has the same
+    name.
     """
     captured = {table.name: table for table in tables}
     return {

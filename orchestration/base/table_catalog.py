@@ -118,8 +118,8 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> TableList:
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
     """Returns for each "database.table" one sentence per foreign key that changes rows of the table without row events. The sentence also
-    says what the lake does about these changes. Returns {} if a sentence cannot be built, because the assets must be defined anyway. Raises
-    MetaError if the list cannot be read.
+    says what the lake does about these changes. Returns {} if a sentence cannot be built, because such an error must not prevent the
+    definition of the assets. Raises MetaError if the list cannot be read.
     """
     cascades = _list_of_definitions(config, destination).cascades
     try:
@@ -144,9 +144,9 @@ def source_comments(config: SluiceConfig, destination: str) -> Comments:
 def delta_key(destination: str, name: str) -> dg.AssetKey:
     """Returns the key of the asset of the Delta table "database.table" (`name`).
 
-    If the database has the destination's name, the key leaves out the destination: shop/orders, not shop/shop/orders. Such a key has two
-    parts, and every other key has three, so keys are unique. A table with the name of the engine's asset always gets three parts. The first
-    dot in `name` separates database and table, because database names have no dots in practice.
+    The key is destination/database/table. If the database has the destination's name, the key leaves out the database: shop/orders, not
+    shop/shop/orders. A table with the name of the engine's asset always gets three parts, because the engine's asset has the key with two
+    parts. So keys are unique. The first dot in `name` separates database and table, because database names have no dots in practice.
     """
     return shown_key(Side.LAKE, named(destination, name), default_key(destination, name))
 

@@ -223,8 +223,8 @@ class FakeHost:
 
 
 class FakeRunEngine:
-    """A fake of `ports.RunEngine` over a fake engine. `leave` is the reason with which it tells runs to end. `calls` has the requests in
-    order. If `away`, no engine answers. `before` is called with the name of each request before it is executed.
+    """A fake of `ports.RunEngine` that calls a fake engine. `leave` is the reason for which runs must end, or empty. `calls` has the
+    requests in order. If `away`, no engine answers. `before` is called with the name of each request before the request is executed.
     """
 
     def __init__(self, engine: FakeEngine) -> None:

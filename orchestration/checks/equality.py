@@ -87,7 +87,8 @@ def equality_check(
                     continue
                 results = shared.setdefault(key, [])
                 results.append(found)
-                # The asset's result is reported as soon as its last table is compared, so that an error in a later asset does not lose it.
+                # The asset's result is reported as soon as its last table is compared. If a comparison of a later asset fails, this result
+                # is already stored.
                 if len(results) == len(tables_of[key]):
                     yield result_of_several(key, shared.pop(key))
             for key, results in shared.items():
@@ -101,7 +102,7 @@ def equality_check(
 def equality_job(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
 ) -> UnresolvedAssetJobDefinition:
-    """Returns the job that compares all tables of a destination. conf/ limits which rows it reads."""
+    """Returns the job that compares all tables of a destination. `equality` in conf/ limits which rows are compared."""
     bounds = config.destinations[destination].equality
     given = EqualityRun(mode="since_last" if bounds.mode == "since-last" else bounds.mode, percent=bounds.percent)
     keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in _tables(config, destination, tables)]
@@ -259,8 +260,8 @@ def _step(destination: str) -> str:
 def _tables(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
 ) -> dict[dg.AssetKey, tuple[str, ...]]:
-    """Returns the tables that the check of each asset compares. Leaves out a table that has only a change log, because such a table has no
-    rows to compare.
+    """Returns the tables that the check of each asset compares. Leaves out tables that cannot have a check (see `checkable`), and tables
+    that have only a change log, because a change log has no rows to compare.
     """
     settings, shown = config.destinations[destination], shown_tables(config, destination)
     compared = [table for table in tables if settings.table(table.database, table.table).shows_rows]

@@ -33,9 +33,7 @@ HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # The state of an engine that reads but reports problems.
 # The state of a table during its re-snapshot, in which the table's rows in the lake are older than the cursor.
 RE_SNAPSHOT = "RE_SNAPSHOT"
-IN_DAGSTER = (
-    "or in Dagster: launch the job `decide`, whose run lists this decision with links that fill in its launchpad"
-)
+IN_DAGSTER = "or in Dagster: launch the job `decide`; its run lists this decision, with links that open the job's launchpad with the config"
 # A check that fails in one of these states is a warning and not an error, because the engine or table leaves the state without an operator.
 WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}
 
@@ -154,7 +152,8 @@ def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:
     """Returns the results of the checks whose keys are in `only`. The keys are those of `failures`: "" and LAG for checks of the engine,
-    and "database.table". If `only` has a table, the results include TABLES_CHECK. A check fails if `failing` has its key.
+    and "database.table" for checks of tables. A check fails if `failing` has its key. If `only` has a table, the results include
+    TABLES_CHECK, which fails if `failing` has any table.
     """
     found: list[AssetEvent] = [
         result_of(delta_key(destination, name), TABLE_CHECK, failing.get(name, "")) for name in tables if name in only

@@ -63,8 +63,8 @@ class StartingHost:
 
 
 class EngineProcess:
-    """Starts the process of the engines that use a data directory, unless one runs. A process that another code server has started counts
-    too, because each engine process holds a lock in the data directory.
+    """Starts the engine process for a data directory, unless one runs. Each engine process holds a lock in the data directory. So a process
+    that another code server has started is found too.
     """
 
     def __init__(self, data_dir: Path, files: ConfFiles) -> None:
@@ -80,8 +80,8 @@ class EngineProcess:
         (self._data_dir / WANTED_FILE).touch()
 
     def start_after(self, error: SluiceError) -> None:
-        """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if the process was
-        started more than START_SECONDS_MAX ago and still cannot be called; the caller then raises `error`, which says why.
+        """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if this object
+        started the process more than START_SECONDS_MAX ago and no engine answers. The caller then raises `error`, which says why.
         """
         with self._lock:
             ended = self._process is not None and self._process.poll() is not None

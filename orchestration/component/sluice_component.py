@@ -22,12 +22,12 @@ from sluice.orchestration.component.location import location_definitions
 TEMPLATE = """\
 type: {type}
 attributes:
-  # or, instead of `destinations`, a folder with Sluice's own files:  conf: conf
+  # Instead of `destinations` and `settings`, you can name a folder with sluice.yaml and destinations/:  conf: conf
   destinations:
     shop:
       source: {{host: db.example.com, user: sluice, password: $SLUICE_SHOP_PASSWORD}}
       include: shop\\..*
-  settings: {{lake: ../lake}} # the content of sluice.yaml; relative to .sluice/
+  settings: {{lake: ../lake}} # the content of sluice.yaml; paths are relative to .sluice/
   # translation:
   #   key: "raw/{{{{ data.database }}}}/{{{{ data.table }}}}"
   #   group_name: raw
@@ -86,11 +86,11 @@ class SluiceComponent(dg.Component, Resolvable):
         """Returns the definitions. Raises ConfigurationError, which lists all errors in the settings."""
         root = Path(context.project_root)
         if bool(self.conf) == bool(self.destinations):
-            raise ConfigurationError("SluiceComponent: set either `conf` or `destinations`")
+            raise ConfigurationError("SluiceComponent: set exactly one of `conf` and `destinations`")
         if self.conf and self.settings:
             raise ConfigurationError(
-                "SluiceComponent: `settings` belong to inline `destinations`; with `conf`, write them in "
-                "sluice.yaml of that folder"
+                "SluiceComponent: `settings` is only for inline `destinations`: with `conf`, write the settings to "
+                "sluice.yaml in that folder"
             )
         files = folder_texts(root / self.conf) if self.conf else inline_texts(root, self.settings, self.destinations)
         translations = Translations(self.translation, self.source_translation)

@@ -1,7 +1,8 @@
 """Shrinks Dagster's SQLite files by returning their free pages to the file system. Databases in Postgres are not changed.
 
-A VACUUM copies the whole file while all writers wait. So each file gets only one VACUUM: a small file at once, and a larger file as soon as
-a large part of it is free. This VACUUM also switches on incremental vacuum, with which later free pages are returned in small steps.
+A VACUUM copies the whole file while all writers wait. So each file gets only one VACUUM: a small file at its first check, and a larger file
+as soon as enough of it is free. This VACUUM also switches on SQLite's incremental vacuum. From then on, free pages are returned in small
+steps.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
 # A file up to this size gets its one VACUUM at once, because SQLite copies it in about a second.
 SMALL_BYTES_MAX = 64 * 2**20
-# A larger file gets its VACUUM, and a file after its VACUUM is shrunk in small steps, only if this many of its bytes, and this part of it,
-# are free. Fewer free bytes are not worth the work, because SQLite soon reuses them.
+# A file is shrunk only if at least this many of its bytes, and at least this part of it, are free. Fewer free bytes are not worth the work,
+# because SQLite soon reuses them. Only the first VACUUM of a small file does not depend on these limits.
 FREE_BYTES_MIN = 16 * 2**20
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000

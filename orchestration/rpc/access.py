@@ -58,7 +58,7 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
 
 def server_credentials(config: EngineConfig) -> Any:
     """Returns the TLS credentials of an engine host. Returns None for a host without TLS, which may listen only on the loopback address.
-    Raises ConfigurationError if another address has no TLS, or if a file cannot be read.
+    Raises ConfigurationError if a host without TLS would listen on another address, or if a file cannot be read.
     """
     if config.certificate_file is None or config.key_file is None:
         if host_and_port(config.listens_at)[0] not in LOOPBACK:
@@ -99,8 +99,8 @@ def _content(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Writes a random token to a file in one step. Only the owner can read it. If two processes do this at the same time, the file of the
-    first process stays.
+    """Writes a random token to a file in one step. Only the file's owner can read the file. If two processes do this at the same time, the
+    file of the first process stays.
     """
     make_folder(path.parent)
     # The name is random, because a crashed process may have left its temporary file.

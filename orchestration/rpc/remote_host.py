@@ -31,7 +31,7 @@ T = TypeVar("T")
 # trouble is reported.
 DIFFERS_SECONDS_MAX = 60.0
 # The host that ran the destination at the last call is called first. If that host does not answer, each other host gets only this many
-# seconds to answer, because it may be dead.
+# seconds to answer, because the other host may be dead too.
 OTHERS_SECONDS_MAX = 4.0
 
 

@@ -1,10 +1,13 @@
 """Opens the RPC endpoint of a code server that contains the engines, for runs on the same host.
 
-The endpoint listens on the loopback address. The endpoint's token is in `run-endpoint.json` in each destination's directory, which only the
-owner can read, and which `run_caller` reads. Ticks open the endpoint, and the end of the process closes it. Each process has its own random
-token. If another program gets the port later and a run calls it, that program learns no valid token.
+The endpoint listens on the loopback address. Ticks open the endpoint, and the end of the process closes it. Each destination's directory
+has a file `run-endpoint.json` with the address and the token of the endpoint. Only the owner of this file can read it. `run_caller` reads
+the file.
 
-A closed endpoint loses no change: a run that finds the endpoint closed ends, and ticks settle the run's batch by the run's record.
+Each process has its own random token. If the process has ended and another program listens on its port, a run may send the token to this
+program, but the token is no longer valid.
+
+A closed endpoint loses no change: a run that finds the endpoint closed ends, and ticks settle the run's batch by the run's tags and status.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ class RunEndpoint:
         self._lock = threading.Lock()
 
     def open_for(self, directory: Path) -> None:
-        """Lets runs of the destination with this directory find the endpoint. Each tick calls this. Starts the server at the first call,
-        and writes the file with its address and token if the file is missing or outdated.
+        """Lets runs of the destination with this directory find the endpoint. Each tick calls this method. Starts the server at the first
+        call. Writes the file with the server's address and token if the file is missing or outdated.
         """
         self._engines.tick_came(directory.name)
         with self._lock:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineHandle, EngineHost
 
 HAND_OUT_SECONDS_MAX = 20.0
-# Draining runs must leave after this time without a tick. Dagster starts a tick every 5 s. If none arrives, somebody has switched the
-# sensor off to stop merging, or nothing settles failed batches.
+# Draining runs must end after this time without a tick. Dagster starts a tick every 5 s. If no tick arrives, somebody may have switched the
+# sensor off to stop merging. Also, without ticks nothing settles the batch of a run that fails.
 TICK_SILENCE_SECONDS_MAX = 30.0
 
 
@@ -60,8 +60,8 @@ class ServedEngines:
 
 
 class ServedEngine:
-    """The engine of one destination with all methods that `methods` lists. This class implements those that the engine itself does not
-    have, and those that it must limit or record. All others go to the engine unchanged.
+    """The engine of one destination with all methods that `methods` lists. This class implements the methods that the engine itself does
+    not have, and the methods that this class must limit or record. It passes all other calls to the engine unchanged.
     """
 
     def __init__(self, engines: ServedEngines, destination: str, engine: EngineHandle) -> None:

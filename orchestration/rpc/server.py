@@ -73,7 +73,7 @@ class RpcServer:
         except RuntimeError as error:  # gRPC raises RuntimeError if the port is not available.
             raise ConfigurationError(
                 f"the RPC endpoint of the engines cannot listen at {address}: another program has the port, "
-                "or the address is not of this host; stop that program, or set engine.listen in "
+                "or the address does not belong to this host; stop that program, or set another address as engine.listen in "
                 "conf/sluice.yaml"
             ) from error
 

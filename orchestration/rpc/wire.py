@@ -1,4 +1,4 @@
-"""Defines the frame of requests and answers, and converts errors to JSON and back. Client and server use it."""
+"""Defines the frame of requests and answers, and converts errors to JSON and back. Client and server use this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Record = dict[str, Any]
 
 
 class EngineRefusedError(SluiceError):
-    """The error that a caller gets for any error of the engine that is not in `_DISTINGUISHED`. It has the engine's message and `code`."""
+    """Raised in a caller for any error of the engine that is not in `_DISTINGUISHED`. The exception has the message and the `code` of the
+    engine's error.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

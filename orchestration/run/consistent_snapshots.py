@@ -40,12 +40,14 @@ def publish_for_batch(
     *,
     buffered: Collection[str] = (),
 ) -> None:
-    """Records a consistent snapshot, which is the last commit of a batch's merge: the versions of all tables of the destination at the
-    batch's end, with their change logs and histories. `run` is the id of the Dagster run.
+    """Records a consistent snapshot of the destination: the versions of all its tables, change logs and histories at the batch's end. This
+    record is the last commit of a batch's merge. `run` is the id of the Dagster run.
 
-    `buffered` are tables with a running snapshot. The commit repeats the versions of their current-state tables, and records the new
-    versions of their change logs and histories. It marks these current-state tables, and all Delta tables of stopped tables, as stopped.
-    Raises MergeError for tables whose location cannot be found, and TableError if Delta refuses the commit.
+    `buffered` are the tables whose changes are buffered, because the table is being read again from the source. For such a table, the
+    record repeats the version of the current-state table, and has the new versions of the change log and history. The record marks as
+    stopped: these current-state tables, and all Delta tables of stopped tables.
+
+    Raises MergeError for tables whose path or version cannot be found, and TableError if Delta refuses the commit.
     """
     from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot  # noqa: PLC0415
@@ -70,8 +72,8 @@ def _recorded_tables(
 ) -> tuple[dict[str, dict[str, RecordedTable]], dict[str, dict[str, RecordedTable]]]:
     """Returns two maps by table: the path and record of its current-state table, and those of its change log and history.
 
-    Raises MergeError for tables whose version cannot be found. The run then fails, and the tables stop if it keeps failing. Stopped tables
-    with such an error are left out.
+    Raises MergeError for tables whose path or version cannot be found. The run then fails. If the next runs fail too, these tables stop.
+    Tables that are already stopped are left out instead.
     """
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415
@@ -97,10 +99,10 @@ def _recorded_tables(
 
 
 class SnapshotAmendments:
-    """Collects the tables that a run corrected outside the stream, and adds them to the destination's newest consistent snapshot.
+    """Adds tables to the destination's newest consistent snapshot after a publication, a backfill or a repair has written them.
 
-    The snapshot is one row with all tables, so rewriting it costs more the more tables a destination has. After a rewrite, the run waits
-    before it rewrites again, so that rewrites take at most 1/SHARE of its time. Before it ends, the run adds the tables that are still
+    The snapshot is one row with all tables, so a rewrite costs more, the more tables a destination has. After a rewrite, the run waits
+    before it rewrites again, so that rewrites take at most 1/SHARE of its time. Before the run ends, it adds the tables that are still
     waiting. If the run is killed before that, the newest consistent snapshot stays valid without these tables' new versions, and the
     snapshot of the next batch has them.
     """
@@ -117,7 +119,7 @@ class SnapshotAmendments:
         refuses the commit.
 
         A shard is not added, because its Delta table may have rows of other shards that belong to no consistent snapshot yet. The snapshot
-        of the next batch includes it.
+        of the next batch includes the shard.
         """
         from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
         from sluice.spark_jobs.consistent_snapshots import AmendedTable, newest_order_key  # noqa: PLC0415
@@ -138,8 +140,9 @@ class SnapshotAmendments:
         """Rewrites the newest consistent snapshot with the added tables. The caller holds the run lock. Raises SparkJobError if Delta
         refuses the commit.
 
-        A table is recorded with the version that it had when it was added, even if an incomplete batch has merged since then. A table is
-        left out if it was created again since then, or if a batch has recorded a snapshot since then, because that snapshot has the table.
+        The snapshot gets the version that a table had when it was added, even if a batch that is not merged into all tables yet has written
+        the table since then. A table is left out if it was created again since it was added. A table is also left out if a batch has
+        recorded a consistent snapshot since then, because that snapshot has the table.
         """
         from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
         from sluice.spark_jobs.consistent_snapshots import amend_newest  # noqa: PLC0415
@@ -165,7 +168,8 @@ class SnapshotAmendments:
         # Whatever the error is, the other tables are written now, and the snapshot of the next batch includes this table.
         except Exception:
             logger.exception(
-                "%s is left out of the newest consistent snapshot because of an unexpected error; the next batch's includes it",
+                "%s is left out of the newest consistent snapshot because of an unexpected error; the snapshot of the next batch "
+                "includes it",
                 name,
             )
             return False
@@ -190,7 +194,7 @@ def _as_they_stand(tables: dict[str, RecordedTable]) -> dict[str, RecordedTable]
 
 
 def _current_state(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, RecordedTable]:
-    """Returns the path and the record of a table's current-state table. Returns {} if it has none."""
+    """Returns the path and the record of a table's current-state table. Returns {} if the table has none."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     database, _, table = name.partition(".")

@@ -1,9 +1,9 @@
 """Runs a draining run: one Dagster run that requests batch after batch from the engine and merges them. Each batch is settled and reported
 separately. `assets` calls this module inside a run.
 
-The run holds the run lock while it merges a batch, and releases it between batches, so that publications and backfills can take it. The
-run's tags name its current batch (`BatchClaim`). So ticks can treat the run's record like that of a run that merges only this batch.
-`drain_rules` has a table of the states in which the run can end.
+The run holds the run lock while it merges a batch, and releases the lock between batches, so that publications and backfills can take the
+lock. The run's tags name its current batch (`BatchClaim`). So ticks can treat a draining run like a run that merges only this batch.
+`drain_rules` lists the states in which the run can end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
 
 
 class Unreported:
-    """Stores the tables of a batch in Dagster's storage until the run has reported them. If the run dies before the report, the next
+    """Stores what the run has to report about the tables of a batch, in Dagster's storage. If the run dies before the report, the next
     draining run reports the tables. If the run dies after the report and before `remove`, the tables are reported twice.
     """
 
@@ -82,8 +82,8 @@ class Unreported:
         self._storage.set_cursor_values({self._key: ""})
 
     def left(self, say: Callable[[str], None]) -> list[MergedTable]:
-        """Returns the tables that an earlier run stored and did not report. If their record cannot be read, for example because another
-        version of Sluice wrote it, logs a sentence with `say` and returns [].
+        """Returns the tables that an earlier run stored and did not report. If the stored record cannot be read, for example because
+        another version of Sluice wrote the record, logs a sentence with `say` and returns [].
         """
         text = self._storage.get_cursor_values({self._key}).get(self._key)
         if not text:
@@ -133,8 +133,9 @@ def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
 ) -> Iterator[Sequence[MergedTable]]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # `engine` is called only after the first merge. If it finds no engine, the run ends as a success, and may do so only if it has merged
-    # its batch. For the first batch, `take` finds the engine itself, and fails without one if the batch's end is not fixed.
+    # `engine` is called only after the first merge: a run that finds no engine then ends as a success, and a run may succeed only if it has
+    # merged its batch. For the first batch, `take` finds the engine itself. If `take` finds no engine, it fails, unless the batch's end is
+    # fixed.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
@@ -213,9 +214,9 @@ def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchRe
 
 
 def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> BatchReference | None:
-    """Waits for the next batch, makes the run's tags name it, and returns it. Returns None if the run must end: conf/ has changed, a limit
-    of `drain_rules` is reached, or the engine does not answer or says so. Raises MergeFailedError if Dagster no longer shows the run as
-    STARTED. `begun` is when the run began to drain, on the monotonic clock.
+    """Waits for the next batch, makes the run's tags name the batch, and returns it. Returns None if the run must end: conf/ has changed, a
+    limit of `drain_rules` is reached, the engine does not answer, or the engine's answer says that the run must end. Raises
+    MergeFailedError if Dagster no longer shows the run as STARTED. `begun` is when the run began to drain, on the monotonic clock.
     """
     idle_since = time.monotonic()
     while True:

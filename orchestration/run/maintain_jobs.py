@@ -104,8 +104,8 @@ DESCRIPTIONS = {
 
 
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Returns two schedules of the maintenance job, one for OPTIMIZE and one for VACUUM. Each starts switched on if conf/ sets its time,
-    and otherwise switched off with a default time: hourly or on Sundays.
+    """Returns two schedules of the maintenance job, one for OPTIMIZE and one for VACUUM. If conf/ sets the time of a schedule, the schedule
+    starts switched on. Otherwise the schedule starts switched off, and its time is every hour for OPTIMIZE and every Sunday for VACUUM.
     """
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"

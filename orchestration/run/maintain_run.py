@@ -203,9 +203,11 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
 def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains the current-state table of one table. Takes the run lock only if the table needs work, or if its record has an older
-    version and the lock is free. Returns what was done. If nothing was done, the only entry says why. Returns [] if there is no Delta
-    table. Raises TableError, SparkUnavailableError or MergeFailedError.
+    """Maintains the current-state table of one table. Takes the run lock only if the Delta table needs work, or if the table's record
+    (`LakeTables`) has an older version than the Delta table and the lock is free.
+
+    Returns what was done. If nothing was done, the only entry says why. Returns [] if there is no Delta table. Raises TableError,
+    SparkUnavailableError or MergeFailedError.
     """
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from sluice.spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
@@ -215,8 +217,8 @@ def _one(
         return []
     optimizes = request.optimize and planned.act != MaintenanceAct.NOTHING
     if not optimizes and not request.vacuum:
-        # The table's record may have an older version than the table. A run that holds the run lock now updates the record itself, and
-        # waiting for its lock would delay the other tables.
+        # If the table's record has an older version than the Delta table, the record is updated here. If another run holds the run lock,
+        # that run updates the record, and waiting for the lock would delay the other tables.
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
             with _only_writer_of(table, ports, config, say) as own:
                 catch_up(own)
@@ -239,7 +241,7 @@ def _one(
 def _only_writer_of(
     table: MaintainedTable, ports: Ports, config: SluiceConfig, say: Callable[[str], None]
 ) -> Iterator[MaintainedTable]:
-    """Takes the run lock, and yields `table` with the lock's fence and with records that are read again, because the previous holder of the
+    """Takes the run lock. Yields `table` with the lock's fence. Reads the records of the lake again, because the previous holder of the
     lock may have written the table.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
@@ -257,7 +259,7 @@ def _of(request: MaintainRequest, destination: str) -> MaintainRequest:
 def _side_tables(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains a table's change log and history. Takes the run lock only if one of them needs work. Raises TableError or
+    """Maintains a table's change log and history. Takes the run lock only if the change log or the history needs work. Raises TableError or
     MergeFailedError.
     """
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415

@@ -147,7 +147,7 @@ def depending(spec: dg.AssetSpec, _: TranslatedTable) -> dg.AssetSpec:
             by_group,
             "shop/shop/items from all attributes of the asset, and the key none/shop/items from its default key alone",
         ),
-        (failing, "asset of shop.items of shop fails: LookupError: nothing for items"),
+        (failing, "of shop.items of shop fails for the asset in the lake: LookupError: nothing for items"),
         (depending, "adds dependencies"),
     ],
 )

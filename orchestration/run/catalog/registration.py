@@ -1,11 +1,12 @@
-"""Registers the Delta tables of a destination in the catalog of conf/ at the end of a run. `sluice lake register` calls this module too.
+"""Registers the Delta tables of a destination in the catalog of conf/ at the end of a run. `sluice lake register` also calls this module.
 
 The record `catalog.json` lists what is registered. Each run compares this record with the tables in the lake and, for views, with the
 columns of the tables that the run wrote. A run calls Spark only if there is a difference. If the columns of a view's table changed, the run
 first marks the view in the record and then replaces the view. If the run fails in between, a later run finds the mark.
 
-If the catalog refuses a table or does not answer, the run does not fail: the record stores the reason, the engine's status shows it, and a
-later run tries again. If a run crashes after Spark's answer and before it writes the record, the next run finds the table registered.
+If the catalog refuses a table or does not answer, the run does not fail: the record stores the reason, the engine's status shows the
+reason, and a later run tries again. If a run crashes after Spark has registered a table and before the record is written, the next run
+finds the table in the catalog.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def changes_of(
     again: bool,
     whole: bool = False,
 ) -> CatalogChanges:
-    """Returns what must be done so that the catalog has exactly the `wanted` tables and views. `known` is the record of what it has.
+    """Returns what must be done so that the catalog has exactly the `wanted` tables and views. `known` is the record of what the catalog
+    has.
 
     If `again`, names whose registration failed are tried again now. If `whole`, tables and views are registered again although the record
     has them. If neither is set and `known.error` says that the catalog could not be used, nothing is tried now.
@@ -137,8 +139,8 @@ def changes_of(
 
 
 def _is_due(table: CatalogTable, entry: CatalogEntry | None) -> bool:
-    """Returns whether the table or view must be registered: it is not in the record, or the record has the view with other columns or
-    comments.
+    """Returns whether the table or view must be registered: the record does not have it, has it with another table or path, or has the view
+    with other columns or comments.
     """
     if entry is None or (entry.of, entry.path, entry.over) != (table.of, table.path, table.over):
         return True
@@ -161,8 +163,8 @@ def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Call
 
 
 def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTable]) -> tuple[CatalogTable, ...]:
-    """Returns the given tables without those that another destination has registered too. The other destination writes the same table and
-    still needs the registration. Raises MetaError if a record cannot be read.
+    """Returns the tables in `gone` that no other destination has registered. If another destination has registered a table too, it writes
+    the same Delta table and still needs the registration. Raises MetaError if a record cannot be read.
     """
     left = tuple(gone)
     for name in config.destinations if left else ():
@@ -231,7 +233,9 @@ def register_tables(
 
 
 def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping[str, str]) -> Registered:
-    """Applies `without_shapes` to the record, writes the result, and returns it. If this run fails, a later run replaces the views."""
+    """Applies `without_shapes` to the record, writes the record, and returns the record. If this run fails afterwards, a later run replaces
+    the views.
+    """
     directory = config.destination_dir(destination)
 
     def shaped_by(of: str) -> str:

@@ -169,9 +169,9 @@ def _resume(directory: Path, decision: Decision) -> str:
     stop = stopped_table.stop_of(directory, decision.table, position=decision.position)
     if stop.state in OF_THE_LAKE:
         raise ActRefusedError(
-            f"{decision.table} stopped because of its Delta table ({stop.state}): `sluice schema resume "
-            f"{directory.name} {shlex.quote(decision.table)}` checks the Delta table first; Materialize of the table's "
-            "asset re-snapshots the table"
+            f"{decision.table} stopped because of its Delta table ({stop.state}): run `sluice schema resume "
+            f"{directory.name} {shlex.quote(decision.table)}`, which checks the Delta table first, or re-snapshot the table with "
+            '"Materialize" on its asset'
         )
     stopped_table.resume(directory, decision.table, position=decision.position)
     return f"{code(decision.table)}: continues from the position of its stop, {stop.position} ({stop.state})"

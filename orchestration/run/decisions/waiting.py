@@ -99,7 +99,7 @@ class WaitingDecisions:
         return f"{stopped} {link} {done}{already}"
 
     def _differing(self) -> Iterator[str]:
-        """Yields a line for each table whose newest comparison failed."""
+        """Yields a line for each table that its newest comparison did not find equal."""
         for name, why in self._reasons().items():
             does = "compares again, reads the rows that differ, and merges them"
             seen = (f"{name}: {why}", f"repair: {does}")
@@ -108,7 +108,7 @@ class WaitingDecisions:
             yield f"- **{code(name)}**: {why}. {plan} changes nothing; {repair} {does}"
 
     def _reasons(self) -> dict[str, str]:
-        """Returns, for each "database.table" whose newest comparison did not find it equal, the reason.
+        """Returns the reason for each "database.table" that its newest comparison did not find equal.
 
         If tables share an asset, the check of that asset has the results. A table may have a check of its own from an earlier time, when it
         had its own asset. The results of that check are older and are not used.

@@ -1,8 +1,8 @@
-"""Applies the changes of a past interval again. Called by the jobs in `job.py`, and by the command `sluice backfill`.
+"""Applies the changes of a past interval again. The jobs in `job.py` and the command `sluice backfill` call this module.
 
-A backfill chooses the keys that changed in the interval. It reads the changes of the source from the interval's start to the current end of
-the binlog, over a connection of its own, because a chosen key may have later changes that the lake has too. Afterwards, `operation.py`
-merges the last change of each chosen key.
+A backfill chooses the keys that changed in the interval. Over a connection of its own, it reads the source's changes from the interval's
+start to the current end of the binlog, and `operation.py` merges the last change of each chosen key. The backfill does not stop reading at
+the interval's end, because the last change of the interval may be older than the row in the lake.
 """
 
 from __future__ import annotations

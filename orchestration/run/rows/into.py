@@ -1,6 +1,6 @@
-"""Builds a past state of one table as a separate Delta table, to inspect or compare it (`sluice backfill --into`).
+"""Builds a past state of one table as a separate Delta table that people can inspect or compare (`sluice backfill --into`).
 
-The build starts from the newest version of the live table that has no change after the interval's start. On this version, the build applies
+The build starts from the newest version of the live table that has no change after the interval's start. To this version, the build applies
 the stream's changes up to the interval's end. The live table stays unchanged and the run lock is not taken, so merges continue.
 """
 
@@ -81,7 +81,7 @@ def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
     path = config.table_path(request.destination, database, table)
     if path in _taken(config):
         raise ConfigurationError(
-            f"--into {request.into} is the path of a captured table, or of its change log or history; name "
+            f"--into {request.into} has the same path as a captured table, or as its change log or history; name "
             "another table"
         )
     return path
@@ -142,9 +142,9 @@ def _from_a_version(
     """Returns the requested interval with an earlier start, and adds the version from which the table is built to `chosen`. `arguments` are
     those of `locate_interval`.
 
-    The start is the end position of that version. If the binlog from there is missing, but the table has not changed since that version,
-    the start is the position that `after_a_quiet_time` returns. Raises ConfigurationError if there is no such version, and
-    PositionLostError if the binlog from the start on is missing.
+    The start is the end position of that version. If the binlog does not have this position any more, and the table has not changed since
+    that version, the start is the position that `after_a_quiet_time` returns. Raises ConfigurationError if there is no such version, and
+    PositionLostError if the binlog does not have the start.
     """
     from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
@@ -164,8 +164,8 @@ def _from_a_version(
     interval.reach(begin.file)
     if begin.file not in {log.file for log in interval.files.logs}:
         raise PositionLostError(
-            f"the past state would be built from version {base.version} of {request.tables[0]}, which ends at {begin}, and "
-            f"{interval.files.origin} does not have the file {begin.file}: use a later --from"
+            f"the past state would be built from version {base.version} of {request.tables[0]} and the binlog from {begin} on, "
+            f"and {interval.files.origin} does not have the file {begin.file}: use a later --from"
         )
     chosen.append(base)
     return dataclasses.replace(interval, begin=begin)
@@ -174,9 +174,9 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position from which to read the binlog if the table has not changed since its version `base`. This is `begin`, the start
-    of the requested interval, or the cursor if the cursor is earlier. Returns None if `commits` has a later commit of the stream, because
-    the table has changed then.
+    """Returns the position from which to read the binlog if the table has not changed since its version `base`: `begin`, the start of the
+    requested interval, or the cursor if the cursor is earlier. Returns None if the table has changed, which means that `commits` has a
+    later commit of the stream.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)

@@ -1,4 +1,5 @@
-"""Defines the job for operations on rows. A run's config names the operation: a backfill, a repair or a snapshot. Only people start it.
+"""Defines the job for operations on rows. A run's config names the operation: a backfill, a repair or a snapshot. No sensor and no schedule
+starts this job; only people start it.
 
 Each destination also has a backfill job with hours as partitions, for Dagster's backfill page, where nobody can enter a config.
 """
@@ -36,7 +37,7 @@ from sluice.orchestration.run.rows.request import (
 from sluice.orchestration.run.snapshot_run import request_snapshots
 
 JOB = "operate_on_rows"
-# The step's name differs from the job's name, because Dagster could not tell a step and a job of one name apart.
+# The step's name differs from the job's name, because Dagster cannot distinguish a step and a job with the same name.
 STEP = "rows"
 TAG = "sluice/rows"
 # The backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for an hour whose binlog was
@@ -162,8 +163,8 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
 
 
 def backfill_of(config: SluiceConfig, given: RowsConfig, now_us: int, folder: Path | None = None) -> BackfillRequest:
-    """Returns the backfill that a config names: of an interval, of a run, or of a GTID set. Relative paths start in `folder`. If
-    `folder` is None, relative paths are refused. Raises ConfigurationError if the config names more than one of the three.
+    """Returns the backfill that a config names: of an interval, of a run, or of a GTID set. Relative paths start in `folder`. If `folder`
+    is None, relative paths are refused. Raises ConfigurationError if the config names more than one of an interval, a run and a GTID set.
     """
     archive, schemas = archive_of_request(given.archive, given.schemas, folder)
     return dataclasses.replace(_changes_of(config, given, now_us), archive=archive, schemas=schemas)

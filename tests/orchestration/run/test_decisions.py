@@ -256,7 +256,7 @@ def test_a_decision_whose_fields_do_not_fit_changes_nothing(directory: Path, tmp
         ({**APPROVE, "table": "shop.audit"}, "sluice schema resume shop shop.audit"),
         ({**APPROVE, "table": "shop.orders`; DROP TABLE x"}, "has not stopped"),
         ({**RESUME, "table": "shop.calm"}, "has not stopped"),
-        ({**RESUME, "table": "shop.lost"}, "checks the Delta table first"),
+        ({**RESUME, "table": "shop.lost"}, "which checks the Delta table first"),
         (FORGET, "has no consumer 7"),
     ],
 )
