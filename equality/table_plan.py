@@ -151,8 +151,8 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
-    """Raises RefusedError if the table `name` is in `stopped`. The lake lacks the changes of a stopped table after its stop, so source and
-    lake differ anyway.
+    """Raises RefusedError if the table `name` is in `stopped`. The lake does not get the changes of a stopped table, so a comparison would
+    find differences that are already known.
     """
     for each in stopped:
         if f"{each.database}.{each.table}" == name:

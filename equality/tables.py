@@ -22,7 +22,7 @@ from sluice.equality.values import Difference, Seen
 Key = tuple[Any, ...]
 MEMORY = "1GB"  # The memory limit of DuckDB. DuckDB writes further data to temporary files.
 SOURCE, LAKE = "source", "lake"
-# Columns of Sluice in DuckDB's tables. No column of the source can have such a name.
+# Columns of Sluice in DuckDB's tables. No captured column has such a name, because Sluice refuses columns that begin with `_sluice_`.
 HASH, COUNT, NEWEST = "_sluice_hash", "_sluice_count", "_sluice_newest"
 SOURCE_HASH, LAKE_HASH, ROWS = "_sluice_source_hash", "_sluice_lake_hash", "_sluice_rows"
 IN_SOURCE, IN_LAKE = "_sluice_in_source", "_sluice_in_lake"
@@ -87,7 +87,7 @@ class Tables:
         self, reader: Any, wanted: Collection[int] | None = None, order_key_max: int | None = None
     ) -> dict[int, Sum]:
         """Returns the sum of each chunk by its number, for rows from `LakeSide.rows`. `wanted` are the chunks to sum, or None for all. In a
-        change log, rows above the order key `order_key_max` are left out; None leaves out none.
+        change log, rows above the order key `order_key_max` are left out, unless it is None.
         """
         counted = lake_side.counted(self._plan, order_key_max)
         return self._sums(reader, lake_side.canonical_rows(self._plan), lake_side.SIGN, counted, wanted)

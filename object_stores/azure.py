@@ -35,7 +35,7 @@ PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
 # environment variables of the pod.
 WORKLOAD_IDENTITY = ("client_id", "tenant_id")
 # The environment variable with the URL at which service principals and workload identities log in. pyarrow, DuckDB and obstore read the URL
-# from this variable. pyarrow and DuckDB accept it in no other way.
+# from this variable. pyarrow and DuckDB have no other setting for the URL.
 AUTHORITY_HOST = "AZURE_AUTHORITY_HOST"
 
 

@@ -1,11 +1,11 @@
-"""Defines the error of an object store. The error's message is one sentence without secrets. Callers convert it to an error of their own
-package.
+"""Defines the error of an object store. The error's message is one sentence without secrets. Other packages convert StoreError to errors of
+their own.
 """
 
 import re
 
 NO_BUCKET = "the bucket or container does not exist; create it, or correct the URL in conf/"
-# Matches the errors of S3's and Azure's clients if a file is written to a bucket or container that does not exist.
+# Matches the errors that the clients of S3 and Azure raise when they write a file to a bucket or container that does not exist.
 MISSING = re.compile(r"NoSuchBucket|NO_SUCH_BUCKET|ContainerNotFound|specified (?:bucket|container) does not exist")
 
 
@@ -14,7 +14,7 @@ class StoreError(Exception):
 
 
 def explained(text: str) -> str:
-    """Returns `text`, the error of a store's client. If it says that the bucket or container does not exist, the result begins with
+    """Returns `text`, the error of a store's client. If the text says that the bucket or container does not exist, the result begins with
     NO_BUCKET, which says what to do.
     """
     return f"{NO_BUCKET}: {text}" if MISSING.search(text) and NO_BUCKET not in text else text

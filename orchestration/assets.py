@@ -169,7 +169,7 @@ def _described(comments: Comments, table: TableVersion, sentence: str) -> str:
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
     """Returns the merge job that the sensor requests.
 
-    If `tables` is empty, or so large that tables share assets, the job is a plain op that reports every table as an event. Dagster would
+    If there are no tables, or so many that tables share assets, the job is a plain op that reports every table as an event. Dagster would
     need too long to build a selection of assets from so many tables.
     """
     name, reported = f"{merge_name(destination)}_job", reported_tables(config, destination, tables)

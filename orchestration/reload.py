@@ -21,7 +21,7 @@ from typing import Any
 from sluice.orchestration.base.server_state import definitions_loaded
 
 DEFINITIONS = "sluice.orchestration.definitions"
-# The attribute of the definitions module with the stamp of the conf/ from which it was built.
+# The attribute of the definitions module with the stamp of the conf/ from which the definitions were built.
 BUILT_FROM = "BUILT_FROM"
 
 _servers: list[Any] = []  # The code servers of this process: one, except in tests.

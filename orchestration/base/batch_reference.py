@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
 # The tag with the destination of a run. The run queue (dagster.yaml) lets only one run per destination execute at a time, and people filter
-# runs by this tag. A run has tags only for the values by which Dagster's storage is queried; the run's config has the whole reference.
+# runs by this tag. The run's config has the fields of the reference. The tags repeat them only because Dagster's storage can be queried by
+# tags.
 DESTINATION_TAG = "sluice/destination"
 BATCH_TAG = "sluice/batch"  # By this tag a tick finds the runs of a batch in one indexed query.
 # A run with the value DRAIN takes further batches after its first one, and sets BATCH_TAG to its current batch.

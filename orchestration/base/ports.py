@@ -123,12 +123,14 @@ class EngineHandle(Protocol):
         """Records the Dagster state of the batch's run in the engine's status. `state` is empty if the batch has no run."""
 
     def report_failing(self, reason: str) -> None:
-        """Records in the engine's status why several runs in a row failed to merge the batch in flight, or "" if they did not. The reason
-        stays until a batch is acked.
+        """Records `reason` in the engine's status: why several runs in a row failed to merge the batch in flight. `reason` is empty if they
+        did not fail. A reason stays in the status until a batch is acked.
         """
 
     def report_waiting(self, reason: str) -> None:
-        """Records in the engine's status why the next attempt to merge the batch in flight waits, or "" if it does not wait."""
+        """Records `reason` in the engine's status: why the next attempt to merge the batch in flight waits. `reason` is empty if the
+        attempt does not wait.
+        """
 
 
 class EngineHost(Protocol):

@@ -78,8 +78,8 @@ def _sides(config: SluiceConfig, destination: str, table: TableVersion) -> Itera
 
 
 def side_specs(config: SluiceConfig, sides: Iterable[SideAsset]) -> list[dg.AssetSpec]:
-    """Returns the specs of the assets of change logs and histories. Each is downstream of the Delta table, or of the source table if
-    there is no current-state table.
+    """Returns the specs of the assets of change logs and histories. Each asset is downstream of the current-state table, or of the source
+    table if there is no current-state table.
     """
     return [_spec(config, side) for side in sides]
 

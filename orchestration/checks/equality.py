@@ -3,8 +3,8 @@
 Dagster shows a check's result only until the check's asset is materialized again, and every batch materializes the Delta table. So the
 check belongs to the asset of the source table: on the Delta table's asset, the next merge would hide a difference.
 
-The run's config limits the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. Merges and
-comparisons can run at the same time, because the check takes no lock.
+The run's config limits what is compared: all rows, a share of the chunks, or the chunks that changed in the lake since they were last found
+equal. Merges and comparisons can run at the same time, because the check takes no lock.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
@@ -27,7 +27,7 @@ from sluice.orchestration.base.shown_tables import others_source_key, shown_tabl
 from sluice.orchestration.base.table_catalog import checkable, checkable_keys, source_key
 
 EQUAL_CHECK = "equals_lake"  # The check of the asset of a source table.
-# The metadata key under which the check of a shared asset stores why each "database.table" differs, for programs.
+# The metadata key under which the check of a shared asset stores why each "database.table" differs. Programs read this metadata.
 REASONS = "reasons"
 # A sentence names at most NAMED_MAX tables. The metadata of a result lists at most REASONS_MAX tables.
 NAMED_MAX, REASONS_MAX = 3, 100

@@ -1,5 +1,5 @@
-"""Removes old events and check results from Dagster's event storage with SQL for SQLite and Postgres. Keeps the newest event of each type
-and the newest check results of each asset.
+"""Removes old events and check results from Dagster's event storage with SQL for SQLite and Postgres. Keeps the newest event of each asset
+and type, and the newest result of each check.
 
 Each step compares events with the runs that exist, so a later run removes what a killed run has left. Each transaction is small, because
 SQLite has only one writer.

@@ -37,7 +37,7 @@ class StoredRuns:
         self._storage, self._label = storage, label
 
     def oldest_kept(self) -> dict[str, int]:
-        """Returns, for each job, the number of the oldest among its NEWEST_RUNS_KEPT newest runs. Jobs with fewer runs are missing."""
+        """Returns, for each job, the number of the oldest of its NEWEST_RUNS_KEPT newest runs. Leaves out jobs with fewer runs."""
         found = {}
         with self._storage.connect() as connection:
             for (job,) in connection.execute(db.select(RunsTable.c.pipeline_name).distinct()).fetchall():
@@ -83,7 +83,7 @@ class StoredRuns:
 
     def remove(self, run_ids: Sequence[str]) -> None:
         """Removes runs, and then their tags. On Postgres each statement is a separate transaction. If the tags were removed first, a crash
-        could leave runs without tags, which a later run of this job would not find.
+        could leave runs without tags, and the prune job would never find these runs.
         """
         with self._storage.connect() as connection:
             connection.execute(RunsTable.delete().where(RunsTable.c.run_id.in_(run_ids)))

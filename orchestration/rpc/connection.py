@@ -40,8 +40,8 @@ class Connection:
         arguments: Mapping[str, Any],
         answer_seconds_max: float | None = None,
     ) -> T:
-        """Calls a method and returns its answer. The server may take `answer_seconds_max` for the answer (None: ANSWER_SECONDS_MAX), in
-        addition to `timeout_seconds` in the arguments. Raises the method's error, or EngineAwayError if there is no answer.
+        """Calls a method and returns its answer. Waits for the answer for at most `answer_seconds_max` (ANSWER_SECONDS_MAX if it is None),
+        in addition to `timeout_seconds` in the arguments. Raises the method's error, or EngineAwayError if there is no answer.
         """
         wait_seconds = float(arguments.get("timeout_seconds", 0.0))
         seconds_max = wait_seconds + (ANSWER_SECONDS_MAX if answer_seconds_max is None else answer_seconds_max)

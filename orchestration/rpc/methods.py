@@ -1,5 +1,5 @@
-"""Defines the table of RPC methods of an engine process: the name, arguments and answer of each method, and their form in JSON. Ticks
-and runs call the same methods. `remote_host` calls them, and `server` serves them.
+"""Defines the table of RPC methods of an engine process: the name, arguments and answer of each method, and their form in JSON. The table
+has the methods that ticks call and the methods that runs call. `remote_host` calls the methods, and `server` serves them.
 """
 
 from __future__ import annotations

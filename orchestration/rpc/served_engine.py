@@ -1,7 +1,7 @@
-"""Wraps an engine for calls over RPC. Decides when a draining run must leave, and limits how long a call may wait. `server` serves the
+"""Wraps an engine for calls over RPC. Decides when a draining run must end, and limits how long a call may wait. `server` serves the
 wrapped engines.
 
-The engine's process is the code server or `sluice engine`. The code server and `sluice engine` serve the same calls by the same rules.
+The engine's process is the code server or `sluice engine`. Both serve the same calls by the same rules.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TICK_SILENCE_SECONDS_MAX = 30.0
 
 
 class ServedEngines:
-    """The engines of a process. `host` returns the engine host. `closing` returns whether the process is ending, so that runs must leave.
-    `conf` returns the digest of the conf/ file that a destination's engine uses. Callers compare this digest with their own.
+    """The engines of a process. `host` returns the engine host. `closing` returns whether the process is ending, so that draining runs must
+    end. `conf` returns the digest of the conf/ file that a destination's engine uses. Callers compare this digest with their own.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class ServedEngines:
         self._ticked[destination] = time.monotonic()
 
     def why_leave(self, destination: str) -> str:
-        """Returns why draining runs must leave: this process is ending, or no tick has come for TICK_SILENCE_SECONDS_MAX. Otherwise
-        returns "". The time without a tick begins at the first call for a destination, because its ticks may have called another process
-        until then.
+        """Returns why draining runs must end: this process is ending, or no tick has come for TICK_SILENCE_SECONDS_MAX. Otherwise returns
+        "". If no tick has come yet, the time begins at the first call of this method for the destination, because ticks may have called
+        another process until then.
         """
         if self.closing():
             return "the engine's process is stopping"
@@ -79,8 +79,8 @@ class ServedEngine:
         self._engine.report_tick(failed)
 
     def offer(self, timeout_seconds: float) -> Offer:
-        """Returns the next batch for a draining run, with a fixed end, or why the run must leave. The result has neither if no batch is
-        staged within `timeout_seconds`.
+        """Returns the next batch for a draining run, with a fixed end, or why the run must end. If no batch is staged within
+        `timeout_seconds`, the result has neither.
         """
         if leave := self._engines.why_leave(self._destination):
             return Offer(leave=leave)

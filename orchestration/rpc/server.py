@@ -32,8 +32,8 @@ class RpcServer:
     """Serves calls from its creation until `close`.
 
     - `port` is the port of `listen`, or the assigned port if `listen` names port 0.
-    - `credentials` come from `access.server_credentials`. None means without TLS.
-    - `request_bytes_max` limits a request, which is read before its token is checked.
+    - `credentials` come from `access.server_credentials`. If they are None, the server has no TLS.
+    - `request_bytes_max` limits the size of a request, because the server reads a request before it checks the token.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reports the tables that a merge run has merged to Dagster. `assets` calls this module inside a run.
+"""Reports to Dagster which tables a merge run has merged. `assets` calls this module inside a run.
 
 A table with an asset of its own gets a materialization. The other tables of a batch (`base.shown_tables`) get one materialization per
 database. An error in a report never fails the run, because the tables are merged.
@@ -89,8 +89,8 @@ def reported_tables(config: SluiceConfig, destination: str, tables: tuple[TableV
 
 
 class MergeReports:
-    """Reports the tables that one merge run has merged. `batch` reports all tables of a batch. If a run has outputs, `event` and `merged`
-    report single tables.
+    """Reports the tables that one merge run has merged. `batch` reports all tables of a batch. A run with outputs calls `event` and
+    `merged` for each table instead.
     """
 
     def __init__(self, context: dg.OpExecutionContext, tables: ReportedTables) -> None:

@@ -1,1 +1,3 @@
-"""Contains the operations on rows that jobs and commands start: backfill, into live tables or into a new table, and repair."""
+"""Contains the operations on rows that jobs and commands start: the repair, and the backfill, which writes to the live tables or to a new
+table.
+"""

@@ -32,8 +32,8 @@ NAME = re.compile(r"[^./\s]+\.[^./\s]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RebuiltTable:
-    """The table that was built. `of` is the live table, and `version` its version from which the table was built. `up_to` is the position
-    of the source up to which the table has the changes.
+    """The table that was built. `of` is the live table, and `version` the version of the live table from which the build started. `up_to`
+    is the position in the source up to which the table has the changes.
     """
 
     table: str
