@@ -197,8 +197,8 @@ def _compare(
 
 
 def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
-    """Opens the Delta table to compare: the current-state table, or the history if conf/ configures no current-state table for this table.
-    Raises RefusedError if conf/ configures only a change log.
+    """Opens the Delta table to compare: the current-state table, or the history if the captured table has no current-state table. Raises
+    RefusedError if conf/ configures only a change log.
     """
     refuse_log_alone(version, request.settings)
     path = request.config.kept_path(request.name, version.database, version.table)

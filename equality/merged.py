@@ -40,7 +40,7 @@ class Merged(Protocol):
         """Returns how far the lake is merged, as a part of a sentence."""
 
     def halted(self) -> str:
-        """Returns why nothing is merged now, or "" if nothing prevents merges. If this lasts for some seconds, `wait` returns before its
+        """Returns why nothing is merged now, or "" if nothing prevents merges. If merges halt for some seconds, `wait` returns before its
         `seconds` are over.
         """
 

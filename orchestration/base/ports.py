@@ -110,7 +110,7 @@ class EngineHandle(Protocol):
         """
 
     def report_lake(self, troubles: tuple[str, ...]) -> None:
-        """Replaces the problems in the engine's status that the sensor has reported. Each sentence in `troubles` is about one problem: a
+        """Replaces the problems that the sensor has reported in the engine's status. Each sentence in `troubles` is about one problem: a
         change that another program made to a Delta table or to conf/, or a failing run.
         """
 

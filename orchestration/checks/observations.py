@@ -33,7 +33,9 @@ HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # The state of an engine that reads but reports problems.
 # The state of a table during its re-snapshot, in which the table's rows in the lake are older than the cursor.
 RE_SNAPSHOT = "RE_SNAPSHOT"
-IN_DAGSTER = "or in Dagster: launch the job `decide`; its run lists this decision, with links that open the job's launchpad with the config"
+IN_DAGSTER = (
+    "or in Dagster: launch the job `decide`; its run lists this decision with links that open a filled-in launchpad"
+)
 # A check that fails in one of these states is a warning and not an error, because the engine or table leaves the state without an operator.
 WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}
 

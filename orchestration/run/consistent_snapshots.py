@@ -43,9 +43,9 @@ def publish_for_batch(
     """Records a consistent snapshot of the destination: the versions of all its tables, change logs and histories at the batch's end. This
     record is the last commit of a batch's merge. `run` is the id of the Dagster run.
 
-    `buffered` are the tables whose changes are buffered, because the table is being read again from the source. For such a table, the
-    record repeats the version of the current-state table, and has the new versions of the change log and history. The record marks as
-    stopped: these current-state tables, and all Delta tables of stopped tables.
+    `buffered` are the tables whose changes are buffered while a snapshot job reads their rows. For such a table, the record repeats the
+    version of the current-state table, and has the new versions of the change log and history. The record marks as stopped: these
+    current-state tables, and all Delta tables of stopped tables.
 
     Raises MergeError for tables whose path or version cannot be found, and TableError if Delta refuses the commit.
     """
@@ -101,10 +101,10 @@ def _recorded_tables(
 class SnapshotAmendments:
     """Adds tables to the destination's newest consistent snapshot after a publication, a backfill or a repair has written them.
 
-    The snapshot is one row with all tables, so a rewrite costs more, the more tables a destination has. After a rewrite, the run waits
-    before it rewrites again, so that rewrites take at most 1/SHARE of its time. Before the run ends, it adds the tables that are still
-    waiting. If the run is killed before that, the newest consistent snapshot stays valid without these tables' new versions, and the
-    snapshot of the next batch has them.
+    The snapshot is one row with all tables, so the cost of a rewrite rises with the number of tables. After a rewrite, the run waits before
+    it rewrites again, so that rewrites take at most 1/SHARE of its time. Before the run ends, it adds the tables that are still waiting. If
+    the run is killed before that, the newest consistent snapshot stays valid without these tables' new versions, and the snapshot of the
+    next batch has them.
     """
 
     def __init__(self, config: SluiceConfig, destination: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -57,8 +57,8 @@ SENTENCES_SECONDS = 0.5  # The log of a run gets at most one entry about merged 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """A table of a merged batch: the report of its merge, the batch, and its lag. `lag_seconds` is the time between two moments: the source
-    committed the newest change that was merged into the table, and the merge of the table ended.
+    """A table of a merged batch: the report of its merge, the batch, and its lag. `lag_seconds` is the age of the newest merged change at
+    the end of the table's merge. The age counts from the commit of the change in the source.
     """
 
     outcome: TableReport

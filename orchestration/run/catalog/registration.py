@@ -163,8 +163,8 @@ def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Call
 
 
 def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTable]) -> tuple[CatalogTable, ...]:
-    """Returns the tables in `gone` that no other destination has registered. If another destination has registered a table too, it writes
-    the same Delta table and still needs the registration. Raises MetaError if a record cannot be read.
+    """Returns the tables in `gone` that no other destination has registered. If another destination has registered a table too, that
+    destination writes the same Delta table and still needs the registration. Raises MetaError if a record cannot be read.
     """
     left = tuple(gone)
     for name in config.destinations if left else ():
