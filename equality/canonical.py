@@ -4,7 +4,7 @@ functions.
 A form has an expression that selects the column from the server, and expressions that convert the server's text and Delta's value to one
 DuckDB type. DuckDB hashes and compares the results. Nothing is rounded: the server prints a FLOAT with six digits only, so Sluice selects a
 FLOAT as a double and converts it to the exact 32-bit number. Texts are compared by their UTF-8 bytes, never by a collation. The server's
-text is converted as docs/fidelity.md defines for its Delta type.
+text is converted as docs/fidelity.md defines for the Delta type of the column.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _from_text(kind: str) -> str:
 
 
 def _unless_year_0(expression: str) -> str:
-    """Returns DuckDB's `expression` (a TRY_CAST to a date or timestamp) with a condition that makes dates of the year 0 NULL. The lake has
-    NULL for invalid dates. TRY_CAST returns NULL for all other invalid dates, but accepts the year 0.
+    """Returns a DuckDB expression that is NULL for a date of the year 0, and otherwise has the value of `expression`, a TRY_CAST to a date
+    or timestamp. The lake has NULL for invalid dates. TRY_CAST returns NULL for all other invalid dates, but accepts the year 0.
     """
     return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"
 

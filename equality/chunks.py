@@ -37,7 +37,7 @@ class Chunks(Protocol):
         """
 
     def name(self, number: int) -> str:
-        """Returns a name of the chunk that an operator understands."""
+        """Returns a description of a chunk for operators, for example the range of its keys."""
 
     def record(self) -> dict[str, Any]:
         """Returns the parameters of these chunks as JSON, for `chunks_from`."""
@@ -120,7 +120,7 @@ class Digests:
         return [" OR ".join(parts)] if parts else []
 
     def _first(self, number: int) -> int:
-        """Returns the lowest number that the first DIGITS digits of a digest form in the chunk `number`."""
+        """Returns the lowest prefix of a digest in the chunk `number`: its first DIGITS hexadecimal digits, as a number."""
         first: int = -(-number * DIGESTS // self.count)
         return first
 

@@ -87,8 +87,8 @@ class Compared:
 
 class Comparison:
     """Compares one table over open connections to source and lake. DuckDB writes data that does not fit into memory to `folder`, or to its
-    own default folder if `folder` is empty. `visible(seconds)` waits at most so long until reads of the source show everything that the
-    lake has, and returns whether they do.
+    own default folder if `folder` is empty. `visible(seconds)` waits until reads of the source show everything that the lake has, for
+    at most `seconds`, and returns whether they do.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Comparison:
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
         """Compares the table. `chunks` are the stored chunks of the table's previous comparison. If it is None, the table is split again.
-        `choose` gets the chunks and the lake's current sums, and returns the numbers of the chunks to compare. Without `choose`, all chunks
-        are compared.
+        `choose` gets the chunks and the lake's current sums, and returns the numbers of the chunks to compare, or None for all chunks.
+        Without `choose`, all chunks are compared. A table without a key is always compared as a whole.
         """
         started, began_us = time.monotonic(), time.time_ns() // 1000
         chunks = chunks or chunks_of(self._plan.key_columns, self._lake.row_count(), *self._source.bounds(self._plan))
@@ -147,7 +147,7 @@ class Comparison:
             seconds=round(time.monotonic() - started, 3),
         )
         compared = range(chunks.count) if wanted is None else wanted
-        # A chunk without rows in source and lake has a sum too, NO_ROWS. Only a chunk that was not found equal has none.
+        # The sums of the equal chunks. A chunk that has rows neither in the source nor in the lake is equal, and gets the sum NO_ROWS.
         alike = {
             number: lake.get(number, NO_ROWS)
             for number in {*compared, *lake, *source}
@@ -405,8 +405,8 @@ class Comparison:
             )
         if found.late and (why := self._merged.halted()):
             return (
-                f"the source was read up to {self._end}, the lake has {self._merged.progress()}, and {why}: the "
-                "differences may be changes that are not merged yet"
+                f"the source was read up to {self._end}, the lake has {self._merged.progress()}, and {why}. The "
+                "differences may be changes that are not merged yet: compare again when the engine runs"
             )
         if found.late:
             return (
