@@ -168,7 +168,7 @@ class StoredLedger:
         ours = {self._unsure, self._text} if there and there.token in {self._token, 0} else {self._text}
         if (there.text if there else "") not in ours:
             raise self._superseded(there)
-        self._version = there.version if there else NOT_THERE
+        self._version, self._text = (there.version, there.text) if there else (NOT_THERE, "")
         self._unsure = None
 
     def _superseded(self, there: StoredRecord | None) -> LeaseLostError:

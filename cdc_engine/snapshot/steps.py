@@ -22,19 +22,24 @@ class SnapshotStep(enum.Enum):
     FAIL = "fail"
 
 
+SWITCHES = "the stream switches to another source; the batch before the switch must be merged first"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotSituation:
     """The facts that decide the next step of a table's snapshot. `begin` is the position up to which the stream is staged, and `cursor` the
     position up to which the stream is merged or buffered. They are None before the engine has a position.
 
     `version` is the table's schema version at the current position of the stream, or empty if the table is not captured. `stop` is the
-    ledger's record of the table's stop, if the table is stopped.
+    ledger's record of the table's stop, if the table is stopped. `epoch` is the ledger's epoch, which is higher than the epoch of `begin`
+    until the first batch of a new epoch is staged.
     """
 
     begin: Position | None
     cursor: Position | None
     version: str
     stop: StoppedTable | None = None
+    epoch: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +72,7 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
     if not there.version:
         return StepDecision(SnapshotStep.WAIT, "the engine does not know the table yet")
     if begin.epoch != cursor.epoch:
-        return StepDecision(
-            SnapshotStep.WAIT, "the stream switches to another source; the batch before the switch must be merged first"
-        )
+        return StepDecision(SnapshotStep.WAIT, SWITCHES)
     if begin.order_key < record.buffered_after:
         return StepDecision(
             SnapshotStep.WAIT, f"the stream has not passed the statement that changed the table ({record.reason})"
@@ -132,6 +135,9 @@ def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Positio
         return StepDecision(SnapshotStep.AGAIN, "the table was altered")
     if record.state == SnapshotState.READING:
         return StepDecision(SnapshotStep.READ)
+    if there.epoch > cursor.epoch:
+        # Positions of two epochs cannot be compared, so it is unknown whether the stream has passed the rows that were read.
+        return StepDecision(SnapshotStep.WAIT, SWITCHES)
     if is_past(cursor, record):
         return StepDecision(SnapshotStep.PUBLISH)
     high = f"{record.high.file}:{record.high.offset}" if record.high else ""

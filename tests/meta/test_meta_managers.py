@@ -18,6 +18,8 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.meta.stored_ledger import StoredLedger, read_stored_ledger
+from sluice.cdc_engine.records.memory import MemoryRecordStore
 from tests.fix_ledgers import FileLedger, MemoryLedger, at, full_ledger
 
 
@@ -155,6 +157,37 @@ def test_what_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
     assert meta.ledger == before == read_ledger(tmp_path)
     (tmp_path / "meta.tmp").rmdir()
     assert meta.update(lambda ledger: ledger.set_cursor(at(9))) == read_ledger(tmp_path)
+
+
+class Unsteady(MemoryRecordStore):
+    """Loses writes. `lost`: for each of the next writes, whether it is stored before its answer is lost, or None for an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: list[bool | None] = []
+
+    def write(self, name: str, text: str, **values: Any) -> int:
+        stored = self.lost.pop(0) if self.lost else None
+        version = super().write(name, text, **values) if stored is not False else 0
+        if stored is not None:
+            raise MetaError("no answer")
+        return version
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("lost", [[True], [False], [True, False], [False, True], [True, True, False]])
+def test_a_ledger_whose_writes_are_not_answered_is_still_its_own(lost: list[bool | None]) -> None:
+    """Defect 86: after a stored write and a lost one, both without an answer, the ledger counted as written by another process."""
+    records = Unsteady()
+    meta = StoredLedger(records, "shop")
+    meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    records.lost = list(lost)
+    for number in range(len(lost)):
+        with pytest.raises(MetaError, match="no answer"):
+            meta.update(lambda ledger, number=number: ledger.set_cursor(at(10 + number)))  # type: ignore[misc]
+        assert meta.ledger.cursor == at(4)
+    assert meta.update(lambda ledger: ledger.set_cursor(at(30))).cursor == at(30)
+    assert read_stored_ledger(records, "shop").cursor == at(30)
 
 
 def test_without_the_lease_nothing_is_written(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Tests when the rows of a table are read again because of foreign keys: how often, after which other tables, and what is shown."""
+"""Tests when the rows of a table are read again because of foreign keys: how often, after which other tables, and what is shown. Also tests
+when read rows are published while an epoch begins.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import dataclasses
 import pytest
 
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, RestartCause, SnapshotRecord, wanted
-from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
+from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, RestartCause, SnapshotRecord, SourceEnd, wanted
+from sluice.cdc_engine.snapshot.steps import SWITCHES, SnapshotSituation, SnapshotStep, next_step
 from sluice.cdc_engine.states import SnapshotState
 from sluice.console.acts.snapshot import ShownSnapshot
 
@@ -109,3 +111,20 @@ def test_tables_that_wait_for_each_other_continue(count: int) -> None:
         for number, name in enumerate(names)
     ]
     assert [next_step(each, THERE, ring).step for each in ring] == [SnapshotStep.BEGIN] * count
+
+
+@pytest.mark.found
+def test_rows_are_not_published_while_an_epoch_begins_on_the_same_server() -> None:
+    """Defect 87: the cursor was in the old epoch, and its file counted as later than the file that the rows were read up to."""
+    cursor = Position(epoch=1, file="binlog.000900", offset=4, server_uuid="u")
+    begun = wanted("shop.orders", None, 0.0).began(
+        cursor, version="v1", key=("id",), columns=(), rows_expected=0, now=1.0
+    )
+    read = begun.finished(SourceEnd(file="mysql-bin.000001", offset=500, executed=""), 2.0)
+    there = SnapshotSituation(begin=cursor, cursor=cursor, version="v1", epoch=1)
+    assert next_step(read, there).step == SnapshotStep.PUBLISH
+    decision = next_step(read, dataclasses.replace(there, epoch=2))
+    assert (decision.step, decision.why) == (SnapshotStep.WAIT, SWITCHES)
+    staged = dataclasses.replace(cursor, epoch=2, file="mysql-bin.000001", offset=900)
+    assert next_step(read, dataclasses.replace(there, epoch=2, begin=staged)).step == SnapshotStep.AGAIN
+    assert next_step(read, dataclasses.replace(there, epoch=2, begin=staged, cursor=staged)).step == SnapshotStep.AGAIN

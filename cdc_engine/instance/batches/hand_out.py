@@ -98,6 +98,8 @@ class HandOut:
         # Whether runs can reach this engine's process to take their batches. True after a run has taken a batch, and False again after a
         # run has ended without taking its appendable batch. While it is False, the next batches are not appendable.
         self._runs_take = False
+        # A batch with files that the stored ledger may have or not have, because the write of the ledger failed.
+        self._doubtful: OutstandingBatch | None = None
         # The commit time of the first change of the batch in flight, in µs since 1970; 0 if no batch is in flight.
         self.first_commit_time_us = 0
         # The error of the last attempt to stage a batch. None if that attempt succeeded, or if the caller made a mistake (Remedy.CALLER).
@@ -316,26 +318,35 @@ class HandOut:
         head = self.outstanding()
         if head is not None:
             return head
+        if self._doubtful is not None:
+            # This write removes the batch from the stored ledger, and uses up its numbers. Only then can its files be removed.
+            self._meta.update(Ledger.reserve)
+            self._remove(self._doubtful)
+            self._doubtful = None
         batch = self._stream.get(self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS)
         if batch.end is None:
             return None
         taken_ns, record = time.time_ns(), self._meta.ledger.next_batch(batch.end, batch.start)
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as files:
             undo.callback(self._stream.put_back)
             rest = _Rest(self._stream, self._limits)
             staged = self._stage(batch, record, rest)
-            undo.callback(self._batches.remove, staged.path, record.ledger_id)
+            files.callback(self._batches.remove, staged.path, record.ledger_id)
             fixed = not appendable or not self._runs_take or staged.stopped or self._handlers.any
             parts = [] if fixed else rest.parts or []
-            record = self._described(
-                dataclasses.replace(record, end=rest.end or batch.end, appendable=bool(parts)), staged
-            )
-            handed_out = self._record(record, staged, parts)
+            record = dataclasses.replace(record, end=rest.end or batch.end, appendable=bool(parts))
+            record = self._described(record, staged)
+            try:
+                handed_out = self._record(record, staged, parts)
+            except (MetaError, LeaseLostError):
+                # Keeps the files, because the stored ledger may have the batch.
+                files.pop_all()
+                self._doubtful = record
+                raise
+            if handed_out is not None:
+                files.pop_all()
+                self._traces.staged(handed_out, taken_ns)
             undo.pop_all()
-        if handed_out is None:
-            self._batches.remove(staged.path, record.ledger_id)
-        else:
-            self._traces.staged(handed_out, taken_ns)
         return handed_out
 
     def _record(self, batch: OutstandingBatch, staged: Staged, parts: list[Batch]) -> OutstandingBatch | None:
@@ -363,8 +374,9 @@ class HandOut:
             self._handlers.before(batch)
         self._batches.publish(staged.path, batch.ledger_id)
         self._appendable = (batch.delivery, parts) if parts else None
+        handed_out = _of(self._meta.update(lambda ledger: ledger.hand_out(batch)), batch)
         self.first_commit_time_us = staged.first_commit_time_us
-        return _of(self._meta.update(lambda ledger: ledger.hand_out(batch)), batch)
+        return handed_out
 
     def _described(self, record: OutstandingBatch, staged: Staged) -> OutstandingBatch:
         """Returns the record of a batch with the result of its staging."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from sluice.cdc_engine.contracts import NOTHING, Batch, OutstandingBatch
 from sluice.cdc_engine.errors import CanalServiceError, NotContinuousError, NotStartedError, SluiceError
-from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.ledger import READ_AGAIN, Ledger
 from sluice.cdc_engine.meta.manager import MetaManager, Transition
 from sluice.cdc_engine.ports import EventStore
 from sluice.cdc_engine.position import Position
@@ -32,8 +32,17 @@ class StreamBatches:
         self._destination, self._store, self._meta, self._rewind = destination, store, meta, rewind
         self._stopped = False
         self._owed = False  # Whether a call of `rewind` failed and must be repeated.
+        self._taken_to: Position | None = None  # The end of the last batch or part that was taken from the store.
         self._was_elsewhere = False  # Whether the store was not at the ledger's position at the last get.
         self._taking, self._settling = threading.RLock(), threading.RLock()
+
+    @property
+    def position(self) -> Position | None:
+        """The end of all changes that were taken from the store: the end of the batch that is being staged, or else the ledger's
+        `resume_position`.
+        """
+        found = [each for each in (self._taken_to, self._meta.ledger.resume_position) if each is not None]
+        return max(found, key=lambda each: each.order_key, default=None)
 
     def stop(self) -> None:
         """Makes later calls raise NotStartedError. Does not change the ledger."""
@@ -63,7 +72,7 @@ class StreamBatches:
                     raise
                 self._went_elsewhere(error)
                 return NOTHING
-            self._was_elsewhere = False
+            self._was_elsewhere, self._taken_to = False, batch.end
             return batch
 
     def get_more(
@@ -95,6 +104,12 @@ class StreamBatches:
             if part.end is not None and (part.end.epoch != taken.end.epoch or part.stands_alone):
                 self._store.take_back()
                 return NOTHING
+            if part.end is not None and part.end.order_key <= taken.end.order_key:
+                self._store.take_back()
+                raise NotContinuousError(
+                    f"changes up to {part.end} cannot follow the changes up to {taken.end} in a batch: {READ_AGAIN}"
+                )
+            self._taken_to = part.end or self._taken_to
             return part
 
     def put_back(self) -> None:
@@ -156,6 +171,7 @@ class StreamBatches:
             self._go_back(ledger.cursor)
 
     def _go_back(self, cursor: Position | None) -> None:
+        self._taken_to = None
         if cursor is None or self._store.go_back(cursor):
             self._store.rollback()
         else:
@@ -173,7 +189,7 @@ class StreamBatches:
         """Restarts the reading of the stream at the end of the ledger's last batch in flight, or at the cursor if no batch is in flight. If
         the restart fails, `_owed` stays set, so that the next get repeats it first.
         """
-        self._owed = True
+        self._owed, self._taken_to = True, None
         self._rewind(self._meta.ledger.resume_position)
         self._owed = False
 

@@ -164,7 +164,10 @@ class Engine(Lifecycle[EngineParts, Consumers]):
             self._sending = sending_of(self._destination, lambda: self.consumers)
         self._pulse = Pulse()
         self._watch = watch_of(self._destination, parts, self._watch_seconds)
-        self._failover = failover_of(self._destination, self.directory, parts, self._gave_way.set)
+        stream = self._stream
+        self._failover = failover_of(
+            self._destination, self.directory, parts, position=lambda: stream.position, gives_way=self._gave_way.set
+        )
 
     def _began_elsewhere(self, start: DumpStart) -> None:
         """If the stream continues on a server where binlog file names start again, saves the new epoch before the first block arrives. If

@@ -63,9 +63,10 @@ def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
-    """The callbacks of the engine that the failover calls. `position` returns the position after everything that was handed out, at which
-    another source must continue, or None if nothing was read yet. `epochs` returns the epochs of the ledger. `lacks` returns why the
-    current source cannot continue at its position, or an empty text. `gives_way` is called once, when another source must be read.
+    """The callbacks of the engine that the failover calls. `position` returns the position after everything that was handed out or is being
+    staged, at which another source must continue, or None if nothing was read yet. `epochs` returns the epochs of the ledger. `lacks`
+    returns why the current source cannot continue at its position, or an empty text. `gives_way` is called once, when another source must
+    be read.
     """
 
     directory: Path
@@ -181,16 +182,21 @@ class Failover:
 
 
 def failover_of(
-    config: DestinationConfig, directory: Path, parts: EngineParts, gives_way: Callable[[], None]
+    config: DestinationConfig,
+    directory: Path,
+    parts: EngineParts,
+    *,
+    position: Callable[[], Position | None],
+    gives_way: Callable[[], None],
 ) -> Failover | None:
-    """Returns the failover of an engine, or None if conf/ names only one source. `gives_way` is called once, when another source must be
-    read.
+    """Returns the failover of an engine, or None if conf/ names only one source. For `position` and `gives_way`, see
+    `FailoverDependencies`.
     """
     if len(config.sources) <= 1:
         return None
     dependencies = FailoverDependencies(
         directory=directory,
-        position=lambda: parts.meta.ledger.resume_position,
+        position=position,
         epochs=lambda: epochs_of(parts.meta),
         lacks=lambda: _unreadable(parts.parser),
         gives_way=gives_way,

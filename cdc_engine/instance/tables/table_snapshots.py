@@ -177,6 +177,7 @@ class SourceTables:
             cursor=ledger.cursor,
             version=table.version if table else "",
             stop=ledger.stopped(database, short),
+            epoch=ledger.epoch,
         )
 
     def table(self, name: str) -> TableVersion | None:

@@ -38,7 +38,7 @@ class Late:
             MemoryEventStore(folder / "spill", start=START),
             Source(time_us=int(time.time() * 1e6)),
         )
-        stream = StreamBatches("shop", self.store, self.meta, lambda _: pytest.fail("the store has everything"))
+        self.stream = StreamBatches("shop", self.store, self.meta, lambda _: pytest.fail("the store has everything"))
         limits = BatchLimits(bytes_max=1 << 20, events_max=1000)
         self.audit = Remembering()
         self.staged: list[list[int]] = []
@@ -46,7 +46,7 @@ class Late:
         self.stops: tuple[StoppedTable, ...] = ()  # The stops of a batch that is staged in several parts.
         self.stops_at_once = False  # Whether they also occur in a batch of one part.
         self.made = functools.partial(
-            HandOut, "shop", stream, self.meta, stage=self.stage, limits=limits, directory=folder
+            HandOut, "shop", self.stream, self.meta, stage=self.stage, limits=limits, directory=folder
         )
         self.hand_out = self.made(handlers=self.calls())
 

@@ -270,6 +270,7 @@ def test_a_request_whose_ledger_write_is_not_confirmed_has_no_answer_and_may_be_
 
 
 def test_a_batch_that_the_ledger_cannot_record_is_staged_again(shop: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files stay until a later write has removed the batch from the stored ledger, which may have it."""
     shop.hand_out.ack(shop.first)
     shop.come(1)
 
@@ -281,13 +282,55 @@ def test_a_batch_that_the_ledger_cannot_record_is_staged_again(shop: Open, monke
         for _ in range(2):
             with pytest.raises(MetaError, match="the disk is full"):
                 shop.hand_out.next(60.0)
-            assert not shop.folders()
+            assert len(shop.folders()) == 1
             assert shop.hand_out.outstanding() is None
             assert shop.hand_out.trouble is not None
+            assert shop.hand_out.first_commit_time_us == 0
     batch = shop.next()
-    assert (batch.delivery, batch.start) == (3, shop.first.end)
-    assert shop.staged[-3:] == [[2], [2], [2]]
+    assert (batch.delivery, batch.start) == (4, shop.first.end), "no other batch gets the numbers of the first attempt"
+    assert shop.staged[-2:] == [[2], [2]]
+    assert shop.folders() == {batch.path}
     assert shop.hand_out.trouble is None
+
+
+@pytest.mark.parametrize("error", [MetaError("no answer"), LeaseLostError("another host has it")])
+def test_a_batch_in_the_stored_ledger_has_its_files_after_a_lost_answer(
+    shop: Open, monkeypatch: pytest.MonkeyPatch, error: SluiceError
+) -> None:
+    shop.hand_out.ack(shop.first)
+    shop.come(1)
+    update = shop.meta.update
+
+    def stored_without_an_answer(change: Callable[[Ledger], Ledger]) -> Ledger:
+        update(change)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.meta, "update", stored_without_an_answer)
+        with pytest.raises(type(error)):
+            shop.hand_out.next(60.0)
+    (stored,) = shop.meta.ledger.outstanding
+    assert shop.folders() == {stored.path}
+
+
+def test_a_position_covers_the_batch_that_is_being_staged(shop: Open) -> None:
+    """A source that lacks these changes must not be read instead."""
+    stream = shop.stream
+    assert stream.position == shop.first.end
+    shop.hand_out.ack(shop.first)
+    shop.come(1)
+    shop.may_end.clear()
+    assert shop.hand_out.next(0.0) is None
+    wait_for("the changes are taken", lambda: stream.position != shop.first.end)
+    assert shop.meta.ledger.resume_position == shop.first.end
+    shop.trouble = StagingError("no space left")
+    shop.may_end.set()
+    with pytest.raises(StagingError):
+        shop.hand_out.next(60.0)
+    assert stream.position == shop.first.end
+    shop.trouble = None
+    batch = shop.next()
+    assert stream.position == batch.end
 
 
 def test_files_that_the_ledger_may_name_stay(shop: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,14 @@ def test_a_batch_without_changes_for_the_lake_moves_the_cursor_in_one_write(engi
     assert engine.get() == (2, [1])
 
 
+def test_parts_of_a_batch_ascend(engine: Engine, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.store.put(source.block([1, 1]))
+    first = engine.stream.get(MANY, 1)
+    monkeypatch.setattr(engine.store, "get", lambda *_: first)
+    with pytest.raises(NotContinuousError, match="cannot follow the changes up to"):
+        engine.stream.get_more(first, MANY, MANY, kept=True)
+
+
 def test_a_full_ring_takes_the_next_block_after_an_ack(tmp_path: Path, source: Source) -> None:
     """In Canal's ring of 8, the ninth put waits until an ack."""
     meta = MemoryLedger()
