@@ -47,7 +47,10 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
         RunKind(
             what="maintain the Delta tables",
             job=f"{maintain_name(destination)}_job",
-            remedy=_start_again(f"{maintain_name(destination)}_job", "files are not compacted and not removed"),
+            remedy=_start_again(
+                f"{maintain_name(destination)}_job",
+                "small files are not joined, and files that are no longer needed are not deleted",
+            ),
         ),
         RunKind(
             what="remove old runs from Dagster's storage",

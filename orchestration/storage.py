@@ -333,7 +333,9 @@ class KeptEvents(SqliteEventLogStorage):
         return super().prepare_insert_event(_stored_form(event))
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Stores the events of one run with one transaction per file. Dagster calls this for the materializations that a run plans."""
+        """Stores the events of one run with one transaction per file, if all of them are events of assets. Stores other events, and events
+        of several runs, as Dagster does. Dagster calls this for the materializations that a run plans.
+        """
         kinds = {each.dagster_event_type if each.is_dagster_event else None for each in events}
         if len({each.run_id for each in events}) > 1 or kinds - ASSET_EVENTS:
             super().store_event_batch(events)
@@ -350,8 +352,8 @@ class KeptEvents(SqliteEventLogStorage):
                 self._store_asset_event(connection, event, event_id)
 
     def watch(self, run_id: str, cursor: str | None, callback: Any) -> None:
-        """Calls `callback` for each new event of a run, which the run's page in Dagster's UI needs. Replaces Dagster's watchdog, because
-        it notices new events late (`LogWatchdog`).
+        """Calls `callback` for each new event of a run. The run's page in Dagster's UI needs these calls. Replaces Dagster's watchdog by
+        LogWatchdog, because Dagster's watchdog notices new events late.
         """
         super().watch(run_id, cursor, callback)
         observer: Any = self._obs

@@ -90,7 +90,9 @@ class ShownDefinitions:
 def first_definitions(
     in_use: InUse, reload: Callable[[], None] = reload_definitions, clock: Callable[[], float] = time.monotonic
 ) -> ShownDefinitions:
-    """Copies the lists of tables for the first definitions. Returns the object that reloads the definitions when a list changes."""
+    """Copies the engines' lists of tables to the files from which the first definitions are built (`current_tables`). Returns the object
+    that reloads the definitions when a list changes.
+    """
     # The digests are read before the lists are copied. If a list changes between these two steps, its digest differs at the next look, and
     # the list is copied again.
     shown = ShownDefinitions(in_use, reload, clock)
@@ -122,7 +124,8 @@ class CheckPublishers:
 def keep_up(watch: ConfWatch) -> None:
     """Starts the background threads, which end with the process. With `engine.kind: embedded`, also starts the engines.
 
-    Call this before the definitions are read: this process and the process from which runs are forked read them afterwards.
+    Call this before the definitions are read. This process, and the process from which runs are forked, then build the definitions from the
+    copied lists of tables.
     """
     stopping = threading.Event()
     lookers: list[Callable[[InUse], None]] = [first_definitions(watch.in_use).look, LogFiles().look]

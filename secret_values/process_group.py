@@ -1,4 +1,4 @@
-"""Ends a command with its child processes, for the commands in conf/: those that print secrets, `archive_fetch`, and git."""
+"""Ends a command with its child processes. Used for commands that print secrets, for `archive_fetch`, and for git."""
 
 from __future__ import annotations
 

@@ -69,7 +69,9 @@ def _of_file(file: Path, setting: str) -> str:
 
 
 def _of_command(command: tuple[str, ...], setting: str) -> str:
-    """Runs the command in its own process group, so that its child processes end too if it hangs or writes too much."""
+    """Runs a command and returns the secret that it prints. The command has its own process group, so that its child processes are ended
+    too if the command hangs or writes too much. Raises SecretUnavailable if the command fails.
+    """
     what = f"{setting}: {SecretLocation(command=command).description}"
     try:
         process = subprocess.Popen(

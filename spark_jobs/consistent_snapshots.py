@@ -203,8 +203,8 @@ def _sync(path: str, log: Any) -> None:
 
 def _refused(path: str, error: Exception) -> TableError:
     why = (
-        f"the consistent snapshots of the tables at {path} cannot be written: {error}; move the folder {path} "
-        "away, and the next batch creates a new one"
+        f"the consistent snapshots of the tables at {path} cannot be written: {error}; check the disk or object store. "
+        "If the Delta table there is damaged, move its folder away: the next batch creates a new one"
     )
     return TableError(NAME, why, own=False)
 

@@ -83,8 +83,8 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
 
 def sync_names(path: str, version: int) -> None:
     """Syncs the name of a new table's folder, and the names of the folders above it, which the first commit may have created. A process
-    syncs the name of each folder above only once. The caller has already synced the files of the first commit, at `version`, and the names
-    in the table's folder.
+    syncs the name of each of these folders above only once. The caller has already synced the files of the first commit, at `version`, and
+    the names in the table's folder.
 
     Does nothing if the table is not local. Raises OSError if a sync fails, or if a file that the table still needs is missing.
     """
@@ -205,8 +205,8 @@ def vector_file(location: str) -> str:
 
 
 def _checksum(file: Path) -> Path:
-    """Returns the path of the checksum file that Hadoop writes next to a file on a local disk. Hadoop verifies it when
-    it reads the file.
+    """Returns the path of the checksum file that Hadoop writes next to a file on a local disk. When Hadoop reads the file, it verifies the
+    checksum.
     """
     return file.with_name(f".{file.name}.crc")
 

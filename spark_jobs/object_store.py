@@ -1,8 +1,9 @@
 """Converts deltalake's storage options to Spark's paths and settings, for the object stores of the lake and of staged files. Pure
 functions.
 
-SQL statements for Spark contain the paths. The code that starts Spark uses the settings. The store's client reads credentials from
-environment variables. Settings would show credentials in the process's command line, its log and its UI.
+SQL statements for Spark contain the paths. The code that starts Spark uses the settings. Credentials are not among the settings, because
+the command line, the log and the UI of Spark's process show its settings. The store's client in Spark reads them from environment variables
+instead.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CREDENTIALS_OF = {
 }
 # The endpoint that deltalake uses with the option `use_emulator`.
 EMULATOR_ENDPOINT = "http://127.0.0.1:10000/devstoreaccount1"
-# The host of logins of Azure's public cloud, which deltalake uses by default.
+# The host to which clients of Azure's public cloud log in. deltalake uses it by default.
 PUBLIC_AUTHORITY = "https://login.microsoftonline.com"
 
 
@@ -118,14 +119,14 @@ def _azure_account(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variable(option: str) -> str:
-    """Returns a reference that Hadoop replaces by the value of an environment variable: the variable for this credential."""
+    """Returns a reference to the environment variable of this credential. Hadoop replaces the reference by the variable's value."""
     return f"${{env.{AZURE_CREDENTIALS[option]}}}"
 
 
 def _azure_endpoint(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings for the endpoint of an emulator, whose URL has the account in its path. An emulator has a Blob endpoint, and its
-    account has no directories. Returns {} for other endpoints, whose host names the account: Hadoop's client takes this host from the URL
-    of the lake.
+    """Returns the settings for the endpoint of an emulator. Its URL has the account in its path, it is a Blob endpoint, and the account has
+    no directories. Returns {} for other endpoints: their host names the account, and Hadoop's client takes the host from the URL of the
+    lake.
     """
     emulated = options.get("use_emulator", "").lower() in YES
     address = urllib.parse.urlsplit(options.get("endpoint") or (EMULATOR_ENDPOINT if emulated else ""))
@@ -140,11 +141,11 @@ def _azure_endpoint(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _google_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of Google's client, which is not part of Hadoop. As in deltalake, the key of a service account may name the
-    address of an emulator, and may say that the emulator needs no token.
+    """Returns the settings of Google's client, which is not part of Hadoop. For an emulator, the key of a service account may have the
+    emulator's address, and may say that no token is needed. deltalake reads the key in the same way.
 
-    Parquet must not request several ranges in one read, because Google's client would then call a method of Hadoop 3.3 that Hadoop 3.4
-    does not have.
+    Parquet must not request several ranges in one read, because Google's client would then call a method of Hadoop 3.3 that Hadoop 3.4 does
+    not have.
     """
     key = _parsed(options.get("service_account_key", ""))
     settings = {

@@ -94,8 +94,8 @@ SMALL_SETTINGS: Mapping[str, str] = {
     # table.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-# SMALL_SETTINGS are used if the changes, and the rows of files that they may match, are at most this many. Above this number, compiled code
-# is faster.
+# SMALL_SETTINGS are used if a merge reads at most this many rows: its changes, and the rows of the files that may have rows to change. For
+# more rows, compiled code is faster.
 SMALL_ROWS_MAX = 200_000
 
 
@@ -104,9 +104,10 @@ class SparkSettings:
     """How to connect to Spark.
 
     - `remote` is the address of a Spark Connect server.
-    - `master` starts Spark in this process instead.
+    - `master` is the Spark master for a Spark that starts in this process. If it is set, `remote` is not used.
     - `options` are session settings. With `master`, settings for the start of Spark are possible too, such as `spark.jars`.
-    - `environment` has credentials for Spark's process, if `master` is set. As settings they would be visible in its command line.
+    - `environment` has credentials for Spark's process, if `master` is set. They are not settings, because the command line of the process
+      shows its settings.
     - `sessions_file` stores the ids of open sessions. If it is None, no run can end the sessions of a killed run.
     - `uploads` says where files of the run are uploaded for Spark.
     - `sessions` is the maximum number of sessions of a batch. 0 means as many as Spark's task slots allow.

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
 OBSERVED_SECONDS = 10.0  # The progress of a table is reported at most once in this many seconds.
-# At the first progress report of a table with at least this many rows, a run adds the tables that it has already published to the newest
-# consistent snapshot. For smaller tables, it does this from the second report on. A large table may have no second report: a table without
-# a key is read in one chunk.
+# While a table is read, a run adds the tables that it has already published to the newest consistent snapshot. It does this from the second
+# progress report of the table on, or already at the first one if the table has at least this many rows. A large table may have no second
+# report, because a table without a key is read in one chunk.
 LONG_READ_ROWS = 1_000_000
 WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 
@@ -139,8 +139,7 @@ class _SnapshotListener:
 
     @contextlib.contextmanager
     def run_lock(self) -> Iterator[None]:
-        # The run of a group of tables takes the lock again right after it has released the lock. Without this call, it could take the lock
-        # before a process that waits for it.
+        # A run takes the lock again right after it has released it. `give_way` lets a process that waits for the lock take the lock first.
         give_way(self._ports, self._config.destination_dir(self._destination))
         with only_writer(self._ports, self._config, self._destination, self._context.log.info) as fence:
             self._fence = fence
@@ -168,7 +167,9 @@ class _SnapshotListener:
         return outcome.label
 
     def _spark_on_demand(self) -> "SparkOnDemand":
-        """Returns the Spark of this run. The settings of Spark are read again for each publication, because secrets may change."""
+        """Returns the object that opens a Spark session for publications of this run. Reads the settings of Spark again for each
+        publication, because secrets may change.
+        """
         from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand as OnDemand  # noqa: PLC0415
 
         with lake_errors(self._config):
@@ -182,18 +183,19 @@ class _SnapshotListener:
         self._consistent_snapshots.add(table, label, self._fence)
 
     def amend_rest(self) -> None:
-        """Adds all waiting tables to the newest consistent snapshot. Raises MergeFailedError or SluiceError if the run lock stays taken or
-        the snapshot cannot be written.
+        """Adds the published tables that the newest consistent snapshot lacks to this snapshot. Raises MergeFailedError or SluiceError if
+        another process keeps the run lock, or if the snapshot cannot be written.
         """
         if self._consistent_snapshots.waiting:
             with lake_errors(self._config), self.run_lock():
                 self._consistent_snapshots.write(self._fence)
 
     def _amend_amid_reading(self) -> None:
-        """Adds the waiting tables to the newest consistent snapshot while another table is read for long. If the run were killed, the
-        waiting tables would be missing in the newest consistent snapshot until the next batch. Does nothing while another process holds the
-        run lock, usually for a merge, because the merge's own snapshot contains the tables. Only logs an error, because the end of the run
-        tries again.
+        """Calls `amend_rest` while another table is read for a long time. Without this call, the newest consistent snapshot would lack the
+        published tables until the next batch if the run were killed.
+
+        Does nothing while another process holds the run lock. That process is usually a merge, whose own snapshot contains the tables. Only
+        logs an error, because the run tries again at its end.
         """
         if not self._consistent_snapshots.waiting or self._ports.files().run_lock_held(
             self._config.destination_dir(self._destination)
@@ -208,9 +210,9 @@ class _SnapshotListener:
             )
 
     def progress(self, record: SnapshotRecord) -> None:
-        """Reports a table's progress at most every OBSERVED_SECONDS, because Dagster plots only the newest hundred events. A table that is
-        read faster gets no progress report. The last report of a table is a materialization. If tables share an asset, `flush` reports the
-        asset's materialization.
+        """Reports a table's progress to Dagster, at most once in OBSERVED_SECONDS, because Dagster plots only the newest hundred events. A
+        table that is read within OBSERVED_SECONDS gets no progress report. After a table was published, reports a materialization. If the
+        table shares its asset with other tables, `flush` reports the materialization.
         """
         failpoints.reach(failpoints.AFTER_CHUNK)
         now = time.time()
@@ -234,7 +236,9 @@ class _SnapshotListener:
                 self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
 
     def flush(self) -> None:
-        """Logs the sentences that were not logged yet. Reports one materialization for all published tables that share an asset."""
+        """Logs the sentences that were not logged yet. For each asset that several tables share, reports one materialization for all tables
+        of the asset that were published since the last call.
+        """
         self.sentences.flush()
         by_key = dict[dg.AssetKey, list[tuple[SnapshotRecord, PublishOutcome]]]()
         for record, outcome in self._shared:
@@ -264,8 +268,8 @@ def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[
 
 
 def _published_together(published: Sequence[tuple[SnapshotRecord, PublishOutcome]]) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of a materialization of an asset that several tables share: the sums of their counts, and a line for each table.
-    The names of the metadata are the same as for one table.
+    """Returns the metadata of a materialization of an asset that several tables share: sums over the tables, and a line for each table.
+    Each sum has the same name as the value of a single table.
     """
     lines = [
         f"| {code(record.name)} | {record.rows} | {outcome.delta_version} | {outcome.way} |"

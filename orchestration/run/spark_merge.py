@@ -101,8 +101,8 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
 
 
 def _keep_conflicts(order: MergeOrder, count: int) -> None:
-    """Adds the conflicts of the batch to the destination's count. If this fails, logs a warning and does not fail, because the merge does
-    not depend on the count.
+    """Adds the number of the batch's commit conflicts to the destination's total, which the engine's status shows. If this fails, only logs
+    a warning, because the merge does not depend on the total.
     """
     if not count:
         return
@@ -110,7 +110,7 @@ def _keep_conflicts(order: MergeOrder, count: int) -> None:
         add_commit_conflicts(order.config.destination_dir(order.destination), count)
     except SluiceError as error:
         logger.warning(
-            "%s: other writers committed first %s times, and this number could not be added to the destination's count: %s",
+            "%s: the %s commit conflicts of this run could not be added to the total in the destination's status: %s",
             order.destination,
             count,
             error,
@@ -138,7 +138,7 @@ def settings_unread(name: str, error: Exception) -> TableError:
     """Returns the merge error for a table whose target cannot be built."""
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415  pyspark takes a second to import
 
-    return table_error(name, error, "the settings and paths of a table cannot be read")
+    return table_error(name, error, "the settings or the path of the table cannot be read")
 
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
@@ -154,7 +154,7 @@ def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
 
 
 class OpenSnapshots:
-    """The snapshots that were open when a run began, in the form that `spark_jobs` needs. The caller holds the run lock."""
+    """The snapshots that were open when a run began, as the `SnapshotBuffers` of `spark_jobs`. The caller holds the run lock."""
 
     def __init__(self, records: SnapshotRecords) -> None:
         self._records = records
@@ -177,8 +177,8 @@ class OpenSnapshots:
         return self._restarted(name, lambda now: now.cascades_unseen(why, buffered_after=order_key, through=through))
 
     def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
-        """Stores that the snapshot of a table starts again, and removes the changes that were buffered before. If these stayed, a paused
-        snapshot would keep the files of all its restarts. If they cannot be removed, logs a warning.
+        """Stores that the snapshot of a table starts again, and removes the changes that were buffered before the restart. Otherwise, a
+        paused snapshot would keep the files of all its restarts. If the changes cannot be removed, logs a warning.
         """
         with _kept_elsewhere(name):
             record = self._records.update(name, transition)
@@ -188,7 +188,7 @@ class OpenSnapshots:
         except SluiceError as error:
             # The next restart of the snapshot, or its next run, removes the files that are left.
             logger.warning(
-                "the changes of %s that were buffered before the restart of its snapshot could not be removed: %s",
+                "the changes of %s that were buffered before the restart of its snapshot could not be removed: %s; Sluice tries again",
                 name,
                 error,
             )
@@ -211,8 +211,8 @@ class OpenSnapshots:
 
 @contextlib.contextmanager
 def _kept_elsewhere(name: str) -> Iterator[None]:
-    """Converts a SluiceError, which says that a record could not be read or written, to a TableError with `own=False`. So the merge is
-    tried again, and the table does not stop.
+    """Converts a SluiceError to a TableError with `own=False`. The SluiceError says that a record could not be read or written, so the
+    cause is not in the table. The merge is tried again, and the table does not stop.
     """
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 
@@ -254,10 +254,10 @@ class KeptRecords:
 
 
 def failures_of(error: MergeError, redacted: Callable[[str], str] = str) -> dict[str, TableFailure]:
-    """Returns the tables that failed for reasons of their own. `redacted` removes secrets from the reasons.
+    """Returns the failed tables whose cause is in the table itself. `redacted` removes secrets from the reasons.
 
-    Returns {} if no table was merged, and several tables failed in the states TABLE_MISSING and MERGE_FAILED. The cause is then the lake
-    itself, for example an unmounted disk, and no table must stop.
+    Returns {} if several tables failed, no table was merged, and all failures have the state TABLE_MISSING or MERGE_FAILED. In this case
+    the cause is the lake itself, for example an unmounted disk. So no table stops.
     """
     from sluice.spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
     from sluice.spark_jobs.table_owner import TABLE_MISSING  # noqa: PLC0415

@@ -35,9 +35,8 @@ def spark_publish(
     amend: Callable[[str, int], None] | None = None,
     spark: SparkOnDemand | None = None,
 ) -> PublishOutcome:
-    """Publishes a table with Spark (see `ports.Publish`). If `amend` is None, adds the table to the newest consistent snapshot at once.
-    Raises TableStoppedError if the table cannot be created because its path clashes with that of another table: every further attempt would
-    fail too.
+    """Publishes a table with Spark (see `ports.Publish`). Raises TableStoppedError if the table cannot be created because its path clashes
+    with that of another table. The table then stops, because every further attempt would fail too.
     """
     from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415

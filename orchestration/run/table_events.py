@@ -1,4 +1,6 @@
-"""Reports tables that a run has written outside the stream to Dagster. Runs of snapshots, backfills and repairs use this module."""
+"""Reports to Dagster the tables into which a run has written rows other than by a merge of the stream. Runs of snapshots, backfills and
+repairs use this module.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TableEvents:
-    """Reports the tables of a destination for one run. `shown` tells which of them have assets of their own."""
+    """Reports the tables of a destination for one run. `shown` tells which of the tables have an asset of their own."""
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str) -> None:
         self._context, self.shown = context, shown_tables(config, destination)
@@ -32,7 +34,9 @@ class TableEvents:
         metadata: Mapping[str, dg.MetadataValue[Any]],
         description: str | None = None,
     ) -> None:
-        """Reports that "database.table" was committed, as a materialization of its asset, or of the asset that it shares with others."""
+        """Reports a commit of the table `name` ("database.table") as a materialization of its asset. If the table has no asset of its own,
+        reports a materialization of the asset that several tables share.
+        """
         if self.shown.has_asset(name):
             size = size_metadata(table.table_rows, table.table_bytes)
             whole = {**metadata, **size, **self._sources.metadata(name, table.columns)}
@@ -47,7 +51,7 @@ class TableEvents:
         metadata: Mapping[str, dg.MetadataValue[Any]],
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> None:
-        """Reports the change log and the history that the run wrote with a table. If this fails, only logs an error, because the tables
+        """Reports the change log and the history that the run wrote with a table. If this fails, only logs a warning, because the tables
         themselves are correct. If the table has no asset of its own, reports nothing, because its change log and history have no assets
         either.
         """
@@ -58,7 +62,9 @@ class TableEvents:
                 self._context.log_event(event)
         except Exception as error:  # Whatever the error is, only the report is missing.
             why = f"{type(error).__name__}: {error}"
-            self._context.log.warning("%s: Dagster cannot show the table's change log and history: %s", name, why)
+            self._context.log.warning(
+                "%s: the table's change log and history could not be reported to Dagster: %s", name, why
+            )
 
     def passed(self, name: str) -> None:
         """Reports the check `flowing` of a committed table as passed. Reports nothing if the table has no such check, is stopped, or has a

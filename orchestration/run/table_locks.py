@@ -1,4 +1,6 @@
-"""Builds the targets of the tables that a run writes, with the locks of tables that several destinations write, and with path clashes."""
+"""Provides what a run needs to know about the tables that it writes: their targets, their path clashes, and the locks of tables that
+several destinations write.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> Tab
 
 
 def written_target(config: SluiceConfig, destination: str) -> Callable[[str], TableTarget]:
-    """Returns a function that finds the target of a "database.table" for writers.
+    """Returns a function that finds the target of a "database.table" for a run that writes the table.
 
     The function raises MetaError if the store of the locks does not answer. The function calls that store only for shards, and checks for
     path clashes only if a table is about to be created, because an existing table keeps its path.
@@ -96,9 +98,9 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
-    """Returns the tables that are merged into the Delta table of table `name`, by destination: `name`, and if it is a shard, all shards in
-    this Delta table. The consistent snapshots of all these destinations need files of the Delta table. Raises MetaError if a record cannot
-    be read.
+    """Returns, by destination, the tables that are merged into the same Delta table as the table `name`. If `name` is not a shard, this is
+    only `name` itself. Otherwise, these are all shards in this Delta table. The consistent snapshots of all these destinations need files
+    of the Delta table. Raises MetaError if a record cannot be read.
     """
     own = target(config, destination, name)
     if not own.shared:

@@ -1,7 +1,7 @@
 """Finds the kinds of runs of a destination that failed twice or more in a row. Ticks report these kinds in the engine's status.
 
-The newest run records of each job decide, not events, so a restart or a lost tick changes nothing. Merges are not included: `backoff`
-counts their failures per batch, because one job merges all batches.
+The module reads the newest run records of each job, and no events. So a restart or a lost tick changes nothing. Merges are not included:
+`backoff` counts their failures per batch, because one job merges all batches.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class RunKind:
     - `what` completes the text "runs that", for example "read the rows of tables". `remedy` says what an operator does, as the end of a
       sentence.
     - `step` is set for a job that serves all destinations. `step` names the step whose config names the destination.
-    - `entry` is set for a job with several kinds of runs. `entry` has the key of the config that distinguishes the kinds, the value for
-      this kind, and the value that a config without the key stands for.
+    - `entry` is set for a job with several kinds of runs. It has three values: the config key that distinguishes the kinds, the value of
+      this key for this kind, and the value that applies if a run's config lacks the key.
     - `matters` returns whether failures are reported now.
     """
 

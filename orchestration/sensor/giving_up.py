@@ -1,7 +1,7 @@
 """Decides which tables stop because they cannot be merged, so that their batch continues without them. `tick` carries the decision out.
 
-The decision uses the failures that the runs of the batch's deliveries reported. A table stops at once if no retry can help it. Otherwise it
-stops after TRIES_MAX consecutive runs failed because of this table.
+The decision uses the failures that the runs of the batch's deliveries reported. A table stops at once if another attempt cannot succeed.
+Otherwise it stops after TRIES_MAX consecutive runs failed because of this table.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ TRIES_MAX = 4
 
 
 def tables_to_stop(runs: Sequence[Mapping[str, TableFailure]]) -> dict[str, tuple[str, str]]:
-    """Returns the state and the reason for each "database.table" that must stop. `runs` has the failed tables of the consecutive failed
-    runs, newest first.
+    """Returns the state and the reason for each "database.table" that must stop. `runs` has the failed tables of each consecutive failed
+    run, newest first.
     """
     if not runs:
         return {}

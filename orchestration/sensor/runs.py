@@ -81,10 +81,11 @@ class Said:
 
 
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
-    """Returns the delivery and status of the runs, newest first, for the count of consecutive failures.
+    """Returns the delivery and the status of each run, newest first, so that the caller can count consecutive failures.
 
-    From the runs of `delivery` on, the list ends with the first run that was started for another batch than its tags name now. Such a run
-    drains: it merged its earlier batches successfully, so the failures of older runs are not consecutive.
+    A draining run changes its tags when it takes another batch. If its tags no longer name the batch for which it was started, it has
+    merged its earlier batches successfully. Failures of older runs are then not consecutive. So the list ends with the first such run,
+    beginning with the runs of `delivery`.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -102,7 +103,7 @@ class RunStore:
     def __init__(self, instance: DagsterInstance, job_name: str) -> None:
         self._instance = instance
         self._job_name = job_name
-        # The stamp of the run storage at the last query, if that query found no open run; otherwise None.
+        # The result of `stamp_of_runs` at the last query, if that query found no open run. Otherwise None.
         self._none_open_at: object = None
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
@@ -129,8 +130,8 @@ class RunStore:
         )
 
     def _failed_tables(self, reference: BatchReference, newest: Sequence[StoredRun]) -> list[dict[str, TableFailure]]:
-        """Returns the failed tables that the failed runs of the batch reported, over all deliveries, newest first. Ends at a run that did
-        not fail.
+        """Returns the failed tables that each failed run of the batch reported, over all deliveries, newest first. Considers at most the
+        newest TRIES_MAX runs of the batch, and ends at a run that did not fail.
 
         `newest` are the destination's newest runs. These runs include all runs of the batch, because the next batch is handed out only
         after this batch is settled.
@@ -141,7 +142,7 @@ class RunStore:
         return [self._what_failed(run.run_id).tables for run in failed]
 
     def _what_failed(self, run_id: str) -> Said:
-        """Returns the sentence and the metadata that the run reported. If it reported none, returns Dagster's sentence."""
+        """Returns the sentence and the metadata that the run reported. If the run reported none, returns Dagster's sentence."""
         for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
             for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
                 event = record.event_log_entry.dagster_event
@@ -174,8 +175,9 @@ class RunStore:
     def open_runs(self) -> list[RunRecord]:
         """Returns every run of the destination that should have a process, whatever its batch.
 
-        The query filters only by status, and its result is filtered by job. Few runs are open, but a query by job or tag would scan all
-        runs in the storage. If no run was open and the storage has not changed since, it is not queried again.
+        The query filters only by status, and this function filters the result by job. Few runs are open, but a query by job or tag would
+        scan all runs in the storage. If the last query found no open run, and the storage has not changed since, the storage is not queried
+        again.
         """
         stamp = stamp_of_runs(self._instance)
         if stamp is not None and stamp == self._none_open_at:
@@ -189,8 +191,8 @@ class RunStore:
         return [run for run in self.open_runs() if run.drains]
 
     def end(self, run_id: str, reason: str) -> None:
-        """Marks a run as FAILED and requests that its process stops. Does nothing if the run has already ended. A process that does not
-        stop can change nothing, because its delivery is rolled back and never handed out again.
+        """Marks a run as FAILED and requests that its process stops. Does nothing if the run has already ended. If the process does not
+        stop, it can change nothing, because the run's delivery is rolled back and never handed out again.
         """
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:

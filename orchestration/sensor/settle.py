@@ -5,8 +5,8 @@ have the same tags, because a re-execution copies them. One SUCCESS of exactly t
 the batch back while another run works.
 
 A run without a process is ended, because the batch would wait for it forever. A working run holds the destination's run lock, or the drain
-lock between its batches. So if a run's status is STARTED and both locks were free for a while, the run has no process. In this module, "the
-run lock is free" means that both locks are free.
+lock between its batches. So if a run's status is STARTED or CANCELING and both locks were free for a while, the run has no process. In this
+module, "the run lock is free" means that both locks are free.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dagster import DagsterRunStatus
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 
-# If a run's status is STARTED, and both the run lock and the drain lock are free for longer than this, the run has no process, and is
-# ended. A working run takes one of the locks within a second, and ends within a second after it releases both.
+# If a run's status is STARTED or CANCELING, and both the run lock and the drain lock are free for longer than this, the run has no process,
+# and is ended. A working run takes one of the locks within a second, and ends within a second after it releases both.
 LOCK_FREE_SECONDS_MAX = 30.0
 # If a run was created and is not queued after this time, it is ended. If the daemon dies between the two steps, the run is never queued.
 SUBMIT_SECONDS_MAX = 120.0
@@ -146,8 +146,8 @@ def verdict_of(run: RunRecord) -> RunVerdict:
 
 
 def strongest(runs: Sequence[RunRecord]) -> str:
-    """Returns the Dagster state of the run that decides about a batch, or "" if the batch has no run. Among runs with the same verdict, a
-    working run comes first.
+    """Returns the Dagster status of the run that decides about a batch, or "" if the batch has no run. Among runs with the same verdict, a
+    run with the status STARTED or CANCELING comes first.
     """
     order = list(RunVerdict)
     working = (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)

@@ -35,8 +35,8 @@ PAUSE_SECONDS = 1.0
 NONE_IN_PROGRESS = "no snapshot is in progress"
 NONE_OPEN = dg.SkipReason(NONE_IN_PROGRESS)
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-# If a run started longer than this ago and no run holds the reading lock, the run's process has ended, and the sensor marks the run as
-# failed. A working run takes the lock as soon as it has imported its modules.
+# If a run started longer than this ago and no run holds the reading lock (`SnapshotRecords.take_reading`), the run's process has ended, and
+# the sensor marks the run as failed. A working run takes this lock as soon as it has imported its modules.
 LOST_SECONDS = 60.0
 
 
@@ -109,7 +109,7 @@ def _paused(stay: Callable[[], bool], until: float) -> bool:
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
     """Marks runs without a process as failed, because Dagster itself would wait for such a run forever. A run has no process if it started
-    more than LOST_SECONDS ago and no run holds the reading lock.
+    more than LOST_SECONDS ago and no run holds the reading lock, which a working run holds until it ends.
     """
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
@@ -131,7 +131,9 @@ def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> 
 
 
 def first_of(texts: Sequence[str], between: str) -> str:
-    """Returns the first NAMED_MAX texts and how many follow. The text is short, because Dagster stores the reason of each tick."""
+    """Joins the first NAMED_MAX texts, and adds how many more there are. The result must be short, because Dagster stores the reason of
+    each tick.
+    """
     more = f" and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
     return between.join(texts[:NAMED_MAX]) + more
 

@@ -1,7 +1,7 @@
 """Runs one tick of a destination's sensor: settles the batch in flight, publishes events, and hands out the next batch.
 
-Dagster's daemon starts a tick every five seconds, and earlier only after it has launched a run. So a tick without work does not return at
-once. Until shortly before the next tick, it waits for the end of a run or for a change, and then handles it without delay.
+Dagster's daemon starts a tick every five seconds, or earlier if it has launched a run. So a tick without work does not return at once.
+Until shortly before the next tick, it waits for the end of a run or for a change, and then handles it without delay.
 
 A tick may be lost at any point: it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays in
 flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts only one run per key.
@@ -99,11 +99,11 @@ def idle_seconds(destinations: int, instance: dg.DagsterInstance) -> float:
 class DestinationSensor:
     """What the sensor of a destination needs.
 
-    - `op_name` is the step that merges. `tables` has the "database.table" of its assets.
-    - `selects_assets` tells whether a merge run selects the assets of its tables. If `grouped_now` returns True, a run selects none,
-      because its definitions may have no assets of tables.
+    - `op_name` is the name of the step that merges. `tables` has the "database.table" of each table with an asset.
+    - `selects_assets` tells whether a merge run selects the assets of its tables. While `grouped_now` returns True, a run selects no
+      assets, because the definitions that the run builds may have no assets of tables.
     - `run_lock_held` returns whether a process holds the run lock or the drain lock of a destination's directory.
-    - `tick_seconds` is how long a tick may take if it does not look again.
+    - `tick_seconds` is how long a tick may take if it does its work only once.
     - `destinations` is the number of destinations in conf/.
     - `lake` inspects the Delta tables between runs.
     - `drains` tells whether the destination's runs drain.
@@ -133,7 +133,7 @@ class DestinationSensor:
 
 class Ticker:
     """Runs the ticks of one destination. The code server has one instance per destination. Between ticks, an instance remembers for how
-    long the run lock has been free. An instance keeps no engine.
+    long the run lock has been free. An instance does not keep the engine, but gets it from `host` at each tick.
     """
 
     def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
@@ -142,7 +142,7 @@ class Ticker:
         self._defined = frozenset(line.tables)
         self._checked = tuple(checkable(line.destination, line.tables))
         self._one_at_a_time = threading.Lock()
-        # Set when another tick arrives. A tick that is looking again then returns.
+        # Set when another tick arrives. The running tick then returns, and does not look again.
         self._another_came = threading.Event()
         self._pause = threading.Event().wait
         self._lock_watch = LockWatch()
@@ -179,8 +179,8 @@ class Ticker:
     def _look_until_something_is_due(self, runs: RunStore, cursor: str | None, seconds: float) -> dg.SensorResult:
         """Repeats the work of a tick while nothing is due. Each tick costs Dagster 20 ms of processor time, and a repetition costs 3 ms.
 
-        If `seconds` is not 0, Dagster can run the ticks of all sensors at once, so each repetition may take as long as the tick of an
-        installation with a single destination.
+        If `seconds` is not 0, Dagster can run the ticks of all sensors at once (see `idle_seconds`). So each repetition may take as long as
+        the tick of an installation with a single destination.
         """
         stay, now = definitions_stay(), time.monotonic()
         until, look_seconds = now + seconds, TICK_SECONDS_MAX if seconds else self._line.tick_seconds
@@ -255,8 +255,8 @@ class Ticker:
             self._pause(LOOK_SECONDS)
 
     def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
-        """Settles the batches in flight. Returns a request for the next batch's run, or why there is none. Raises SluiceError if the
-        engine refuses.
+        """Settles the batches in flight, and hands out the next batch. Returns the request for this batch's run, or why there is none.
+        Raises SluiceError if the engine cannot settle or hand out a batch.
         """
         self._end_lost_runs(engine, runs)
         if waiting_for := self._leave_to_draining(engine, runs, deadline):
@@ -356,8 +356,8 @@ class Ticker:
                 runs.end(run.run_id, reason)
 
     def request(self, batch: OutstandingBatch) -> dg.RunRequest:
-        """Returns the request for a batch's run. The run selects the assets of the batch's tables. The run also merges and reports tables
-        that have no asset yet.
+        """Returns the request for a batch's run. The run selects the assets of the batch's tables, if merge runs select assets
+        (`selects_assets`). The run also merges and reports tables that have no asset.
         """
         reference = BatchReference.of(self._line.destination, batch)
         selects = self._line.selects_assets and not self._line.grouped_now()

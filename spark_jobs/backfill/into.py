@@ -101,8 +101,8 @@ def build(given: PastState, fence: Fence) -> int:
 
 
 def _schema(given: PastState) -> pa.Schema:
-    """Returns the schema of the new table: that of `base` without the column that marks rows as deleted, because such rows are not copied.
-    Raises TableError if the changes have columns that `base` lacks.
+    """Returns the schema of the new table: that of `base` without the column that marks rows as deleted. The new table does not need this
+    column, because marked rows are not copied. Raises TableError if the changes have columns that `base` lacks.
     """
     there: pa.Schema = pa.schema(given.base.schema().to_arrow())
     schema = without_mapping(pa.schema([field for field in there if field.name != DELETED]))

@@ -101,7 +101,7 @@ def _obstacles(
     if rebuilt.ledger != owner.ledger_id:
         yield (
             f"the past state was built under the ledger {rebuilt.ledger}, whose positions cannot be compared with "
-            f"those of the present ledger: {build_again}"
+            f"those of the current ledger: {build_again}"
         )
     if rebuilt.version > 0:
         yield (
@@ -132,8 +132,8 @@ def _obstacles(
 
 
 def recorded_commits(table: DeltaTable) -> list[CommittedInterval]:
-    """Returns what the commits in the table's log say about themselves. The commits of one batch are joined into one element. Commits that
-    the clean-up of the log has deleted are missing.
+    """Returns what the commits in the table's log record about their origin and their changes. The commits of one batch are joined into one
+    element. Commits that the clean-up of the log has deleted are missing.
     """
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 
@@ -151,7 +151,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
     if known is not None and was_replaced(owner, known, table.found(known, owner.to_text())):
         why = (
             f"the Delta table at {table.path} is not the table that the last run left: restore that table, or "
-            f"take over the present one with `sluice lake accept {owner.destination} {shlex.quote(owner.table)}`"
+            f"take over the current one with `sluice lake accept {owner.destination} {shlex.quote(owner.table)}`"
         )
         raise TableError(owner.table, why)
     record, schema = _record(owner, rebuilt, run), pa.schema(table.log.schema().to_arrow())
@@ -189,8 +189,8 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "run": run,
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
-        # The name `end` would be wrong here. Later merges take the changes up to a commit's `end` as merged, but a swap merges no changes:
-        # later runs must still merge the stream's changes up to the position `up_to`.
+        # This entry is not named `end`, because later merges consider the changes up to the `end` of a commit as merged. A swap merges no
+        # changes of the stream, so later runs must still merge the stream's changes up to this position.
         "up_to": dict(rebuilt.up_to),
     }
     return json.dumps(record, sort_keys=True)

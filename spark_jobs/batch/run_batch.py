@@ -192,10 +192,11 @@ class _BatchWork:
 
     def run_small(self) -> None:
         """Merges the small tables of the batch. The first job merges all tables whose table lock no other run holds. Further jobs merge the
-        tables whose lock another run held, one Delta table after the other.
+        tables whose lock another run held, one Delta table after the other. If another run keeps the lock for SMALL_LOCK_SECONDS, `run`
+        merges the table later.
 
         The run waits for a table lock only while it holds no other table lock, so two runs cannot block each other. Raises
-        SparkUnavailableError.
+        SparkUnavailableError if the connection to Spark is lost.
         """
         small = [
             table
@@ -356,8 +357,8 @@ def _carried_out(  # noqa: PLR0917  one caller
     fence: Fence,
     buffering: Buffering,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Adds the changes that foreign keys made to the batch (`cascades.carried_out`). For tables with a running snapshot, buffers these
-    changes instead. Returns the batch, and the error of each table that must not be merged because such changes are unknown.
+    """Adds to the batch the changes that foreign keys made without row events (`cascades.carried_out`). For tables with a running snapshot,
+    buffers these changes instead. Returns the batch, and the error of each table that must not be merged because such changes are unknown.
 
     If the fence no longer allows writes, returns the batch unchanged. The merge of each table then checks the fence and fails.
     """

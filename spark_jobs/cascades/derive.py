@@ -1,4 +1,5 @@
-"""Adds the changes that foreign keys made without row events to a batch, before any of its tables is merged. `run_batch` calls this module.
+"""Adds to a batch the changes that foreign keys made without row events, before any table of the batch is merged. `run_batch` calls this
+module.
 
 The batch is replayed (play.py) on the lake's rows and the staged images (rows.py). The derived changes are staged as images (files.py),
 like the images that the engine stages. So merges know nothing of foreign keys, tables can be merged in any order, and a repeated run stages
@@ -65,18 +66,17 @@ def carried_out(  # noqa: PLR0917  two callers
     buffered: Mapping[str, int] = NONE_BUFFERED,
     buffer: Buffer = buffer_nothing,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Returns the batch with the changes of foreign keys added. Also returns the tables of the batch that must not be merged, with their
-    errors.
+    """Returns the batch with the changes of foreign keys added. Also returns the error of each table of the batch that must not be merged.
 
     - `session` may be None if all tables of the batch are buffered.
     - `buffered` has the tables with a running snapshot, and the order key up to which their changes are buffered.
-    - `buffer` writes two things to disk: the changes that foreign keys made to buffered tables, and the reason for each buffered table
-      whose changes cannot be derived. It is called before the manifest of the derived changes is written. If an earlier attempt wrote that
-      manifest, `buffer` gets only the reasons.
+    - `buffer` writes the changes that foreign keys made to buffered tables to disk, and the reason for each buffered table whose changes
+      cannot be derived. `buffer` is called before the manifest of the derived changes is written. If an earlier attempt wrote the manifest,
+      `buffer` gets only the reasons.
 
-    If an unexpected error occurs, all tables that foreign keys may change in this batch are refused, because the changes of a child cannot
-    be derived once its parent is merged. Only the table that caused the error gets this error; the other tables get one that names it.
-    Raises StagedBatchError, and errors that show that Spark is unavailable.
+    If an unexpected error occurs, all tables that foreign keys may change in this batch get an error, because the changes of a child cannot
+    be derived once its parent is merged. The table that caused the error gets this error. Each other table gets an error that names the
+    table that caused it. Raises StagedBatchError, and errors that show that Spark is unavailable.
     """
     if not batch.cascades:
         return batch, {}
@@ -95,7 +95,10 @@ def carried_out(  # noqa: PLR0917  two callers
             with _errors_of(*buffered):
                 buffer({}, lost)
     except _RaisedError as error:
-        logger.warning("the changes that foreign keys made to rows could not be computed: %r", error.cause)
+        logger.warning(
+            "the changes that foreign keys made to rows could not be computed, so their tables are not merged: %r",
+            error.cause,
+        )
         return batch, _refused(batch, error, buffered)
     changed, refused = found
     tables = tuple(changed.get(table.name, table) for table in batch.tables)
@@ -104,8 +107,8 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change. The table that raised `error` gets that error. Each other table gets
-    an error that names the tables for which it waits. If no single table raised the error, each table gets the error itself.
+    """Returns an error for each table that foreign keys may change. The tables that raised `error` get this error. Each other table gets an
+    error that names these tables. If foreign keys may change none of the tables that raised `error`, each table gets `error`.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables
@@ -140,8 +143,9 @@ def _errors_of(*tables: str) -> Iterator[None]:
 
 
 def _new_names(table: StagedTable, applied: int) -> set[str]:
-    """Returns the names, in lower case, of the columns that schema changes of the batch add, fill with a value or rename (the new name).
-    Schema changes up to the order key `applied` are left out, because the lake has them. The lake's rows lack the returned columns.
+    """Returns the columns, in lower case, that the lake's rows of a table lack. These are the columns that schema changes of the batch add
+    or fill with a value, and the new names of renamed columns. Leaves out schema changes up to the order key `applied`, because the lake
+    has them.
     """
     changed = [each for each in table.segments if isinstance(each, SchemaSegment) and each.order_key > applied]
     filled = {name.lower() for segment in changed for name, _ in segment.fills}
@@ -240,7 +244,7 @@ class _Derivation:
                 self._load(self._cascades[name, columns], values)
 
     def _load(self, cascade: Cascade, values: set[Values]) -> None:
-        """Loads the lake's rows of the child table whose foreign key columns have one of these values."""
+        """Loads from the lake the rows of the child table that have one of these values in the columns of the foreign key."""
         self._wanted[cascade.child_name, cascade.columns] |= values
         self._load_rows(cascade, cascade.columns, values)
 
@@ -284,8 +288,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the lake's rows of those images that lack columns, because the lacking columns may refer to the parent. Leaves out keys
-        that were queried before. Returns whether any key was queried; the caller then searches the images again.
+        """Loads from the lake the rows to which images with lacking columns belong, because the lacking columns may refer to the parent.
+        Skips keys that were queried before. Returns whether any key was queried. If so, the caller selects the images again.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]

@@ -64,8 +64,8 @@ class _Piece:
 
 
 def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, derived: Sequence[Derived]) -> StagedTable:
-    """Writes new files for the segments of a table to which derived images are added. Returns the table with these segments. `lake` is its
-    Delta table, which has the columns of images that fit into no staged segment.
+    """Writes new files for the segments of a table to which derived images are added. Returns the table with these segments. `lake` is the
+    table's Delta table, whose columns are used for images that fit into no staged segment.
 
     Raises TableError if a segment to which images are added has updates that change keys and lack columns. Also raises TableError if the
     columns of a segment with derived images only are unknown.
@@ -95,9 +95,8 @@ def _file_part(table: StagedTable) -> str:
 
 
 def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
-    """Assigns each derived image to a segment with row images, and keeps the order of the stream: to the first segment that ends at or
-    after the image's transaction, or else to the segment before that one. If both are a TRUNCATE or a schema change, or do not exist, adds
-    a new segment for the image.
+    """Assigns each derived image to a segment with row images, and keeps the order of the stream. Tries the first segment that ends at or
+    after the image's transaction, and then the segment before it. If neither has row images, adds a new segment between them.
     """
     indices, begin = positions_of(table), 0
     pieces: list[_Piece] = []
@@ -136,9 +135,9 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
     if staged is not None and staged.moves:
         raise TableError(
             table.name,
-            "in one batch, foreign keys changed rows of the table, and updates changed keys with row images that lack columns "
-            "(binlog_row_image is not FULL); set binlog_row_image=FULL on the source and re-snapshot the table with `sluice "
-            "snapshot start`",
+            "in one batch, foreign keys changed rows of the table, and updates changed keys. The row images of these updates lack "
+            "columns (binlog_row_image is not FULL); set binlog_row_image=FULL on the source and re-snapshot the table with "
+            "`sluice snapshot start`",
         )
     columns = staged.columns if staged else _columns_of(table, lake, piece)
     schema = pq.read_schema(staged.file) if staged else _schema(columns)
@@ -214,8 +213,9 @@ def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece)
 
 
 def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[LakeColumn, ...]:
-    """Returns the columns, with their types, of a segment that has derived images only. They are those of another segment of the table that
-    has the columns of the images, or else those of the lake. Raises TableError if the lake lacks one of them.
+    """Returns the columns, with their types, of a segment that has derived images only. If another segment of the table has the same
+    columns as the images, returns the columns of that segment. Otherwise, returns the columns of the lake. Raises TableError if the lake
+    lacks a column of the images.
     """
     known = set(piece.derived[0].values)
     for segment in table.changes:

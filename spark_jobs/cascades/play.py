@@ -72,8 +72,9 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A deleted row of `parent` (`new` is None), or a change of its referenced columns from `old` to `new`. The change may spread through
-    the foreign keys in `cascades`. `live` are the child tables whose changes the lake gets. Stopped tables are not `live`.
+    """A deleted row of the table `parent` (`new` is None), or a row of it whose referenced columns changed from `old` to `new`. The change
+    may spread through the foreign keys in `cascades`. `live` are the child tables whose changes the lake gets. Stopped tables are not
+    `live`.
     """
 
     at: ChangeOrder
@@ -96,8 +97,9 @@ class Derived:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """A change of values in a parent, whose child table has a running snapshot. The referenced values changed from `before` to `after`, or
-    the row was deleted (`after` is None). The publication of the snapshot applies the change to the child's rows.
+    """A change in a row of a parent table, for a child table with a running snapshot. The values that the foreign key references changed
+    from `before` to `after`, or the row was deleted (`after` is None). The publication of the snapshot applies the change to the child's
+    rows.
     """
 
     at: ChangeOrder
@@ -173,12 +175,14 @@ class Play:
     - `applied` has, for each table, the order key up to which the lake has the table's changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to`: an earlier attempt may have merged tables up to this order key, and the images that it derived no longer exist.
+    - `again_up_to` is the order key up to which an earlier attempt may have merged tables. The images that this attempt derived no longer
+      exist.
     - `buffered` has the tables with a running snapshot, whose rows are unknown, and the order key up to which their changes are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
     each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a
-    buffered table applies. `lost` says why rows of a buffered table must be read from the source again.
+    buffered table applies. `lost` says why rows of a buffered table must be read from the source again. In the methods, the tables below a
+    table are those to which foreign keys may pass on its changes.
     """
 
     def __init__(

@@ -54,8 +54,8 @@ class FileFacts:
     - `compact_bytes` is what COMPACT would rewrite: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
     - `depth` is the average number of large files whose key ranges overlap the key range of one large file, counting this file itself. The
     depth is 0 if key ranges are unknown.
-    - `fresh_files` are the large files written since the last CLUSTER. Depth alone is not enough for the decision: if the key's first
-    column has few values, CLUSTER does not reduce the depth and would be requested again and again.
+    - `fresh_files` are the large files written since the last CLUSTER. CLUSTER is due only if there are enough of them, whatever the depth
+      is. If the key's first column has few values, CLUSTER does not reduce the depth, and would otherwise be due again and again.
     - `rounded_files` are the files in whose statistics deltalake rounded the minimum and maximum.
     """
 
@@ -73,9 +73,10 @@ class FileFacts:
 
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
-    """Returns what to do now, and why. If an operator requested maintenance (`wanted`), COMPACT is due as soon as there are two small files
-    or one row that is marked as deleted. One new large file is enough for CLUSTER, if the files overlap too much. The limits of bytes do
-    not apply.
+    """Returns what to do now, and why. CLUSTER is due in any case if the minimum and maximum of a file are rounded.
+
+    `wanted` says that an operator requested maintenance. COMPACT is then due as soon as there are two small files or one row that is marked
+    as deleted. One new large file is enough for CLUSTER if the files overlap too much. The limits of bytes do not apply.
     """
     # The limits of bytes do not apply to this rewrite, because readers miss rows while the minimum or maximum of a file is wrong.
     if facts.rounded_files:
@@ -153,8 +154,8 @@ def snapshot_hours(hours: float, logged_hours: float, newest_snapshot_age_hours:
     """Returns the number of past hours whose consistent snapshots can all be read after a VACUUM that keeps removed files for `hours`.
 
     VACUUM also deletes files that the table's log does not name, and the log names removed files only for `logged_hours`. So the result is
-    the smaller of both numbers. If the newest snapshot is older than `logged_hours`, its age counts instead, because the newest snapshot
-    can always be read.
+    the smaller of `hours` and `logged_hours`. If the newest snapshot is older than `logged_hours`, its age counts instead of
+    `logged_hours`, because the newest snapshot can always be read.
     """
     needed = 0.0 if newest_snapshot_age_hours is None else newest_snapshot_age_hours + MARGIN_HOURS
     return min(hours, max(logged_hours, needed))

@@ -1,8 +1,8 @@
 """Rewrites files of Delta tables if this is worthwhile, and deletes files that are no longer needed. The caller is a run that holds the
 run lock, so no merge of Sluice conflicts with it.
 
-If another program commits at the same time, the statement fails, and the next maintenance repeats it. A crash leaves nothing to undo: a
-commit is complete or absent, and the next VACUUM deletes files that no commit names.
+If another program commits at the same time, the OPTIMIZE or VACUUM may fail, and the next maintenance repeats it. A crash leaves nothing to
+undo: a commit is complete or absent, and the next VACUUM deletes files that no commit names.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ VACUUM_SETTINGS = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
     """A table to maintain. `key` is its first key column, or empty if it has no key. If `shared`, other destinations write the table too,
-    and each of them takes the table lock (`table_locks`). `fence` is that of the run.
+    and each of them takes the table lock (`table_locks`). `fence` is the fence of the run.
     """
 
     owner: Owner
@@ -102,8 +102,8 @@ class MaintainedTable:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maintained:
     """What maintenance did to one table, or what it would do (`looked_at`). `act` is a MaintenanceAct or VACUUM. `before` and `after` are
-    the statistics of the files before and after it, and `version` is the table's version afterwards. `removed_files` and `removed_bytes`
-    count what VACUUM deleted.
+    the statistics of the files before and after the maintenance, and `version` is the table's version afterwards. `removed_files` and
+    `removed_bytes` count what VACUUM deleted.
     """
 
     name: str
@@ -403,9 +403,10 @@ def newest_snapshot_age_hours(
     """Returns the age in hours of the oldest table version that the newest consistent snapshot needs. Returns None if there is no snapshot.
     Raises TableError if the table of snapshots cannot be read.
 
-    The age is counted from the snapshot's oldest row. Later rows publish the snapshot again with new versions of corrected tables, but most
-    tables are still at the versions of the oldest row. If a table got a newer version before the oldest row was published, the age is
-    counted from the commit that made the newer version. If `names` is given, only these tables are considered.
+    After tables were corrected, another row publishes the same snapshot again with their new versions. The age is counted from the
+    snapshot's oldest row, because most tables are still at the versions of this row. If a table was already at a newer version when the
+    oldest row was published, the age is counted from the commit that made the newer version. If `names` is given, only these tables are
+    considered.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -429,7 +430,7 @@ def newest_snapshot_age_hours(
 
 def _superseded_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
     """Returns the time of the first commit after the version that a snapshot names. Returns None if there is no later commit, or if the log
-    with its time cannot be read.
+    cannot be read at this commit.
     """
     try:
         log = deltalake.DeltaTable(str(found["path"]), storage_options=options)

@@ -108,8 +108,9 @@ class ReplayedTable:
             raise TableError(table.name, why) from error
 
     def _key_of_history(self, table: DeltaTable) -> tuple[str, ...]:
-        """Returns the key by which the history identifies rows. Returns () if no history needs the values: conf/ configures none, or it
-        does not exist yet and will begin with the table's rows. Raises TableError if the history lacks changes.
+        """Returns the key by which the history identifies rows. Returns () if the values need not be written to a history, because conf/
+        configures none, or because the history does not exist yet and will begin with the table's rows. Raises TableError if the history
+        lacks changes.
         """
         owner, path = self.owner, self.target.history
         app_id = side_app_id_of(owner.destination, owner.ledger_id, KIND, owner.table)

@@ -34,7 +34,7 @@ class StagedInterval:
     """The interval of the stream that a backfill or repair has read.
 
     - `backfill` has the id and times of the backfill or repair, which the commits store.
-    - `ledger_id` is the destination's present ledger.
+    - `ledger_id` is the destination's current ledger.
     - `folders` are consecutive staged batches.
     - `changed_in` are the intervals whose changes were requested, in ascending order. Each interval begins above its first order key and
     ends at its second one.

@@ -55,7 +55,7 @@ def append_event(
     table: SideTable, operation: str, position: tuple[int, int], record: Mapping[str, Any], user_metadata: str
 ) -> bool:
     """Appends a row about an event that is in no segment. `position` is the event's order key and its commit time in µs. `table` has a
-    separate app id for such events. Returns False if it already has this order key under this app id.
+    separate app id for such events. Returns False if a commit with this app id already has this order key.
     """
     rows = event_row(_without_images(), operation, *position, json.dumps(record))
     return _append(table, rows.schema, rows.to_batches, position[0], user_metadata)

@@ -1,8 +1,9 @@
 """Maps the source's columns to columns of a change log or history. Pure functions, which `change_log` and `history` use.
 
-A schema change never changes existing columns, so it rewrites neither table. A column that the source dropped stays, and is NULL in later
-rows. A column whose type changed continues in a new column `<name>__<type>`. In the open rows of a history, the new column gets the
-converted values, because merges find an open row by the newest columns of its key, and queries of current rows read the newest columns.
+A schema change never changes existing columns of a change log or history, so these tables are not rewritten. A column that the source
+dropped stays, and is NULL in later rows. A column whose type changed continues in a new column `<name>__<type>`. In the current rows of a
+history, the new column gets the converted values, because merges find a current row by the newest columns of its key, and queries read
+these columns.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ def map_columns(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakenOver:
-    """A column of a history whose values in open rows come from other columns: `origins`, pairs of name and type.
+    """A column of a history that takes values from other columns, in the current rows. `origins` has the names and types of these columns.
 
     If `renamed`, these values replace the column's own values. Otherwise they replace only NULL. If `required`, the values must be copied,
-    because a DDL statement requires it or the column is new. Otherwise an earlier attempt may have copied them, and the caller first checks
-    whether values are missing.
+    because a DDL statement requires the copy or the column is new. Otherwise an earlier attempt may have copied them, and the caller first
+    checks whether values are missing.
     """
 
     column: str
@@ -151,11 +152,11 @@ def _as_type(text: str, kind: str, wanted: str) -> str:
 
 
 def _refuse_name(name: str, column: str, taken: Sequence[str]) -> None:
-    ways = "exclude the column, or take change_log and history of this table out of conf/"
+    ways = "exclude the column, or remove change_log and history of this table from conf/"
     if column.lower() in {each.lower() for each in taken}:
         raise TableError(
             name,
-            f"the history needs a column of its own with the name {column}, which the table has too; {ways}",
+            f"the table has a column {column}, and the history needs a column of its own with this name; {ways}",
             for_good=True,
         )
     if UNPLAIN.search(column):

@@ -1,6 +1,4 @@
-"""Finds the interval of the changes that a Dagster run merged, from the logs of the Delta tables, so that a backfill can apply these
-changes again.
-"""
+"""Reads in the logs of the Delta tables which changes a Dagster run merged, so that a backfill can apply these changes again."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedRun:
-    """The changes that a run merged: those that the source committed from `from_us` up to, but not including, `to_us`, in microseconds
-    since 1970. `tables` are the tables into which the run merged them.
+    """The interval of the changes that a run merged into `tables`, by the commit time in the source. The interval begins at `from_us` and
+    ends before `to_us`, in microseconds since 1970.
     """
 
     from_us: int
@@ -32,13 +30,14 @@ class MergedRun:
 def backfill_of_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the backfill that repeats what a run merged into `tables`. If `tables` is empty, takes all captured tables. Raises
-    ConfigurationError if a table is not captured or the run is unknown, and MergeFailedError if a log cannot be read.
+    """Returns a request for a backfill that applies again what the run `run` merged into `tables`, or into any captured table if `tables`
+    is empty. `into` is passed on to the request. Raises ConfigurationError if a table is not captured, or if no log has a batch of the run.
+    Raises MergeFailedError if a log cannot be read.
     """
     captured = [each.name for each in read_tables(config.destination_dir(destination))]
     if unknown := sorted(set(tables) - set(captured)):
         raise ConfigurationError(
-            f"{', '.join(unknown)}: these tables are not captured; `sluice schema show {destination}` lists tables"
+            f"{', '.join(unknown)}: these tables are not captured; `sluice schema show {destination}` lists the captured tables"
         )
     found = interval_of_run({name: _history(config, destination, name) for name in tables or captured}, run)
     return BackfillRequest(
@@ -47,8 +46,8 @@ def backfill_of_run(
 
 
 def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> MergedRun:
-    """Returns the interval and the tables that a run merged. `histories` has the commits of each table. Raises ConfigurationError if no
-    commit is of this run.
+    """Returns the interval that a run merged from the stream, and the tables into which the run merged changes. `histories` has the commits
+    of each table. Raises ConfigurationError if the run made none of these commits.
     """
     merged = {
         name: found
@@ -57,7 +56,7 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
     }
     if not merged:
         raise ConfigurationError(
-            f"no log of these tables has a batch of the run {run!r}: `sluice history DATABASE.TABLE --json` shows the runs"
+            f"no log of the requested tables has a batch of the run {run!r}: `sluice history DATABASE.TABLE --json` shows the runs"
         )
     every = [each for found in merged.values() for each in found]
     return MergedRun(

@@ -1,8 +1,8 @@
-"""Carries out an operation on rows: reads the chosen rows and merges them under the run lock. `backfill` and `repair` choose the rows.
+"""Carries out an operation on rows: reads the rows that `backfill` or `repair` chooses, and merges them under the run lock.
 docs/concepts/operations-on-rows.md describes the steps.
 
-The operation reads the stream's changes again from the binlog, up to the lake's position. So no changes need to be buffered, and merges
-into the same tables continue meanwhile.
+While the rows are read, runs continue to merge the stream into the same tables. They need not buffer these changes, because the operation
+reads the changes again from the binlog, up to the lake's position.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class RowsOperation(Protocol):
 
     - `marks` has the operation's id, kind and times, which its commits store. The marks are complete after `read`.
     - `refused` has the reason for each "database.table" that is left out.
-    - `leaves_out` decides what happens if a table cannot be merged. If True, the operation leaves out the table; the comparison at its end
-    shows this. If False, the operation fails.
+    - `leaves_out` decides what happens if a table cannot be merged and the cause is in the table itself. If True, the table is added to
+      `refused`. If False, the operation fails after the other tables were merged.
     """
 
     leaves_out: bool
@@ -79,8 +79,9 @@ class RowsOperation(Protocol):
         """
 
     def rows(self, reading: BackfillReading) -> Mapping[str, Read | None]:
-        """Returns the tables to merge, each with the rows that were read. A table has None instead of rows if the keys to merge are
-        those that changed in the interval. The caller holds the run lock, and `reading` has caught up with the lake.
+        """Returns the tables to merge, each with the rows that were read. A table has None if the operation is a backfill, which reads no
+        rows from the source and merges the keys that changed in the interval. The caller holds the run lock, and `reading` has caught up
+        with the lake.
         """
 
 
@@ -88,8 +89,8 @@ def operate(run: RowsRun, operation: RowsOperation) -> list[TableReport]:
     """Reads and merges rows, and returns the reports of the merged tables. Raises SluiceError or MergeFailedError with a message for users.
     Tables that were merged before the error are correct.
 
-    The caller may repeat the operation at any time. Before the first commit it writes only a folder, which is removed afterwards. Each
-    commit corrects one table completely.
+    The caller may repeat the operation at any time. Until its first commit, the operation writes only to a temporary folder. Each commit
+    corrects one table completely.
     """
     from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
 

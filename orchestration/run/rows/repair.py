@@ -40,15 +40,15 @@ NO_CURRENT_STATE_TABLE = (
 SHARD = "the table is a shard, and other shards may have the same keys; re-snapshot it with `sluice snapshot start`"
 NO_TABLE = "the table has no Delta table; read the rows with `sluice snapshot start`"
 TWICE_MARKED = (
-    "the lake has keys twice, and deleted rows are only marked in the Delta table; re-snapshot the table "
-    "with `sluice snapshot start`"
+    "the lake has several rows of one key, and a repair cannot remove such rows from a table with soft deletes; "
+    "re-snapshot the table with `sluice snapshot start`"
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRepair:
-    """The plan for one table. `result` is the comparison of the table. `scope` has the keys that differ, if the comparison found them.
-    `keys` has the number of differing keys by kind. `refused` says why the table is left out, or is empty.
+    """The plan of the repair of one table. `result` is the result of the comparison. `scope` has the keys that differ, if the comparison
+    found them. `keys` has the number of differing keys by kind. `refused` says why the table is left out, or is empty.
     """
 
     result: TableResult
@@ -206,8 +206,8 @@ class _Repair:
 
     def read(self, folder: Path) -> BackfillReading | None:
         """Reads the rows of the differing keys from the source, and waits until the lake has all changes that these rows may include. Then
-        reads the stream's changes since the position that the lake had at the beginning. Returns None if no rows were read, because all
-        tables are left out.
+        reads the stream's changes from the position that the lake had before the rows were read. Returns None if no rows were read, because
+        all tables are left out.
         """
         from sluice.cdc_engine.instance.rows.interval import from_the_lake  # noqa: PLC0415
         from sluice.cdc_engine.instance.rows.rules import REPAIR_ADVICE, RequestedInterval  # noqa: PLC0415
@@ -261,8 +261,8 @@ class _Repair:
             source.wait_until_past(each.high, low, self._request.settle_seconds)
 
     def rows(self, reading: BackfillReading) -> dict[str, Read | None]:
-        """Returns, for each table, the rows that were read from the source. Leaves out a table that raises an unexpected error, and stores
-        the error in `refused` as the reason.
+        """Returns, for each table, the rows that were read from the source. If an unexpected error occurs for a table, leaves out the table
+        and stores the error in `refused` as the reason.
         """
         self.refused |= reading.refused
         found = dict[str, "Read | None"]()

@@ -23,7 +23,9 @@ PROGRESS_SECONDS = 10.0  # Progress is logged at most once in this many seconds,
 def listener_of(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, description: str
 ) -> RowsListener:
-    """Returns the callbacks that report an operation in a Dagster run. `description` is that of the materializations."""
+    """Returns the callbacks that report the progress and the results of an operation in a Dagster run. `description` is the description of
+    the materializations.
+    """
     events, due = TableEvents(context, config, destination), time.monotonic() + PROGRESS_SECONDS
 
     def done(report: TableReport) -> None:
@@ -41,7 +43,7 @@ def listener_of(
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + PROGRESS_SECONDS
-            context.log.info("read of the binlog: %s", figures(made, BINLOG))
+            context.log.info("progress of reading the binlog: %s", figures(made, BINLOG))
 
     return RowsListener(say=context.log.info, done=done, checked=checked, progress=progress)
 

@@ -21,10 +21,10 @@ class BackfillRequest:
 
     - `from_us` and `to_us` limit the interval of changes, in microseconds since 1970. `to_us` itself is excluded; None means until now.
     - `gtids` selects the transactions of this GTID set instead of an interval, or is empty.
-    - `into` is the "database.table" to build as a past state of the one table in the request. The live table then does not change. If
-      `into` is empty, the changes are merged into the live tables.
-    - `archive` is where the binlog files are that are read instead of the source's, or empty.
-    - `schemas` is a dump or a saved schema history to use instead of the destination's, or None.
+    - `into` is the name ("database.table") of a new table with a past state of the only table in `tables`. The live table then does not
+      change. If `into` is empty, the changes are merged into the live tables.
+    - `archive` is the location of archived binlog files that are read instead of the source's binlog, or empty.
+    - `schemas` is a dump or a saved schema history that is used instead of the destination's schema history, or None.
     """
 
     destination: str
@@ -71,7 +71,7 @@ class SnapshotRequest:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsListener:
     """The callbacks of an operation on rows. `say` logs a sentence. `done` is called when a table was committed, and `checked` when a table
-    was compared again. `progress` is called with the number of binlog bytes that were read.
+    was compared again. `progress` is called while the binlog is read.
     """
 
     say: Callable[[str], None]

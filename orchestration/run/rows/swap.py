@@ -1,6 +1,7 @@
-"""Replaces the rows of the live table by those of a table that `backfill --into` has built. `sluice lake swap` calls this module.
+"""Replaces the rows of a live table by the rows of a table that `backfill --into` has built. `sluice lake swap` calls this module.
 
-The run lock is held from the final plan until the commit. So no merge can add a change that the plan does not consider.
+`run_swap` plans the swap again under the run lock, and holds the lock until the commit. So no merge can add a change that the plan does not
+consider.
 """
 
 from __future__ import annotations
@@ -38,10 +39,13 @@ class SwapRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapPlan:
-    """The plan of a swap. `version` is the present version of the live table at `path`. `up_to` is the position up to which the table that
-    replaces it has the changes, or empty if that table does not record one. `rows_before` is the number of rows of the live table, or None
-    if its Delta log does not have the number. `rows_after` is the number of rows of the table that replaces it. `refused` says why the swap
-    is impossible, or is empty.
+    """The plan of a swap: the rows of the table `rebuilt` replace the rows of the live table `table`.
+
+    - `path` and `version` are the path and the current version of the live table.
+    - `up_to` is the position up to which `rebuilt` has the changes, or empty if `rebuilt` does not record a position.
+    - `rows_before` is the number of rows of the live table, or None if its Delta log does not have the number.
+    - `rows_after` is the number of rows of `rebuilt`.
+    - `refused` says why the swap is impossible, or is empty.
     """
 
     table: str
@@ -58,8 +62,8 @@ class SwapPlan:
 
 
 def plan_swap(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
-    """Returns the plan of a swap, and changes nothing. Reads only Delta logs and files. Raises SluiceError, or MergeFailedError if a log
-    cannot be read.
+    """Returns the plan of a swap, and changes nothing. Reads only Delta logs and Sluice's files. Raises SluiceError if a record cannot be
+    read, and MergeFailedError if a Delta log cannot be read.
     """
     return _plan(config, request, *_both(config, request))
 
@@ -122,8 +126,8 @@ def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: 
 
 
 def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> str:
-    """Returns why the live table cannot be swapped with any table, or "": its settings or its state forbid a swap. Does not look at the
-    table that would replace it.
+    """Returns why the settings or the state of the live table forbid any swap, and what to do. Returns "" if they allow a swap. Does not
+    look at the table whose rows would replace the live table's rows.
     """
     directory, given = config.destination_dir(request.destination), target(config, request.destination, request.table)
     database, _, name = request.table.partition(".")
@@ -136,13 +140,13 @@ def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> s
         )
     if not given.current_state or given.has_side_tables:
         return (
-            "the change log or history of the table would not record the swap: re-snapshot the table with "
-            "`sluice snapshot start`, which the change log or history records"
+            "the change log or history of the table does not record a swap, but it records a snapshot: re-snapshot "
+            "the table with `sluice snapshot start`"
         )
     if not table.snapshot.exists:
-        return f"no Delta table exists at {table.path} yet"
+        return f"no Delta table exists at {table.path} yet, so there are no rows to replace"
     if stop is not None:
-        return f"the table has stopped ({stop.state}): resume the table first"
+        return f"the table has stopped ({stop.state}): resume the table first; `sluice status` shows how"
     if snapshot is not None and snapshot.is_open:
         return (
             f"a snapshot of the table is {snapshot.state}: wait until the snapshot has published all rows, or cancel it"
