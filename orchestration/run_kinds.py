@@ -66,8 +66,8 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
 
 
 def _operation(operation: rows.OperationKind, what: str, meanwhile: str) -> RunKind:
-    """Returns the kind for one operation of the job for operations on rows. `what` says what the runs do. `meanwhile` says what is not done
-    until a run succeeds.
+    """Returns the kind of the runs of the job `rows.JOB` that carry out this operation. `what` says what the runs do. `meanwhile` says what
+    is not done until a run succeeds.
     """
     default = rows.RowsConfig().operation
     return RunKind(

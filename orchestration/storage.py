@@ -45,8 +45,8 @@ from sluice.cdc_engine.durable_files import FileStamp, stamp_of
 from sluice.cdc_engine.file_lock import locked
 
 BUSY_SECONDS_MAX = 30.0  # A writer waits at most this long for another writer. After that, its write fails.
-# A process keeps this many connections per file open. If more threads need a connection at the same time, it opens more, and closes those
-# afterwards.
+# A process keeps this many connections per file open. If more threads need a connection at the same time, it opens more, and closes the
+# additional ones afterwards.
 KEPT_CONNECTIONS = 2
 # Old ticks are removed at most once in this many seconds. Dagster keeps ticks for days, so some minutes more do not matter.
 PURGE_SECONDS = 600.0
@@ -417,7 +417,7 @@ class LogWatchdog(SqliteEventLogStorageWatchdog):
 
 def _write_new(file: Path, content: bytes) -> None:
     """Creates a file with this content in one step: other processes see no file, or the whole file. Does nothing if the file exists, or if
-    the file system has no hard links.
+    the file system has no hard links. Without hard links, the caller creates the file with Dagster's migrations.
     """
     made = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}.new")
     made.write_bytes(content)

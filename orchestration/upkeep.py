@@ -1,8 +1,8 @@
 """Runs the code server's background threads. The threads apply changes of conf/ to engines and definitions, limit the size of logs and the
 memory of the process, and report to Dagster if no tick arrives.
 
-`code_server` starts the threads. Each thread looks again and again, and compares what is in use with what should be in use. So a look also
-repeats what an earlier look failed to do.
+`code_server` starts the threads. Each thread repeatedly compares what is in use with what should be in use. So a thread also repeats a step
+that failed before.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def quoted(name: Identifier) -> str:
 
 
 def same_location(one: str, other: str) -> bool:
-    """Returns whether two URLs have the same location, although Spark, Hadoop and deltalake may write the URL of a location differently."""
+    """Returns whether two URLs name the same location. Spark, Hadoop and deltalake may write the URL of one location differently."""
     return _plain(one) == _plain(other)
 
 

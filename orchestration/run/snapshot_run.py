@@ -139,7 +139,8 @@ class _SnapshotListener:
 
     @contextlib.contextmanager
     def run_lock(self) -> Iterator[None]:
-        # A run takes the lock again right after it has released it. `give_way` lets a process that waits for the lock take the lock first.
+        # A run takes the run lock again right after it has released the lock. `give_way` lets another process that waits for the lock take
+        # it first.
         give_way(self._ports, self._config.destination_dir(self._destination))
         with only_writer(self._ports, self._config, self._destination, self._context.log.info) as fence:
             self._fence = fence
@@ -191,8 +192,8 @@ class _SnapshotListener:
                 self._consistent_snapshots.write(self._fence)
 
     def _amend_amid_reading(self) -> None:
-        """Calls `amend_rest` while another table is read for a long time. Without this call, the newest consistent snapshot would lack the
-        published tables until the next batch if the run were killed.
+        """Calls `amend_rest` while another table is read for a long time. If the run is killed during this time, the newest consistent
+        snapshot already has the published tables.
 
         Does nothing while another process holds the run lock. That process is usually a merge, whose own snapshot contains the tables. Only
         logs an error, because the run tries again at its end.

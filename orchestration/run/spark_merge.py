@@ -177,8 +177,8 @@ class OpenSnapshots:
         return self._restarted(name, lambda now: now.cascades_unseen(why, buffered_after=order_key, through=through))
 
     def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
-        """Stores that the snapshot of a table starts again, and removes the changes that were buffered before the restart. Otherwise, a
-        paused snapshot would keep the files of all its restarts. If the changes cannot be removed, logs a warning.
+        """Stores that the snapshot of a table starts again, and removes the changes that were buffered before the restart. Without the
+        removal, a paused snapshot would keep the files of all its restarts. If the changes cannot be removed, logs a warning.
         """
         with _kept_elsewhere(name):
             record = self._records.update(name, transition)

@@ -29,7 +29,7 @@ DOUBLINGS_MAX = 16  # After this many doublings, a wait exceeds both maxima. The
 class Failed:
     """The failure of a batch's newest run.
 
-    - `in_a_row` is the number of consecutive failed deliveries up to this one. The number is 0 if a person ended the run.
+    - `in_a_row` is the number of consecutive failed deliveries, up to the delivery of this run. The number is 0 if a person ended the run.
     - `ago_seconds` is the time since the run ended.
     - `away` is true if Spark did not answer. `damaged` is true if the staged files could not be read.
     - `reason` is the sentence that the run reported.

@@ -33,7 +33,8 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
     def observe() -> Iterator[dg.ObserveResult]:
         yield dg.ObserveResult(asset_key=key, metadata=observed(engine_status(config.destination_dir(destination))))
 
-    # This suppresses a warning that the function is beta. Dagster's version is pinned, so the warning does not help an operator.
+    # Suppresses Dagster's warning that `multi_observable_source_asset` is beta. Dagster's version is pinned, so the warning does not help
+    # an operator.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
         made: dg.AssetsDefinition = dg.multi_observable_source_asset(name=f"observe_{destination}", specs=[spec])(

@@ -169,8 +169,8 @@ class LakeWatch:
 
 def due_tables(watched: Mapping[str, Kept], looked: Mapping[str, Kept]) -> list[str]:
     """Returns which tables an inspection looks at: all new tables, all tables that a run has written since their last inspection, and
-    LOOKED_MAX other tables, whose last inspection was longest ago. `looked` has the ids and versions of each table at its last inspection,
-    and its order is that of the inspections.
+    LOOKED_MAX other tables, whose last inspection was longest ago. `looked` has the ids and versions of each table at its last inspection.
+    The table with the oldest inspection comes first.
     """
     changed = [name for name, kept in watched.items() if looked.get(name) != kept]
     waiting = (name for name, kept in looked.items() if watched.get(name) == kept)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
-# A tick stops waiting for the hand-out this long before its time ends, because it has work to do after the hand-out.
+# A tick stops waiting for the hand-out this long before its deadline, because it has work to do after the hand-out.
 HAND_OUT_RESERVE_SECONDS = 0.3
 LOOK_SECONDS = 0.1  # A tick that waits for a run, or for an engine that is starting, looks again after this time.
 # A tick that waits for a draining run looks again only after this time, because the run settles its batches itself.
@@ -328,9 +328,9 @@ class Ticker:
         return ""
 
     def _hand_out_again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
-        """Rolls a failed batch back, or returns why it must still wait after its failures. If some of its tables must stop
-        (`tables_to_stop`), stops these tables instead, and the engine hands the batch out again without them. Returns "" unless the batch
-        must wait.
+        """Rolls a failed batch back and returns "". If the batch must still wait after its failures, returns the reason instead. If some
+        tables of the batch must stop (`tables_to_stop`), stops these tables and returns "". The engine then hands the batch out again
+        without them.
         """
         engine.report_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):

@@ -70,7 +70,7 @@ def carried_out(  # noqa: PLR0917  two callers
 
     - `session` may be None if all tables of the batch are buffered.
     - `buffered` has the tables with a running snapshot, and the order key up to which their changes are buffered.
-    - `buffer` writes the changes that foreign keys made to buffered tables to disk, and the reason for each buffered table whose changes
+    - `buffer` writes to disk the changes that foreign keys made to buffered tables, and the reason for each buffered table whose changes
       cannot be derived. `buffer` is called before the manifest of the derived changes is written. If an earlier attempt wrote the manifest,
       `buffer` gets only the reasons.
 

@@ -96,7 +96,7 @@ def _file_part(table: StagedTable) -> str:
 
 def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
     """Assigns each derived image to a segment with row images, and keeps the order of the stream. Tries the first segment that ends at or
-    after the image's transaction, and then the segment before it. If neither has row images, adds a new segment between them.
+    after the image's transaction, and then the segment before it. If neither has row images, inserts a new segment for the image.
     """
     indices, begin = positions_of(table), 0
     pieces: list[_Piece] = []

@@ -72,9 +72,8 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A deleted row of the table `parent` (`new` is None), or a row of it whose referenced columns changed from `old` to `new`. The change
-    may spread through the foreign keys in `cascades`. `live` are the child tables whose changes the lake gets. Stopped tables are not
-    `live`.
+    """A row of the table `parent` that was deleted (`new` is None), or whose referenced columns changed from `old` to `new`. Foreign keys
+    in `cascades` may pass the change on. `live` are the child tables whose changes the lake gets. Stopped tables are not `live`.
     """
 
     at: ChangeOrder
@@ -97,9 +96,8 @@ class Derived:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """A change in a row of a parent table, for a child table with a running snapshot. The values that the foreign key references changed
-    from `before` to `after`, or the row was deleted (`after` is None). The publication of the snapshot applies the change to the child's
-    rows.
+    """A change in a parent table whose child table has a running snapshot. The referenced values of a row changed from `before` to `after`,
+    or the row was deleted (`after` is None). The publication of the snapshot applies the change to the child's rows.
     """
 
     at: ChangeOrder
@@ -175,14 +173,12 @@ class Play:
     - `applied` has, for each table, the order key up to which the lake has the table's changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to` is the order key up to which an earlier attempt may have merged tables. The images that this attempt derived no longer
-      exist.
+    - `again_up_to` is the order key up to which an earlier attempt may have merged tables. The images that it derived no longer exist.
     - `buffered` has the tables with a running snapshot, whose rows are unknown, and the order key up to which their changes are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
     each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a
-    buffered table applies. `lost` says why rows of a buffered table must be read from the source again. In the methods, the tables below a
-    table are those to which foreign keys may pass on its changes.
+    buffered table applies. `lost` says why rows of a buffered table must be read again. The tables below a table refer to it.
     """
 
     def __init__(

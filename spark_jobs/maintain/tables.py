@@ -200,7 +200,9 @@ def _depth(files: Any, key: str) -> float:
 
 
 def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Returns what `optimize` would do, or None if the table does not exist. Reads only the log. Raises TableError if it cannot be read."""
+    """Returns what `optimize` would do, or None if the table does not exist. Reads only the table's log. Raises TableError if the log
+    cannot be read.
+    """
     facts = facts_of(table)
     if facts is None:
         return None
@@ -228,7 +230,8 @@ def catch_up(table: MaintainedTable) -> None:
 
 def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
     """Rewrites files if `rule.due` says so. `wanted` is true if an operator requested the rewrite. Returns None if the table does not
-    exist. Raises TableError if Spark refuses a statement, and SparkUnavailableError if Spark does not answer.
+    exist. Raises TableError if Spark refuses a statement, or if another program replaced or restored the table. Raises
+    SparkUnavailableError if Spark does not answer.
     """
     began, plan = time.monotonic(), looked_at(table, wanted=wanted)
     if plan is None or plan.act == MaintenanceAct.NOTHING:

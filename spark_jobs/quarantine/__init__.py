@@ -1,3 +1,3 @@
-"""Stores values that could not be decoded in a Delta table of the destination, and puts them back into their rows once
-they can be decoded.
+"""Stores in a Delta table of the destination the values that could not be decoded, and puts them back into their rows once they can be
+decoded.
 """

@@ -1,4 +1,4 @@
-"""Appends the values of a batch that could not be decoded to the destination's quarantine table, each exactly once. `run_batch` calls this
+"""Appends to the destination's quarantine table the values of a batch that could not be decoded, each exactly once. `run_batch` calls this
 module.
 
 The staged file is small and its columns are known, so deltalake writes it without Spark. The commit has one transaction per source table.

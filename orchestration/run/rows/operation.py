@@ -41,8 +41,8 @@ NOT_IN_SNAPSHOT = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsRun:
-    """What an operation on rows of a destination needs. `run` is the id of the Dagster run, or empty for a command. `wait_seconds` is how
-    long to wait for another operation on the destination's rows.
+    """The dependencies of an operation on rows of a destination. `run` is the id of the Dagster run, or empty for a command. `wait_seconds`
+    is how many seconds to wait until another operation on the destination's rows has ended.
     """
 
     ports: Ports
@@ -208,8 +208,8 @@ def _merge_tables(
 
 
 def _not_merged(act: str, merged: Sequence[TableReport], failed: Mapping[str, TableError]) -> str:
-    """Returns a sentence that names the tables in `failed`, which could not be merged, with their errors, and the tables in `merged`. `act`
-    is the operation that must be started again: backfill or repair.
+    """Returns a message with the errors of the tables in `failed`, which could not be merged, and with the names of the tables in `merged`.
+    `act` is the operation that must be started again: backfill or repair.
     """
     whys, there = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
     return f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: a second {act} applies no change twice)"

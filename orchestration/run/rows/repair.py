@@ -1,4 +1,4 @@
-"""Repairs the rows of a destination that differ from the source. The jobs of `job` and `decisions`, and `sluice repair`, call this module.
+"""Repairs the rows of a destination that differ from the source. The jobs in `job` and `decisions`, and `sluice repair`, call this module.
 
 A repair compares tables and chooses the keys that differ. The repair reads the rows of these keys again over a separate connection, and
 waits until the lake has all changes that the rows may include. Afterwards, `operation` merges the rows. Finally the repair compares the
@@ -70,7 +70,7 @@ class TableRepair:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repaired:
     """The result of a repair. `outcomes` has the reports of the tables into which rows were merged. `refused` has the reason for each
-    "database.table" that was left out. `after` has the comparisons of the repaired tables after the repair.
+    "database.table" that was left out. `after` has the results of the comparison of the repaired tables after the repair.
     """
 
     plan: tuple[TableRepair, ...]
@@ -148,7 +148,9 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
 
 
 def run_repair(run: RowsRun, request: RepairRequest, plan: tuple[TableRepair, ...]) -> Repaired:
-    """Reads and merges the rows that `plan_repair` found, and compares their tables again. Raises the errors of `operate`."""
+    """Reads the rows of the keys in `plan` from the source, merges these rows into the lake, and compares the tables again. Raises the
+    errors of `operate`.
+    """
     refused = {each.name: each.refused for each in plan if each.refused}
     for name, why in refused.items():
         run.listener.say(f"{name} is left out: {why}")

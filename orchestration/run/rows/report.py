@@ -1,4 +1,4 @@
-"""Reports an operation on rows to Dagster: a materialization and passed checks for each table that was committed."""
+"""Reports an operation on rows to Dagster: each committed table as a materialization, with its checks as passed."""
 
 from __future__ import annotations
 

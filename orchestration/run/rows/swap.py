@@ -71,8 +71,8 @@ def plan_swap(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
 def run_swap(
     ports: Ports, config: SluiceConfig, request: SwapRequest, say: Callable[[str], None], run: str = ""
 ) -> int:
-    """Swaps the tables and returns the new version of the live table. Raises SluiceError or MergeFailedError, with a message for users, if
-    the tables cannot be swapped. The caller may repeat the swap after an error.
+    """Replaces the rows of the live table, and returns the table's new version. Raises SluiceError or MergeFailedError, with a message for
+    users, if this is impossible. The caller may repeat the swap after an error.
     """
     from sluice.spark_jobs.backfill.swap import swap  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
