@@ -130,7 +130,7 @@ def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(logged
         (Changes(ORDERS, [Image(3, 16, {"id": 1})], partial=True), "binlog_row_image=FULL"),
         (
             Changes(Schema({"id": "bigint", "valid_to": "string"}, ("id",)), [Image(1, 16, {"id": 1})]),
-            "a column of its own with the name valid_to",
+            "a column valid_to, and the history needs a column of its own",
         ),
         (Changes(Schema({"id": "bigint", "a b": "string"}, ("id",)), [Image(1, 16, {"id": 1})]), "'a b'"),
     ],
