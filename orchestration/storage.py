@@ -284,8 +284,8 @@ class KeptEvents(SqliteEventLogStorage):
             yield connection
 
     def has_table(self, table_name: str) -> bool:
-        """Returns whether the common file has a table. Dagster asks for each event. An answer True is remembered, because tables are never
-        removed.
+        """Returns whether the common file has a table. Dagster calls this for each event. An answer True is remembered, because tables are
+        never removed.
         """
         return self._is_there(table_name, functools.partial(super().has_table, table_name))
 

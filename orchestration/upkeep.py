@@ -51,7 +51,7 @@ class ShownDefinitions:
         self._again_at, self._reported = 0.0, ""
 
     def look(self, in_use: InUse) -> None:
-        """Reloads the definitions if their inputs have changed. After a failure, a later call tries again."""
+        """Reloads the definitions if their inputs have changed. After a failure, tries the same inputs again only after AGAIN_SECONDS."""
         now = self._seen(in_use)
         if now == self._shown or (now == self._tried and self._clock() < self._again_at):
             return
@@ -72,8 +72,8 @@ class ShownDefinitions:
         return tuple((name, in_use.files.digest(name), self._digest(in_use, name)) for name in names)
 
     def _digest(self, in_use: InUse, name: str) -> str:
-        """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the digest of the last list that
-        was read, or "" if none was read.
+        """Returns the digest of a destination's tables. Reads the list at most once in TABLES_SECONDS. If the list is missing or cannot be
+        read, returns the digest of the last list that was read, or "" if none was read.
         """
         known, again_at = self._tables.get(name, ("", -math.inf))
         now = self._clock()
@@ -90,8 +90,8 @@ class ShownDefinitions:
 def first_definitions(
     in_use: InUse, reload: Callable[[], None] = reload_definitions, clock: Callable[[], float] = time.monotonic
 ) -> ShownDefinitions:
-    """Copies the engines' lists of tables to the files from which the first definitions are built (`current_tables`). Returns the object
-    that reloads the definitions when a list changes.
+    """Copies the engines' lists of tables to the files from which the first definitions are built (`current_tables`). If the lists cannot
+    be copied, logs an error. Returns the object that reloads the definitions when a list changes.
     """
     # The digests are read before the lists are copied. If a list changes between these two steps, its digest differs at the next look, and
     # the list is copied again.

@@ -86,8 +86,8 @@ class Registration:
 def register(
     session: LakeSession, tables: Sequence[CatalogTable], storage_options: Mapping[str, str] = NO_OPTIONS
 ) -> Registration:
-    """Registers tables and views, each view after its table. `storage_options` are deltalake's options for the lake's object store. Raises
-    SparkUnavailableError if Spark is not available. Other errors are in the result.
+    """Registers tables and views in the given order, in which each view must follow its table. `storage_options` are deltalake's options
+    for the lake's object store. Raises SparkUnavailableError if Spark is not available. Other errors are in the result.
     """
     shapes: dict[Identifier, str] = {}
 

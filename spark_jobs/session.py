@@ -63,7 +63,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     # Without this setting, the next write of the session would use the same transaction again.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
     # A MERGE reads its source twice. By default Delta copies the source first, because the source could change between the two reads.
-    # Staged files never change.
+    # Staged files never change, so the copy is not needed.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

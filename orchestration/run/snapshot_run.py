@@ -1,4 +1,5 @@
-"""Defines the job that reads all rows of tables and publishes them. The sensor `snapshot_sensor` starts the job while snapshots are open.
+"""Defines the job that reads all rows of tables and publishes these rows. The sensor `snapshot_sensor` starts the job while snapshots are
+open.
 
 A run of the job works in parallel with merges. The run holds the run lock only briefly, when a snapshot begins and when a table is
 published.

@@ -1,6 +1,6 @@
-"""Defines the asset of an engine. The sensor observes it once a minute, and `Observe` in Dagster's UI reads the newest status file. The
-asset is an observable asset and not an external asset, because Dagster shows "Never materialized" for an external asset even after
-observations.
+"""Defines the asset of an engine. The sensor reports an observation of the asset once a minute. `Observe` in Dagster's UI reports one from
+the newest status file. The asset is an observable asset and not an external asset, because Dagster shows "Never materialized" for an
+external asset even after observations.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.

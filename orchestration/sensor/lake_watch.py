@@ -31,8 +31,8 @@ SHARE = 20  # Inspections take at most 1/SHARE of the time, so a slow lake is in
 # An inspection that takes longer than this is reported. Usually an inspection makes two stat calls per table and reads the Delta logs that
 # have changed, but an unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
-# An inspection looks at all tables that runs have written since the previous inspection, and at this many other tables: those whose last
-# inspection is longest ago. So its cost does not grow with the number of tables that no run writes.
+# An inspection looks at all tables that runs have written since the previous inspection, and at most at this many other tables: those whose
+# last inspection is longest ago. So its cost does not grow with the number of tables that no run writes.
 LOOKED_MAX = 500
 # At most this many findings are reported. One further sentence says how many are left out. An unmounted disk would affect all tables.
 SHOWN_MAX = 5
@@ -168,9 +168,9 @@ class LakeWatch:
 
 
 def due_tables(watched: Mapping[str, Kept], looked: Mapping[str, Kept]) -> list[str]:
-    """Returns which tables an inspection looks at: all new tables, all tables that a run has written since their last inspection, and
-    LOOKED_MAX other tables, whose last inspection was longest ago. `looked` has the ids and versions of each table at its last inspection.
-    The table with the oldest inspection comes first.
+    """Returns which tables an inspection looks at: all new tables, all tables that a run has written since their last inspection, and at
+    most LOOKED_MAX other tables, whose last inspection was longest ago. `looked` has the ids and versions of each table at its last
+    inspection. The table with the oldest inspection comes first.
     """
     changed = [name for name, kept in watched.items() if looked.get(name) != kept]
     waiting = (name for name, kept in looked.items() if watched.get(name) == kept)

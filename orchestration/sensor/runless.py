@@ -49,8 +49,8 @@ class CheckPublisher:
         self._may_clear = True
 
     def look(self) -> bool:
-        """Publishes a failure if ticks have stopped, and a pass when ticks run again. Returns whether a result was published. Raises the
-        errors of Dagster's storage.
+        """Publishes a failure if ticks have stopped, and a pass when ticks run again and the engine has no failure. Returns whether a
+        result was published. Raises the errors of Dagster's storage.
         """
         ticked, now = max(last_tick(self._directory), heard(self._destination)), self._clock()
         if abs(now - max(ticked, self._started)) > SILENT_SECONDS:
@@ -89,8 +89,8 @@ def _content(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
 
 
 def publish_checks(publishers: Callable[[], Iterable[CheckPublisher]], stopping: threading.Event) -> None:
-    """Calls `look` of every publisher every LOOK_SECONDS until `stopping` is set. Logs errors and continues. `publishers` returns the
-    current publishers.
+    """Calls `look` of every publisher every LOOK_SECONDS until `stopping` is set. `publishers` returns the current publishers. Logs an
+    error and continues. Does not log the same error again while it repeats.
     """
     reported = ""
     while not stopping.wait(LOOK_SECONDS):

@@ -284,8 +284,8 @@ class Ticker:
         return f"a run has just taken delivery {batch.delivery}; the next tick settles this delivery"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Waits while a draining run is open and no batch is in flight, because that run takes the next batch. Returns why the tick has
-        nothing to do if this lasts until the deadline, or "" if the tick must continue.
+        """Waits while a draining run is open and no batch is in flight, because that run takes the next batch. If the run is still open at
+        the deadline, returns why the tick has nothing to do. Returns "" if the tick must continue.
         """
         while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
             if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:

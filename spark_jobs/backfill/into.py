@@ -45,7 +45,7 @@ class PastState:
     - `key` has the table's key columns. It is empty if the interval has no changes.
     - `path` and `description` are those of the new table.
     - `folder` is for temporary files.
-    - `record` is stored as JSON in the new table's commit. It names the table, ledger, version and position of the past state.
+    - `record` is stored as JSON in the new table's commit. The record names the table, ledger, version and position of the past state.
     """
 
     name: str

@@ -76,7 +76,7 @@ def merge_batch(
     - `context` is None for a merge from the command line. `context.target_of` also finds targets of tables that are not in the batch. A
       table of the batch that was renamed takes over the rows of the table with its old name, and needs that table's target.
     - `on_table_done` is called in this thread with the report of each table that was merged or buffered.
-    - `on_merged` is called once, if all tables were merged or buffered without an error.
+    - `on_merged` is called once, after all tables were merged or buffered without an error. It is not called if `tables` is empty.
 
     Raises StagedBatchError, before anything is merged, if the batch has no changes of one of `tables`. Raises SparkUnavailableError if
     Spark is not available. If a table could not be merged, raises MergeError after the other tables have finished. The call can always be

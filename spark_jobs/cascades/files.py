@@ -1,5 +1,5 @@
-"""Writes new staged files for tables in which foreign keys changed rows, with the staged and the derived images in the order of the stream.
-`derive` calls this module.
+"""Writes new staged files for tables in which foreign keys changed rows. The files have the staged and the derived images in the order of
+the stream. `derive` calls this module.
 
 The files are in a separate folder next to the staged files, with a manifest that is written last. A run that repeats the batch reads these
 files. This run must not derive the images again, because the lake may have changed since the first attempt.

@@ -1,8 +1,8 @@
 """Derives the changes that foreign keys made: replays the changes of a batch to the tables with foreign keys, in stream order.
 
-InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has no row events for them. The replay applies each
-deleted parent row and each changed parent key to the child rows of that moment, then to the children of these rows, until no row changes.
-Only rows that may be affected are loaded. If a replay finds that rows are `missing`, the caller loads them and replays the batch again.
+InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has no row events for them. The replay applies each deleted
+parent row and each changed parent key to the child rows at that time, then to the children of these rows, until no row changes. Only rows
+that may be affected are loaded. If a replay finds that rows are `missing`, the caller loads them and replays the batch again.
 """
 
 from __future__ import annotations
@@ -108,9 +108,7 @@ class Passed:
 
 @dataclasses.dataclass(frozen=True)
 class UnderivableChanges:
-    """Says why changes of a table with a running snapshot cannot be derived. `through` names the parent tables whose running snapshots are
-    the cause, if any.
-    """
+    """Says why changes of a buffered table cannot be derived. `through` has the parent tables whose running snapshots are the cause."""
 
     why: str
     through: frozenset[str] = frozenset()
@@ -299,8 +297,9 @@ class Play:
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
-        """Adds the change to `passed`, unless an earlier attempt at the batch has buffered it. The publication of the child's snapshot
-        applies the change. Until the publication, the changes of the tables below the child cannot be derived.
+        """Adds the change to `passed`, so that the publication of the child's snapshot applies it. If the publication cannot apply it,
+        records that the child's rows must be read again. Does neither if an earlier attempt has buffered the change. Until the publication,
+        the changes of the tables below the child cannot be derived.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:

@@ -1,8 +1,8 @@
 """Generates SQL that folds the row images of a segment by key. `merge` executes the SQL.
 
-The last image of a key in stream order decides. After `insert` and `update_postimage` the row exists; after `delete` and `update_preimage`
-it does not. An `update_preimage` is staged only if a key column changed. So the fold turns a changed key into a delete of the old key and
-an upsert of the new key. Keys that are swapped within a transaction need no special case.
+The last image of a key in stream order decides whether a row with this key exists. After `insert` and `update_postimage` the row exists;
+after `delete` and `update_preimage` it does not. An `update_preimage` is staged only if a key column changed. So the fold turns a changed
+key into a delete of the old key and an upsert of the new key. Keys that are swapped within a transaction need no special case.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def merge_table(
     *,
     reason: str = "",
 ) -> TableReport:
-    """Applies the segments of a staged table that the Delta table lacks. `reason` says in the report why Spark merges the table.
+    """Applies the segments of a staged table that the Delta table lacks, and returns the table's report. `reason` says in the report why
+    Spark merges the table.
 
     Raises TableError before anything is written if the table has another owner, or was replaced since the record in `context.records`. Also
     raises any exception of Spark.
@@ -109,8 +110,8 @@ def apply_lacking(
     staged_at_seconds: float,
     started: float,
 ) -> TableReport:
-    """Applies each segment that the table lacks, and syncs the commits to disk. Spark merges and small merges call this, after they have
-    refreshed the table and checked its owner.
+    """Applies each segment that the table lacks, syncs the commits to disk, and returns the table's report. Spark merges and small merges
+    call this, after they have refreshed the table and checked its owner. Raises TableError if the sync fails.
 
     `apply` gets a segment and the order key of the table's last commit, and returns the counts of its commits. `known` is the table's
     record, or None if it has none. `staged_at_seconds` is the time at which the batch was staged (`staged_at`). `started` is the value of

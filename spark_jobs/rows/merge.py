@@ -141,8 +141,8 @@ def merge_rows(
     """Merges the tables one after the other. Returns the reports of the tables that had something to merge. `context.fence` is the fence
     of the run, which holds the run lock.
 
-    After each table, calls `on_table_done` with its report and the order key up to which the table is merged. If keys of a table stay
-    unchanged because their rows were found neither in the source nor in the stream, first calls `on_left` with their number.
+    After each table that was merged, calls `on_table_done` with its report and the order key up to which the table is merged. If keys of a
+    table stay unchanged because their rows were found neither in the source nor in the stream, first calls `on_left` with their number.
 
     Raises SparkUnavailableError if the connection to Spark is lost. If a table could not be merged, raises MergeError after the other
     tables have finished.
