@@ -131,7 +131,7 @@ class _SnapshotListener:
         self._consistent_snapshots = SnapshotAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
-        # Published tables whose shared assets are not reported yet.
+        # Published tables that share an asset. `flush` reports the materialization of the asset.
         self._shared: list[tuple[SnapshotRecord, PublishOutcome]] = []
         self._spark: SparkOnDemand | None = None
         self.sentences = JoinedSentences(context.log.info)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.spark_jobs.tables.lake_look import LakeLook
 
-# The ids and versions of a table, of its change log and of its history after the last run, as `LakeTables` has them.
+# The ids and versions of a table, of its change log and of its history after the last run, as `LakeTables` stores them.
 Kept = Mapping[str, tuple[str, int]]
 
 SHARE = 20  # Inspections take at most 1/SHARE of the time, so a slow lake is inspected less often.

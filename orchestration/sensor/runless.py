@@ -24,8 +24,8 @@ from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.sensor.silence import heard, last_tick
 
 LOOK_SECONDS = 15.0
-# After this time without a tick, this process publishes the failure itself. The snapshot sensor publishes it after
-# TICK_SILENCE_SECONDS_MAX, and so comes first if the daemon runs.
+# After this time without a tick, this process publishes the failure itself. If the daemon runs, the snapshot sensor has published the
+# failure before, after TICK_SILENCE_SECONDS_MAX.
 SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0
 
 log = structlog.get_logger()

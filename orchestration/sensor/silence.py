@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import dagster as dg
 
-# The values of the snapshot sensor's cursor: SILENT after it has published the check as failed because ticks have stopped, otherwise HEARD.
-# The cursor is never empty, because Dagster treats an empty cursor as None.
+# The values of the snapshot sensor's cursor: SILENT after the sensor has published the check as failed because ticks have stopped,
+# otherwise HEARD. The cursor is never empty, because Dagster treats an empty cursor as None.
 SILENT, HEARD = "silent", "heard"
 # The time at which each destination's last tick in this process ended, in seconds since 1970.
 _heard: dict[str, float] = {}

@@ -214,7 +214,9 @@ class _BatchWork:
             self._reasons.update({table.name: "another run had the lock of the Delta table" for table in left})
 
     def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
-        """Merges small tables in one job. Returns the tables that were not merged because another run holds their table lock."""
+        """Merges small tables in one job. Returns the tables that were not merged because another run holds their table lock. If a lock is
+        lost or its store does not answer, returns none, and `run` merges the tables later.
+        """
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}
         try:
@@ -224,8 +226,8 @@ class _BatchWork:
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
-        # A table lock could not be acquired. `run` merges these tables with Spark instead, and skips segments that a Delta table already
-        # has.
+        # The store of the table locks did not answer, or a lock was lost. `run` merges these tables with Spark instead, and skips segments
+        # that a Delta table already has.
         except TableError as error:
             logger.warning("the small tables of the batch are merged by Spark instead: %s", error)
             return []
