@@ -365,8 +365,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         settings = [*self.tables.values(), *(each.options for each in self.shards)]
         if self.column_include or self.column_exclude or any(each.has_rules for each in settings):
             raise ValueError(
-                "canal_server.rows_query: the SQL texts have the values that column filters, `rows`, `masks` "
-                "or a transform hide: remove rows_query, or these settings"
+                "canal_server.rows_query: clients would read in the SQL texts what column_include, column_exclude, `rows`, `masks` or a "
+                "transform hides from them: remove rows_query, or these settings"
             )
         return self
 

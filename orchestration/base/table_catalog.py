@@ -153,7 +153,7 @@ def delta_key(destination: str, name: str) -> dg.AssetKey:
 
 
 def default_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key that a Delta table's asset has if no translation of a user's code location changes it (`base.translation`)."""
+    """Returns the key that the asset of a Delta table has unless a user's code location chooses another key (`base.translation`)."""
     database, _, table = name.partition(".")
     short = database == destination and table != ENGINE
     return dg.AssetKey([destination, table] if short else [destination, database, table])
@@ -165,7 +165,7 @@ def source_key(destination: str, name: str) -> dg.AssetKey:
 
 
 def default_source_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key that a source table's asset has if no translation of a user's code location changes it (`base.translation`)."""
+    """Returns the key that the asset of a source table has unless a user's code location chooses another key (`base.translation`)."""
     return dg.AssetKey([SOURCE, *default_key(destination, name).path])
 
 

@@ -42,9 +42,9 @@ def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
 class LogRows:
     """Converts row images in stream order to rows of a change log.
 
-    `names` has the field of the log's images for each column of the source, and `types` has the column's Arrow type. Images up to the order
-    key `after` are left out, because the log has them. `origin` says what caused images that have no row event, and is empty for images
-    from row events.
+    `names` maps each column of the source to the name of its field in the log's structs `before` and `after`. `types` maps each column of
+    the source to its Arrow type. Images up to the order key `after` are left out, because the log has them. `origin` is empty for images of
+    row events. For other images, it names their cause, such as a foreign key.
     """
 
     names: Mapping[str, str]

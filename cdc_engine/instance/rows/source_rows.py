@@ -76,7 +76,7 @@ class SourceRows:
                     high = reader.end()
         if high is None:
             raise ActRefusedError(
-                f"{name}: the repair names no key of this table: name keys, or leave the table out of the repair"
+                f"{name}: the repair has no rows of this table to read: name the keys of these rows, or leave the table out"
             )
         return RowsRead(
             name=name,

@@ -140,7 +140,7 @@ class EventParser:
         prepared: PreparedTransactions | None = None,
     ) -> None:
         self._source, self._rules, self._callbacks = source, rules, callbacks
-        # The shared dump that the parser reads next, when it leaves its own dump.
+        # Where in the shared dump the parser continues, when it has stopped its own dump. None if it keeps its own dump.
         self._shared: SharedPosition | None = None
         self._facts: ServerFacts | None = None  # The server's facts, read when the parser connected.
         self._sink = sink

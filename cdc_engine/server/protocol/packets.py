@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from sluice.cdc_engine.binlog.protobuf_fields import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.errors import CanalServiceError
 
-# The most bytes in a packet of a client; a longer packet is refused. The longest field of a packet is a filter.
+# The most bytes in a packet of a client; a longer packet is refused. The longest field that clients send is the filter of tables, which is
+# far shorter.
 FRAME_BYTES_MAX = 1 << 16
 FIELDS_MAX = 64
 LENGTH = struct.Struct(">I")
