@@ -204,8 +204,8 @@ def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
 
 
 def check_foreign_keys(schema: SourceSchema) -> Finding:
-    """Lists the foreign keys with which the source changes rows of captured tables without row events. Warns of each foreign key whose
-    changes Sluice does not make in the lake.
+    """Lists the foreign keys through which the source changes rows of captured tables, for which it writes no row events. Warns of each
+    foreign key whose changes Sluice does not make in the lake.
     """
     destination = schema.destination
     try:

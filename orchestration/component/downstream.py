@@ -14,6 +14,6 @@ def on_updates() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
     """
     conditions = dg.AutomationCondition
     # If the update of a dependency and the request of a run are in one tick, `since` must compare their times. Dagster compares them only
-    # if the operands of `since` are not joined with & or |, so the other conditions are joined after `since`.
+    # if neither operand of `since` is itself a combination with & or |. So the other conditions are combined with the result of `since`.
     updated = conditions.any_deps_match(conditions.newly_updated()).since(conditions.newly_requested())
     return (updated & ~conditions.any_deps_missing() & ~conditions.in_progress()).with_label("on_updates")

@@ -105,8 +105,8 @@ def digits_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def number_of(kind: Integer, texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Parses the text of an integer, a date or a time. Returns the integer itself, the days since 1970 for a DATE, and microseconds for the
-    other kinds. Returns NO_MOMENT for an invalid date.
+    """Parses the text of an integer, a date or a time. Returns the integer itself, the days since 1970 for a DATE, the microseconds since
+    1970 for a DATETIME or TIMESTAMP, and the signed microseconds of a TIME. Returns NO_MOMENT for an invalid date.
     """
     if kind == DATE or kind == DATETIME or kind == TIMESTAMP:
         days = days_of(texts, first)
