@@ -124,8 +124,8 @@ class ArchivedInterval:
         )
 
     def blocks(self, scanner: Scanner) -> Iterator[Block]:
-        """Yields the blocks of the archived files, from the cursor on. Fetches the files that the archive lacks. Raises PositionLostError for
-        an incomplete file or a file of another server, the errors of `fetch`, and the errors of the scan.
+        """Yields the blocks of the archived files, from the cursor on. Fetches the files that the archive lacks. Raises PositionLostError
+        for an incomplete file or a file of another server, the errors of `fetch`, and the errors of the scan.
         """
         newest, checksum = 0, False
         for file in self.files:
