@@ -33,6 +33,16 @@ def uv(*arguments: str, **variables: str) -> str:
     return done.stdout
 
 
+def built_wheels() -> tuple[str, ...]:
+    """Returns the options for uv with which it takes the wheel of PySpark that it has already built on this machine.
+
+    PySpark has no wheel. When uv's answer from the registry is outdated, uv downloads and builds PySpark again, which takes a minute and
+    2 GB of its cache.
+    """
+    folders = {wheel.parent for wheel in Path(uv("cache", "dir").strip()).glob("sdists-*/*/pyspark/*/*/pyspark-*.whl")}
+    return tuple(option for folder in sorted(folders) for option in ("--find-links", str(folder)))
+
+
 def installed_once(cache: Cache, name: str, install: Callable[[Path], Path]) -> Path:
     """Returns the folder `name` in the cache. The first call installs the folder, completely or not at all. `install` gets an empty folder,
     and returns the folder in it that becomes `name`.

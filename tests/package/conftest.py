@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.servers.installing import uv
+from benchmarks.servers.installing import built_wheels, uv
 
 # Variables of the checkout, or of whoever runs the tests. An installed Sluice has none of them.
 FOREIGN_VARIABLES = (
@@ -68,7 +68,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     environment = folder / "environment"
     uv("venv", "-q", "--python", sys.executable, str(environment))
     python = str(environment / "bin" / "python")
-    uv("pip", "install", "-q", "--python", python, "--constraint", str(constraints), str(wheel))
+    uv("pip", "install", "-q", *built_wheels(), "--python", python, "--constraint", str(constraints), str(wheel))
     made = Installed(wheel, environment)
     provided = made.python(folder, KERNELS)
     assert provided.returncode == 0, provided.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.servers.installing import uv
+from benchmarks.servers.installing import built_wheels, uv
 from sluice import __version__
 from tests.package.conftest import Installed
 from tests.style.sources import PRODUCT, ROOT
@@ -42,7 +42,7 @@ def test_uv_installs_and_runs_the_wheel_as_a_tool(installed: Installed, tmp_path
     folders = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
     constraints = str(installed.environment.parent / "constraints.txt")
     python = ("--python", sys.executable)
-    uv("tool", "install", "-q", *python, "--constraints", constraints, str(installed.wheel), **folders)
+    uv("tool", "install", "-q", *built_wheels(), *python, "--constraints", constraints, str(installed.wheel), **folders)
     assert uv("tool", "run", "-q", *python, "sluice", "--version", **folders) == f"sluice {__version__}\n"
     shutil.rmtree(tmp_path / "tools")
 
