@@ -113,7 +113,8 @@ def stage(
             staging.take_batch(batch)
             batch = more(batch)
         path = directory / batch_directory(staging.end, delivery, process)
-        manifest = _manifest(staging, destination, ledger_id, delivery)
+        tables = staging.finish()
+        manifest = _manifest(staging, tables, destination, ledger_id, delivery)
         _publish(manifest, partial, path)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -459,8 +460,10 @@ def _file_part(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 
-def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int) -> Manifest:
-    start, end, tables = staging.start, staging.end, staging.finish()
+def _manifest(
+    staging: _Staging, tables: tuple[StagedTable, ...], destination: str, ledger_id: str, delivery: int
+) -> Manifest:
+    start, end = staging.start, staging.end
     segments = [segment for table in tables for segment in table.segments if isinstance(segment, ChangesSegment)]
     return Manifest(
         destination=destination,

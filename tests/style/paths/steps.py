@@ -1,6 +1,8 @@
 """Lists the functions that a value passes: a row's change, a chunk of a snapshot, a backfill. `files` checks and counts them.
 
-The paths are those of default settings: the store in memory, the ledger in files, a table with a key that Spark merges.
+The paths are those of default settings: the store in memory, the ledger in files. The table has a key and is too large for a small
+merge, so Spark merges it. The end of the batch is fixed when the batch is staged. If the batch is appendable, its run first takes it, and
+the engine may stage it again (`HandOut.take`).
 
 Only functions that carry or change the value are listed. Functions that read settings, log, or handle errors are not.
 """
@@ -80,7 +82,7 @@ STREAM = (
         "Scanner.feed > Scanner._fed > Scanner._events > Scanner._scan",
         "passes the packets to the scan's kernel, which finds the events",
     ),
-    Step(KERNEL, "scan", "makes an index of the events, which stay in the buffer"),
+    Step(KERNEL, "scan", "makes an index of the row events of captured tables, which stay in the buffer"),
     Step(
         BLOCK_MAKER,
         "BlockMaker.end_block > BlockMaker._block",
@@ -96,7 +98,7 @@ STREAM = (
     Step(
         SINK,
         "EventSink.accept > EventSink._accept > EventSink._put",
-        "removes the row events of tables that are not captured from the block",
+        "removes the row events of stopped tables, and copies the block if most of its buffer is unused",
     ),
     Step(
         STORE,
@@ -152,12 +154,25 @@ STAGED = (
     Step(TABLE_FILES, "TableFiles.add", "adds the record batch to the table's file", "_Staging._rows"),
     Step(
         SEGMENT_WRITER,
-        "SegmentWriter.add > SegmentWriter.flush > SegmentWriter._write",
-        "gives each row a number, and writes the rows to Parquet",
+        "SegmentWriter.add",
+        "gives each row a number, and keeps the rows until a row group is complete",
+    ),
+    Step(STAGING, "_Staging.finish", "closes the files of all tables", "stage"),
+    Step(TABLE_FILES, "TableFiles.close", "closes the table's file"),
+    Step(
+        SEGMENT_WRITER,
+        "SegmentWriter.finish > SegmentWriter._write_rest > SegmentWriter.flush > SegmentWriter._write",
+        "writes the remaining rows to Parquet",
     ),
     Step(STAGING, "_publish", "writes the manifest, then gives the batch's folder its final name", "stage"),
     Step(MANIFEST, "manifest_json", "formats the manifest as JSON"),
     Step(LEDGER, "Ledger.hand_out", "adds the staged batch to the ledger", "HandOut._record"),
+    Step(
+        STORED_LEDGER,
+        "StoredLedger.update > StoredLedger._write",
+        "writes the ledger to its file",
+        "HandOut._record",
+    ),
 )
 
 MERGED = (
@@ -166,7 +181,7 @@ MERGED = (
     ),
     Step(
         ASSETS,
-        "merge_job > _merged",
+        "delta_assets.merge > _merged",
         "takes the batch in the run, and merges it",
         bound=f"{LOCATION}: op_name=merge_name",
     ),
@@ -185,11 +200,8 @@ MERGED = (
         "merges several tables of the batch at the same time, each in its own Spark session",
         "spark_merge",
     ),
-    Step(
-        MERGE,
-        "merge_table > _TableMerge.apply > _TableMerge._change",
-        "applies each segment that the table does not have",
-    ),
+    Step(MERGE, "merge_table > apply_lacking", "finds the segments that the table does not have"),
+    Step(MERGE, "_TableMerge.apply > _TableMerge._change", "applies one of these segments", "merge_table"),
     Step(FOLD, "staged_view", "generates the statement that makes a view of the staged file"),
     Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
     Step(FOLD, "last_images", "generates the query of the last image of each key"),
@@ -378,8 +390,15 @@ INTERVAL = (
     Step(TABLE_FILES, "TableFiles.add", "adds the record batch to the table's file", "_Staging._rows"),
     Step(
         SEGMENT_WRITER,
-        "SegmentWriter.add > SegmentWriter.flush > SegmentWriter._write",
-        "gives each row a number, and writes the rows to Parquet",
+        "SegmentWriter.add",
+        "gives each row a number, and keeps the rows until a row group is complete",
+    ),
+    Step(STAGING, "_Staging.finish", "closes the files of all tables", "stage"),
+    Step(TABLE_FILES, "TableFiles.close", "closes the table's file"),
+    Step(
+        SEGMENT_WRITER,
+        "SegmentWriter.finish > SegmentWriter._write_rest > SegmentWriter.flush > SegmentWriter._write",
+        "writes the remaining rows to Parquet",
     ),
     Step(
         OPERATION,
@@ -402,7 +421,8 @@ INTERVAL = (
         "merges this file under the table's lock",
         "merge_rows",
     ),
-    Step(MERGE, "merge_table > _TableMerge.apply > _TableMerge._change", "applies the file like a segment of a batch"),
+    Step(MERGE, "merge_table > apply_lacking", "applies the file like a segment of a batch"),
+    Step(MERGE, "_TableMerge.apply > _TableMerge._change", "applies one segment", "merge_table"),
     Step(FOLD, "staged_view", "generates the statement that makes a view of the file"),
     Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
     Step(MERGE_SQL, "again_clauses", "generates the clauses of the MERGE, with a condition on the order key"),
