@@ -270,6 +270,6 @@ def test_a_canal_client_connects_by_tls_and_trusts_no_other_certificate(
             assert numbers(client) == [1, 2, 3, 4, 5]
 
 
-def test_a_client_without_servers_is_told_so() -> None:
+def test_a_client_without_servers_is_refused() -> None:
     with pytest.raises(CanalConnectionError, match="the list of servers is empty"):
         CanalClient("example", servers=[]).connect()

@@ -41,7 +41,8 @@ def test_version_is_that_of_the_distribution(installed: Installed, tmp_path: Pat
 def test_uv_installs_and_runs_the_wheel_as_a_tool(installed: Installed, tmp_path: Path) -> None:
     folders = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
     constraints = str(installed.environment.parent / "constraints.txt")
-    options = ("-q", *built_wheels(), "--python", sys.executable)  # With other options, `run` would install another Sluice.
+    # With other options than those of the installation, `run` would install another Sluice.
+    options = ("-q", *built_wheels(), "--python", sys.executable)
     uv("tool", "install", *options, "--constraints", constraints, str(installed.wheel), **folders)
     assert uv("tool", "run", *options, "sluice", "--version", **folders) == f"sluice {__version__}\n"
     shutil.rmtree(tmp_path / "tools")

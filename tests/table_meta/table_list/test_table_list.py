@@ -148,7 +148,9 @@ def test_a_record_of_another_shape_is_named(tmp_path: Path) -> None:
     write_tables(tmp_path, [ORDERS, ITEMS])
     path = tmp_path / record_of("shop.items")
     path.write_text("{")
-    with pytest.raises(MetaError, match=rf"{path.name} of a table cannot be read .* remove it, and the engine writes it again"):
+    with pytest.raises(
+        MetaError, match=rf"{path.name} of a table cannot be read .* remove it, and the engine writes it again"
+    ):
         in_a_new_process(tmp_path)
     path.unlink()
     assert in_a_new_process(tmp_path) == (ORDERS,)
