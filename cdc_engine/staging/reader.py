@@ -42,12 +42,10 @@ def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
     sizes = {segment.file.name: segment.size_bytes for segment in changes}
     if manifest.quarantine is not None:
         sizes[manifest.quarantine.file.name] = manifest.quarantine.size_bytes
-    positions = [table.positions for table in manifest.tables if table.positions]
-    others = [*positions, *(events.file for events in manifest.cascades)]
-    if any(
-        size_bytes(name) < 0
-        for name in (*(each.name for each in others), *filter(None, (each.log for each in changes)))
-    ):
+    others = [segment.log for segment in changes if segment.log]
+    others += [table.positions.name for table in manifest.tables if table.positions]
+    others += [events.file.name for events in manifest.cascades]
+    if any(size_bytes(file) < 0 for file in others):
         return False
     return all(size_bytes(file) == wanted for file, wanted in sizes.items())
 
