@@ -5,6 +5,7 @@ The import overwrites no file. After it has written conf/, it loads and checks c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -58,7 +59,8 @@ def import_canal(folder: Path, target: Path) -> Imported:
     """Converts Canal's configuration. `folder` is Canal's conf folder, which contains canal.properties. `target` is Sluice's conf/, in
     which the files to write must not exist yet.
 
-    Raises ConfigurationError, and leaves no file, if a file cannot be converted or the result is invalid.
+    Raises ConfigurationError if a file cannot be converted or the result is invalid, and the errors of the ledger that conf/ names. After
+    an error, conf/ has none of the new files.
     """
     if not (folder / SERVER_FILE).exists():
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
@@ -95,14 +97,13 @@ def import_canal(folder: Path, target: Path) -> Imported:
     said = [each for each in found.values() if each is not found[""]]
     remaining(server, [key for key in _with_value(shared) if not any(each.names(key) for each in said)], found[""])
     _write(texts, target)
-    try:
-        config, left = load_config(target), list[Path]()
-    except ConfigurationError:
+    with contextlib.ExitStack() as undo:
         for path in texts:
-            path.unlink()
-        raise
-    for own, cursors in clients.items():
-        left += _leave_consumers(config, own, cursors, found[own])
+            undo.callback(path.unlink)
+        config, left = load_config(target), list[Path]()
+        for own, cursors in clients.items():
+            left += _leave_consumers(config, own, cursors, found[own])
+        undo.pop_all()
     return Imported([*texts, *left], found)
 
 

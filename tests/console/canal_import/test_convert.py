@@ -15,6 +15,7 @@ from sluice.cdc_engine.errors import ConfigurationError, MetaError
 from sluice.cdc_engine.meta.left_consumers import FILE_NAME, left_consumers
 from sluice.cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
 from sluice.cdc_engine.position import Position
+from sluice.console.canal_import import convert
 from sluice.console.canal_import.convert import Imported, import_canal
 from sluice.console.canal_import.cursors import from_zookeeper
 from sluice.console.canal_import.filters import not_captured
@@ -262,3 +263,16 @@ def test_an_import_whose_result_is_invalid_leaves_no_file(tmp_path: Path) -> Non
         with pytest.raises(ConfigurationError, match=r"other\.yaml"):
             import_canal(folder, target)
         assert [path for path in target.rglob("*") if path.is_file()] == [other]
+
+
+def test_an_import_whose_ledger_cannot_be_read_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object) -> list[Path]:
+        raise MetaError("the database does not answer")
+
+    folder = canal_folder(tmp_path)
+    monkeypatch.setattr(convert, "_leave_consumers", unreachable)
+    with pytest.raises(MetaError):
+        imported(folder, tmp_path)
+    assert not [path for path in (tmp_path / "conf").rglob("*") if path.is_file()]
+    monkeypatch.undo()
+    assert imported(folder, tmp_path).files
