@@ -137,9 +137,14 @@ class StreamBatches:
             part = self._store.get(byte_count_max, event_count_max, 0.0)
             if part.end is None or taken.end is None:
                 return
-            undo.callback(self._store.take_back)
+            undo.callback(self._take_back)
+            self._taken_to = part.end
             if part.end.epoch == taken.end.epoch and not part.stands_alone and keep(part):
                 undo.pop_all()
+
+    def _take_back(self) -> None:
+        self._store.take_back()
+        self._taken_to = None
 
     def ack(self, batch_id: int, delivery: int | None = None) -> None:
         """Acks a batch: moves the cursor in the ledger to the end of the batch, and then frees the batch's changes in the store. If

@@ -157,6 +157,23 @@ def test_a_batch_without_changes_for_the_lake_moves_the_cursor_in_one_write(engi
     assert engine.get() == (2, [1])
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_position_covers_changes_that_are_being_appended(engine: Engine, source: Source, kept: bool) -> None:
+    engine.store.put(source.block([1, 1]))
+    batch = engine.stream.get(MANY, 1)
+    engine.hand_out(batch)
+    seen: list[Position | None] = []
+
+    def keep(part: Batch) -> bool:
+        seen.extend((part.end, engine.stream.position))
+        return kept
+
+    engine.stream.append_to(batch, MANY, MANY, keep)
+    end, during = seen
+    assert during == end != batch.end
+    assert engine.stream.position == (end if kept else batch.end)
+
+
 def test_parts_of_a_batch_ascend(engine: Engine, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.store.put(source.block([1, 1]))
     first = engine.stream.get(MANY, 1)
