@@ -22,7 +22,9 @@ class SnapshotStep(enum.Enum):
     FAIL = "fail"
 
 
-SWITCHES = "the stream switches to another source; the batch before the switch must be merged first"
+EPOCH_BEGINS = (
+    "a new epoch has begun, and none of its changes is staged yet: the snapshot continues after the next transaction"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +40,8 @@ class SnapshotSituation:
     begin: Position | None
     cursor: Position | None
     version: str
+    epoch: int
     stop: StoppedTable | None = None
-    epoch: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +74,9 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
     if not there.version:
         return StepDecision(SnapshotStep.WAIT, "the engine does not know the table yet")
     if begin.epoch != cursor.epoch:
-        return StepDecision(SnapshotStep.WAIT, SWITCHES)
+        return StepDecision(
+            SnapshotStep.WAIT, "the stream switches to another source; the batch before the switch must be merged first"
+        )
     if begin.order_key < record.buffered_after:
         return StepDecision(
             SnapshotStep.WAIT, f"the stream has not passed the statement that changed the table ({record.reason})"
@@ -137,7 +141,7 @@ def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Positio
         return StepDecision(SnapshotStep.READ)
     if there.epoch > cursor.epoch:
         # Positions of two epochs cannot be compared, so it is unknown whether the stream has passed the rows that were read.
-        return StepDecision(SnapshotStep.WAIT, SWITCHES)
+        return StepDecision(SnapshotStep.WAIT, EPOCH_BEGINS)
     if is_past(cursor, record):
         return StepDecision(SnapshotStep.PUBLISH)
     high = f"{record.high.file}:{record.high.offset}" if record.high else ""

@@ -10,13 +10,13 @@ import pytest
 
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, RestartCause, SnapshotRecord, SourceEnd, wanted
-from sluice.cdc_engine.snapshot.steps import SWITCHES, SnapshotSituation, SnapshotStep, next_step
+from sluice.cdc_engine.snapshot.steps import EPOCH_BEGINS, SnapshotSituation, SnapshotStep, next_step
 from sluice.cdc_engine.states import SnapshotState
 from sluice.console.acts.snapshot import ShownSnapshot
 
 BEGIN = Position(epoch=1, file="binlog.000001", offset=400)
 KEY = BEGIN.order_key
-THERE = SnapshotSituation(begin=BEGIN, cursor=BEGIN, version="v1")
+THERE = SnapshotSituation(begin=BEGIN, cursor=BEGIN, version="v1", epoch=1)
 
 
 def read(name: str = "shop.child", chunks: int = 7) -> SnapshotRecord:
@@ -124,7 +124,7 @@ def test_rows_are_not_published_while_an_epoch_begins_on_the_same_server() -> No
     there = SnapshotSituation(begin=cursor, cursor=cursor, version="v1", epoch=1)
     assert next_step(read, there).step == SnapshotStep.PUBLISH
     decision = next_step(read, dataclasses.replace(there, epoch=2))
-    assert (decision.step, decision.why) == (SnapshotStep.WAIT, SWITCHES)
+    assert (decision.step, decision.why) == (SnapshotStep.WAIT, EPOCH_BEGINS)
     staged = dataclasses.replace(cursor, epoch=2, file="mysql-bin.000001", offset=900)
     assert next_step(read, dataclasses.replace(there, epoch=2, begin=staged)).step == SnapshotStep.AGAIN
     assert next_step(read, dataclasses.replace(there, epoch=2, begin=staged, cursor=staged)).step == SnapshotStep.AGAIN

@@ -135,7 +135,7 @@ class World:
     def _look(self, _name: str) -> SnapshotSituation:
         self.noise()
         cursor = self.position(self.merged)
-        return SnapshotSituation(begin=cursor, cursor=cursor, version=self.version, stop=self.stop)
+        return SnapshotSituation(begin=cursor, cursor=cursor, version=self.version, epoch=cursor.epoch, stop=self.stop)
 
     def _publish(self, record: SnapshotRecord, _table: TableVersion) -> int:
         rows: dict[int, int] = {}
@@ -463,9 +463,9 @@ def test_the_progress_of_a_snapshot_says_no_more_than_is_known(world: World) -> 
 
 
 def test_nothing_is_done_for_a_snapshot_before_the_engine_has_begun(world: World) -> None:
-    there = SnapshotSituation(begin=None, cursor=None, version="")
+    there = SnapshotSituation(begin=None, cursor=None, version="", epoch=1)
     assert next_step(state(world), there).step == SnapshotStep.WAIT
-    known = SnapshotSituation(begin=world.position(0), cursor=world.position(0), version="")
+    known = SnapshotSituation(begin=world.position(0), cursor=world.position(0), version="", epoch=1)
     assert next_step(state(world), known).step == SnapshotStep.WAIT
 
 

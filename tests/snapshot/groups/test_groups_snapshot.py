@@ -65,7 +65,7 @@ class Tables:
             SnapshotDependencies(
                 records=self.records,
                 look=lambda name: SnapshotSituation(
-                    begin=POSITION, cursor=POSITION, version=self.versions.get(name, "v1")
+                    begin=POSITION, cursor=POSITION, version=self.versions.get(name, "v1"), epoch=1
                 ),
                 table=self._table,
                 spark_columns=lambda _: (("id", "int"),),
@@ -376,7 +376,7 @@ def test_a_table_does_not_begin_at_a_cursor_that_moved_back_during_the_wait_for_
         yield
 
     def look(_name: str) -> SnapshotSituation:
-        return SnapshotSituation(begin=cursor[0], cursor=cursor[0], version="v1")
+        return SnapshotSituation(begin=cursor[0], cursor=cursor[0], version="v1", epoch=cursor[0].epoch)
 
     run_all(tables.dependencies(run_lock=lock, look=look), 0.0)
     assert tables.state(NAMES[0]).state == SnapshotState.WANTED
