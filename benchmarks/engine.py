@@ -6,6 +6,7 @@ are acked without decoding, or decoded but not written, or staged to Parquet.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 import time
@@ -27,6 +28,7 @@ from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.engine.wiring import make_parts
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
+from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
 from sluice.cdc_engine.staging.table_files import runs_by_table
@@ -178,13 +180,19 @@ def acked_seconds(
         while time.perf_counter() - begun < DEADLINE_SECONDS:
             batch = stream.get(limits.bytes_max, BATCH_EVENTS_MAX, timeout_seconds=1.0)
             take(batch)
-            stream.ack(batch.batch_id)
+            ack_unstaged(stream, parts.meta, batch)
             if batch.end is not None and batch.end.offset >= binlog.end:
                 return time.perf_counter() - begun
         raise TimeoutError(f"the set {binlog.name} was not read within {DEADLINE_SECONDS} s: {parts.parser.reason}")
     finally:
         parts.parser.stop()
         lease.release()
+
+
+def ack_unstaged(stream: StreamBatches, meta: MetaManager, batch: Batch) -> None:
+    """Hands out and acks a batch in one write of the ledger. The ledger's record names no files of the batch that exist."""
+    if batch.end is not None:
+        stream.skip(dataclasses.replace(meta.ledger.next_batch(batch.end, batch.start), path="not-staged"))
 
 
 def never_rewound(_: Position | None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.binlog_sets import BinlogSet, position
-from benchmarks.engine import configuration, known_start, never_rewound
+from benchmarks.engine import ack_unstaged, configuration, known_start, never_rewound
 from benchmarks.report import median, show, write_json
 from sluice.cdc_engine.instance.batches.stream_batches import StreamBatches
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
@@ -134,7 +134,7 @@ def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> f
             if not batch.empty:
                 staged = stage(batch, "bench", 1, directory)
                 assert not staged.stopped, staged.stopped[0].reason
-            stream.ack(batch.batch_id)
+            ack_unstaged(stream, parts.meta, batch)
             if batch.end is not None and batch.end.offset >= binlog.end:
                 return time.perf_counter() - begun
         raise TimeoutError(f"the rows of {binlog.name} were not staged in {DEADLINE_SECONDS} s: {parts.parser.reason}")
