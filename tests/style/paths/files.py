@@ -162,11 +162,21 @@ def figures() -> dict[str, str]:
 
 def table(steps: Sequence[Step]) -> str:
     """Returns a path as a table in Markdown. It has a row for each file that the value passes, in order."""
-    rows = [
-        f"| `{file}` | {'; '.join(map(cell, group))} |"
-        for file, group in itertools.groupby(steps, key=lambda step: step.file)
-    ]
-    return "\n".join(["| file | what it does with the value |", "|---|---|", *rows])
+    rows = []
+    for file, group in itertools.groupby(steps, key=lambda step: step.file):
+        here = list(group)
+        rows.append(f"| `{file}` | {'; '.join(map(functions_cell, here))} | {'; '.join(map(cell, here))} |")
+    return "\n".join(["| file | functions | what they do with the value |", "|---|---|---|", *rows])
+
+
+def functions_cell(step: Step) -> str:
+    """Returns the functions of a step in Markdown. The class is named once if consecutive functions are its methods."""
+    shown, last = [], ""
+    for function in chain(step):
+        owner, _, name = function.rpartition(".")
+        shown.append(f"`{name if owner == last else function}`")
+        last = owner
+    return " → ".join(shown)
 
 
 def cell(step: Step) -> str:
