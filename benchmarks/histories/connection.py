@@ -6,26 +6,31 @@ Only the code that opens sockets is replaced. Facts, source check, start decisio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from benchmarks.histories import binlog_bytes as binlog
-from benchmarks.histories.faults import Actor
-from benchmarks.histories.source import BinlogFile, Server
+from benchmarks.histories.faults import Actor, Clock, Trouble
+from benchmarks.histories.source import BinlogFile, Endpoint, Server
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.gtid import GtidSet
 from sluice.cdc_engine.parser.connection import DUMP_REFUSED, SourceConnection, translated_error
 from sluice.cdc_engine.source.server import Source
 
-if TYPE_CHECKING:
-    from benchmarks.histories.world import World
-
 HEARTBEAT_SECONDS = 5.0
+
+
+class SimulatedServers(Protocol):
+    """The parts of `world.World` that a connection uses."""
+
+    clock: Clock
+    trouble: Trouble
+    endpoints: dict[str, Endpoint]
 
 
 class PlayedConnection(SourceConnection):
     """A connection to a simulated server. `world` is the current history. Each history sets it."""
 
-    world: ClassVar[World]
+    world: ClassVar[SimulatedServers]
 
     # The constructor of the base class is not called, because it would open a socket.
     def __init__(self, source: Source) -> None:

@@ -10,13 +10,14 @@ import contextlib
 import dataclasses
 import shutil
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from benchmarks.histories.binlog_bytes import DATABASE, KEYED, KEYLESS
 from benchmarks.histories.connection import PlayedConnection
-from benchmarks.histories.faults import Actor, Crash
+from benchmarks.histories.faults import Actor, Clock, Crash, Trouble
 from benchmarks.histories.staging import PlayedStaging
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.config import SluiceConfig
@@ -29,9 +30,6 @@ from sluice.cdc_engine.parser.stream.event_parser import EventParser
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.staging.stager import RulesFor
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository
-
-if TYPE_CHECKING:
-    from benchmarks.histories.world import World
 
 COLUMNS = (Column(name="id", type_code=3, mysql_type="int"), Column(name="number", type_code=8, mysql_type="bigint"))
 TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # Table → the columns of its key.
@@ -121,6 +119,25 @@ class _Flag(threading.Event):
         return self.is_set()
 
 
+class SimulatedHosts(Protocol):
+    """The parts of `world.World` that the simulated processes of engines use."""
+
+    clock: Clock
+    trouble: Trouble
+
+    @property
+    def lines(self) -> Sequence[SimulatedInstallation]: ...
+
+
+class SimulatedInstallation(Protocol):
+    """The parts of `world.Installation` that the simulated staging uses."""
+
+    host: EngineHost
+
+    @property
+    def directory(self) -> Path: ...
+
+
 class PlayedParser(EventParser):
     """Runs production's parser. The parser's thread runs only while the history resumes it."""
 
@@ -192,7 +209,7 @@ class InlinePool:
 class GuardedFiles:
     """Replaces `shutil` where production cleans up after an error. A process that has died must not clean up."""
 
-    world: ClassVar[World]
+    world: ClassVar[SimulatedHosts]
 
     @staticmethod
     def rmtree(path: Path, *, ignore_errors: bool = False) -> None:
@@ -204,7 +221,7 @@ class GuardedFiles:
 class EngineHost:
     """Implements `ports.EngineHost` for one destination. `engine` is None while no process runs it."""
 
-    world: World
+    world: SimulatedHosts
     config: SluiceConfig
     destination: str
     engine: Engine | None = None

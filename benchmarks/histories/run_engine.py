@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from benchmarks.histories.engine_host import EngineHost
 from benchmarks.histories.faults import Actor, Crash
 from sluice.cdc_engine.errors import BatchNotFoundError
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.ports import EngineAwayError, Offer
 
-if TYPE_CHECKING:
-    from benchmarks.histories.world import Installation
+
+class EngineProcess(Protocol):
+    """The parts of `world.Installation` that a run's calls use. `die` ends the engine's process."""
+
+    host: EngineHost
+
+    def die(self) -> None: ...
 
 
 class PlayedRunEngine:
     """Implements `ports.RunEngine` for runs of one batch, by calls to production's engine. The engine's process may die during a call."""
 
-    def __init__(self, line: Installation) -> None:
+    def __init__(self, line: EngineProcess) -> None:
         self._line = line
 
     def hand_out(self, timeout_seconds: float) -> Offer:
