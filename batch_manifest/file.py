@@ -111,9 +111,9 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Selects from the types of a union (`kinds`) the type to which a JSON value is converted. The field `kind` of a JSON object selects
-    one of several dataclasses. If the union contains the JSON type of another value, the value keeps this type. If not, the value gets the
-    union's first type. Raises ValueError if no dataclass has the object's `kind`.
+    """Selects from the types of a union (`kinds`) the type to which a JSON value is converted. If several types are possible, the field
+    `kind` of a JSON object selects a dataclass. A value that is no object keeps its JSON type if the union contains this type, and
+    otherwise gets the union's first type. Raises ValueError if no dataclass has the object's `kind`.
     """
     if value is None:
         return type(None)

@@ -20,9 +20,8 @@ class TableReport:
     - `skipped` says that the table already had all changes of the batch, so the merge wrote nothing.
     - `buffered` says that the changes are buffered outside of the lake, because a snapshot of the table is running.
     - `way` says whether Spark or a small merge merged the table. `reason` says why this way was chosen.
-    - `conflicts` counts two cases: another writer committed to the table before this merge, or another writer replaced a commit of this
-      merge.
-    - `table_rows` and `table_bytes` are the size of the table after the merge, or None if the table's log does not have it.
+    - `conflicts` counts how often another writer of the Delta table committed before this merge, or overwrote a commit of this merge.
+    - `table_rows` and `table_bytes` are the size of the table after the merge, or None if the Delta log does not contain the size.
     """
 
     database: str

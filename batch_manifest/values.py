@@ -34,7 +34,8 @@ class ChangesSegment:
     repair, or for a backfill.
 
     - `version` is a digest of the schema. It is empty in a segment that a run made.
-    - `rows` is the number of images. `key_changes` is the number of before images among these images, or 0 if the table has no key.
+    - `rows` is the number of images. `key_changes` is the number of before images among these images: an update has a before image only if
+      it changes the key. It is 0 if the table has no key.
     - `key_min` and `key_max` are the lowest and the highest value of each key column. Integers and strings have bounds; strings are ordered
       by their UTF-8 bytes. A bound is None for any other type, or if all values are NULL.
     - `unique_keys` says that each image has a different key. It is always False unless the key is one integer column.
@@ -44,8 +45,8 @@ class ChangesSegment:
     - `moves` is the number of updates that changed the key and whose images lack columns.
     - `log` is the name of the file with all before images, if the table has a change log. `log_rows` is the number of images in it.
     - `derived` says that some images are changes that foreign keys made without row events.
-    - `again` says that the images are not changes: they are the rows that a repair writes, as they are at `last_order_key`. They also
-      replace rows of the lake that have exactly this order key.
+    - `again` says that the images are not changes: they are the rows that a repair writes, as they are at `last_order_key`. An image of a
+      change replaces only a row with a lower order key. These images also replace a row that has the order key `last_order_key`.
     - `stored` is the URL of the file if Spark reads the file from an object store. Only runs set `stored`.
     """
 
@@ -142,7 +143,7 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table of a batch. A merge applies the table's segments in order, each in one Delta commit.
+    """One table of a batch. A merge applies the table's segments in order. It applies each segment in one Delta commit.
 
     `positions` is a file with one sequence number (int64, little-endian) for each staged row image of the table. The numbers order the row
     images of all tables of the batch. `positions` is None if no foreign key changes rows of the table.
@@ -212,7 +213,8 @@ class CascadeEvents:
     update also the new values.
 
     `cascades` are all foreign keys through which the changes may spread, over all levels. Foreign keys that reference `parent` come first.
-    `live` are the child tables that the lake keeps up to date.
+    `live` are the child tables to which runs apply the changes: captured tables that are not stopped, if conf/ sets `cascades: apply` for
+    them.
     """
 
     parent: TableName
@@ -253,7 +255,8 @@ class Manifest:
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
     - `quarantine` is None if all values could be decoded.
     - `again_up_to` is the order key up to which an earlier attempt staged changes of the batch, or 0 if there was none. The attempt may
-      have merged some of these changes. Its files, and the images of foreign keys that its run derived, no longer exist.
+      have merged some of these changes. The attempt's files, and the images that its run derived for changes by foreign keys, no longer
+      exist.
     """
 
     destination: str

@@ -1,5 +1,5 @@
-r"""Implements a client for Canal's protocol, which works with Sluice's server and with Canal's. The client returns typed changes or Arrow
-tables.
+r"""Implements a client for Canal's protocol. The client works with Sluice's server and with Canal's server, and returns typed changes or
+Arrow tables.
 
     with CanalClient("shop", settings=ClientSettings(table_filter=r"shop\..*")) as client:
         for batch in client.batches():

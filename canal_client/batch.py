@@ -39,7 +39,8 @@ class RowChange:
 
     - `before` and `after` map columns to values. They lack columns that the source left out of the row image. `before` is None for an
       insert, and `after` is None for a delete.
-    - `key` has the names of the primary key's columns that the newest image has. It is empty for a table without a primary key.
+    - `key` has the names of the primary key's columns that `after` contains, or for a delete, that `before` contains. It is empty for a
+      table without a primary key.
     - `updated` has the names of the columns that the server marks as changed: all columns for an insert, and none for a delete.
     """
 
@@ -87,7 +88,7 @@ Change = RowChange | Statement | TransactionBegin | TransactionEnd
 
 class Batch:
     """A batch of entries. If the server had no entries, the batch is empty, and `bool(batch)` is False. `ack` confirms the batch.
-    `rollback` makes the server send it again, with all other batches that were not acked.
+    `rollback` makes the server send again this batch and all other unacked batches.
     """
 
     def __init__(self, batch_id: int, raw: tuple[bytes, ...], settle: Callable[[Batch, bool], None]) -> None:
@@ -108,7 +109,7 @@ class Batch:
         self._settle(self, True)
 
     def rollback(self) -> None:
-        """Makes the server send all batches of this client again that were not acked, including this one. Raises BatchGoneError and
+        """Makes the server send again all batches of this client that were not acked, including this batch. Raises BatchGoneError and
         CanalConnectionError in the same cases as `ack`.
         """
         self._settle(self, False)

@@ -63,8 +63,8 @@ def _sha1(data: bytes) -> bytes:
 
 class Channel:
     """A connection to a server. The constructor connects and authenticates. It raises CanalConnectionError if no connection is established,
-    for example because TLS fails or the server is full, CanalAuthenticationError if the server refuses the login, and CanalProtocolError if
-    the server does not speak Canal's protocol.
+    for example because TLS fails or because the server has the maximum number of clients. It raises CanalAuthenticationError if the server
+    refuses the login, and CanalProtocolError if the server does not speak Canal's protocol.
     """
 
     def __init__(self, host: str, port: int, login: Login) -> None:
@@ -155,12 +155,12 @@ class Channel:
             raise self._refusal(answer)
         if answer.error_code:
             raise CanalAuthenticationError(
-                f"{self.address} refuses the login of {login.user!r}: {answer.error_message}"
+                f"{self.address} refuses the login of {login.user!r} ({answer.error_message}): correct user and password"
             )
 
     def _refusal(self, answer: Any) -> CanalConnectionError:
-        """Returns the error for a server that accepts no client now: it refuses the connection, or the login because it has the maximum
-        number of clients. The error is a CanalConnectionError, so the client tries another server, or this server again later.
+        """Returns the error for a server that refuses the connection, or that refuses the login because it has the maximum number of
+        clients. The error is a CanalConnectionError, because another server, or this server at a later time, may accept the client.
         """
         said = answer.error_message or "the server gave no reason"
         return CanalConnectionError(f"{self.address} refuses connections now ({answer.error_code}): {said}")

@@ -2,7 +2,7 @@
 
     connect ─▶ subscribe ─▶ roll back ─▶ get ─▶ Batch ─▶ ack
        ▲                                  │
-       └──────── connection gone ◀────────┘     the server repeats batches without an ack: at least once
+       └──────── connection gone ◀────────┘     the server sends unacked batches again: at least once
 
 Use a client from one thread only.
 """
@@ -29,7 +29,8 @@ PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
 MILLISECONDS = 2  # Canal's code for milliseconds as the unit of a get's time-out.
 NO_WAIT = -1
 ANSWER_SECONDS = 60.0
-# The time-out of a get in a loop, in seconds. It is short, so that the loop soon notices that nothing has arrived for `idle_seconds`.
+# The time-out of each get that `batches` sends, in seconds. It is short, so that `batches` soon notices that nothing has arrived for
+# `idle_seconds`.
 WAIT_SECONDS = 1.0
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
 # The error message of a server that does not serve the destination now has one of these texts. The client then tries the next server.
@@ -86,7 +87,7 @@ class CanalClient:
         # Whether an ack or a rollback was sent after the server's last answer. If the server refuses this ack or rollback, the next get
         # receives the refusal as its answer.
         self._unanswered = False
-        # When the server refused the first of the acks that it has refused in a row (monotonic seconds), or 0 while it accepts acks.
+        # When the server began to refuse acks (monotonic seconds), or 0 if no ack was refused since the last successful get.
         self._refused_since = 0.0
 
     @classmethod
@@ -110,9 +111,9 @@ class CanalClient:
 
     def connect(self) -> None:
         """Connects to the first server that has the destination, and subscribes. The server then repeats the batches that were not acked.
-        Does nothing if the client is connected and still holds the reservation of its id.
+        Does nothing if the client is connected and still holds the reservation of its id (`Servers.enter`).
 
-        Raises CanalConnectionError if no server can be reached that has the destination, CanalAuthenticationError if a server refuses the
+        Raises CanalConnectionError if no server that has the destination can be reached, CanalAuthenticationError if a server refuses the
         login, CanalServerError if a server refuses the subscription, and CanalProtocolError if a server does not speak Canal's protocol.
         """
         if self._channel is not None and self._servers.allowed:

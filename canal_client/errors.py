@@ -24,7 +24,9 @@ class CanalAuthenticationError(CanalError):
 
 
 class CanalServerError(CanalError):
-    """Raised if the server refused a request. `number` is 400, 401 or 402, as in Canal. `said` is the server's message."""
+    """Raised if the server refused a request. `number` is the error code. As in Canal, it is 401 if the request lacks the destination or
+    the client id, 402 if the request lacks a batch id, and otherwise 400. `said` is the server's message.
+    """
 
     code = "REFUSED"
 
@@ -42,8 +44,8 @@ class CanalProtocolError(CanalError):
 
 
 class BatchGoneError(CanalError):
-    """Raised if the connection that returned the batch has ended. The server sends the batch again, and the client must ack the repeated
-    batch.
+    """Raised if the connection that returned the batch has ended, or if another client with the same id reads. The server sends the batch
+    again. Only an ack of the repeated batch counts.
     """
 
     code = "BATCH_GONE"

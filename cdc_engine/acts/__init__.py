@@ -1,3 +1,3 @@
-"""Executes an operator's requests about a destination. The console gets the operator's answers before it calls these functions. The
-functions do not use the terminal.
+"""Executes an operator's requests about a destination. The functions do not use the terminal: the console reads the operator's answers, and
+passes them as arguments or through callbacks.
 """

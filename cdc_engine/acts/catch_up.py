@@ -35,8 +35,8 @@ STATUS_SECONDS_MAX = 15.0  # A status that is older than this is ignored. An eng
 # The wait fails if the engine writes no new status for longer than this. A starting engine writes no status while it compiles kernels; the
 # compilation takes less than this time.
 SILENT_SECONDS_MAX = 300.0
-# If only stopped tables lack changes, the wait ends after this time, although these tables lack changes. Before that, the engine may start
-# snapshots of the stopped tables by itself.
+# If the lake lacks only changes of stopped tables, the wait succeeds after this time. It does not succeed at once, because the engine may
+# start snapshots of the stopped tables by itself.
 STOPPED_SECONDS_MIN = 30.0
 
 

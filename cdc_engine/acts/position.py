@@ -30,8 +30,8 @@ class SetPosition:
     - `confirm(question)`: asks the operator. If it returns False, `set_position` changes nothing.
     - `query_source`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog.
     - `reachable`: returns the source's facts, completed with the binlog files that only an archive still has.
-    - `forget_history`: removes the schema history, because its schemas are those at the old position. Its argument is the token of the
-      lease.
+    - `forget_history(token)`: removes the schema history, because the stored schemas are those at the old position. `token` is the token of
+      the lease.
     - `lake_epoch`: returns the highest epoch of the destination's lake tables, or 0 if the lake has no tables of the destination.
       `take_over`: makes the ledger with the given id the owner of these tables.
     """
@@ -153,8 +153,8 @@ def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None 
 
 
 def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
-    """Returns whether the new position is in the part of the stream that was read already. In this case, the prepared transactions, the
-    schema history and the buffered changes of open snapshots stay valid.
+    """Returns whether the new position is certainly in the part of the stream that was read already. In this case, the prepared
+    transactions, the schema history and the buffered changes of open snapshots stay valid. Returns False if the operator gave a GTID set.
     """
     resume = ledger.resume_position
     # The order key of a position that an operator gives as a GTID set proves nothing: the set may lack transactions before the position.

@@ -1,7 +1,7 @@
 """Starts, pauses, continues and cancels snapshots of tables, when an operator requests it.
 
-Some requests change the record of the snapshot. The other requests are stored, and the engine executes and removes them. Runs read the rows
-of the tables.
+To start or pause a snapshot, the functions write the record of the snapshot. To cancel a snapshot or resume a table, the functions store a
+request, which the engine executes and removes. Runs read the rows of the tables.
 """
 
 from __future__ import annotations

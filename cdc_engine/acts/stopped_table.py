@@ -191,7 +191,7 @@ def schema_of(statement: str, database: str, table: str) -> TableSchema:
         schema = created(read, database, None, lambda _name: None)
     except CannotFollowError as error:
         raise ActRefusedError(
-            f"the CREATE TABLE does not define every column completely: {error.reason}; add DEFAULT CHARSET=… "
-            "to the statement"
+            f"the CREATE TABLE does not define every column completely: {error.reason}; give the statement as "
+            "SHOW CREATE TABLE prints it, with DEFAULT CHARSET=…"
         ) from error
     return dataclasses.replace(schema, table=table)

@@ -1,5 +1,5 @@
-"""Changes and examines blocks (`contracts.Block`): drops row events, copies the used bytes into a smaller buffer, joins adjacent blocks,
-and computes positions.
+"""Makes blocks from other blocks (`contracts.Block`): without some row events or transactions, with a smaller buffer, or joined. Also
+computes positions.
 
 No function changes its argument. The loops over events and transactions run in numpy and numba, not in Python.
 """
@@ -45,7 +45,8 @@ QUERY_ARRAYS: Mapping[str, npt.DTypeLike] = dict.fromkeys(
 
 def keep_events(block: Block, mask: Mask) -> Block:
     """Returns the block with only the row events for which `mask` is True (bool, one per event). All transactions stay, even transactions
-    without remaining row events. The SQL text of a statement (rows query event) stays only if the statement's first row event stays.
+    without remaining row events. The SQL text of a statement (rows query event) belongs to the statement's first row event, and stays only
+    if this row event stays.
     """
     kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
     arrays: dict[str, Any] = {name: getattr(block, name)[mask] for name in EVENT_ARRAYS}

@@ -172,8 +172,8 @@ class MessageMaker:
             own = indices[tables == number]
             table = self._entries.table(part.block.tables[number])
             names = [column.name for column in table.columns]
-            # Selects the partition by `table.key`: the key in conf/ if there is one, otherwise the primary key. Messages have the same key,
-            # so all messages of a key are in one partition.
+            # Selects the partition by `table.key`: the key in conf/ if there is one, otherwise the primary key. Messages in a format with
+            # schemas have this key, so all messages with the same key are in one partition.
             keys = {name.lower() for name in table.key}
             is_key = [name.lower() in keys for name in names]
             route = self._routing.rows(table.version.database, table.version.table, names, is_key)

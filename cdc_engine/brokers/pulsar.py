@@ -1,8 +1,8 @@
 """Defines the settings for Pulsar, and implements `Publisher` for Pulsar with Pulsar's own client. The only file that uses this client.
 
 Each partition of a partitioned topic has its own producer, which keeps messages in order. After a lost connection, the client itself
-retries a message for up to SEND_SECONDS_MAX. If the message then fails, the sender closes the client, which drops its unsent messages, and
-sends the batch again with a new client. So no unsent message of the old client arrives after the messages of the new one.
+retries a message for up to SEND_SECONDS_MAX. If the message then fails, the sender closes the client and sends the batch again with a new
+client. A closed client drops its unsent messages. So no unsent message of the old client arrives after the messages of the new one.
 """
 
 from __future__ import annotations

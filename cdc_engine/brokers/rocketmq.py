@@ -172,7 +172,7 @@ class RocketPublisher:
         if answer.code in wire.KEPT_IN_PART:
             raise PublishError(
                 f"{self._target}: {wire.KEPT_IN_PART[answer.code]}, so a message of topic {topic} is stored less safely than the broker "
-                "is configured for: check the disk and the slaves of this broker; Sluice sends the message again"
+                "is configured for: check the disks and the slaves of the topic's brokers; Sluice sends the message again"
             )
         if answer.code == wire.NO_PERMISSION:
             raise PublishError(

@@ -250,7 +250,9 @@ def _settings_of(kind: str) -> type[BrokerConfig]:
             f"the kind {kind!r} ({described(entry)}) cannot be loaded: {type(error).__name__}: {error}"
         ) from error
     if not (isinstance(found, type) and issubclass(found, BrokerConfig)):
-        raise ValueError(f"the kind {kind!r} ({described(entry)}) is not a subclass of BrokerConfig")
+        raise ValueError(
+            f"the entry point of the kind {kind!r} ({described(entry)}) is not a subclass of BrokerConfig: correct the plug-in"
+        )
     return found
 
 

@@ -45,7 +45,7 @@ def file_of(destination: str) -> str:
 
 
 def read_conf_files(directory: Path) -> ConfFiles:
-    """Reads the files of conf/. If conf/remote.yaml exists, returns the files of the revision that was pulled last.
+    """Reads the files of conf/. If conf/remote.yaml exists, returns the files of the pulled revision that is in use.
 
     The text of a file that cannot be read begins with UNREADABLE. Raises ConfigurationError if the folder does not exist, or if no revision
     was pulled yet.

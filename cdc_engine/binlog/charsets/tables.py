@@ -68,8 +68,8 @@ EUCJPMS_RUNS = {
     "adc0": "㍉㌔㌢㍍㌘㌧㌃㌶㍑㍗㌍㌦㌣㌫㍊㌻㎜㎝㎞㎎㎏㏄㎡",
     "addf": "㍻〝〟№㏍℡㊤㊥㊦㊧㊨㈱㈲㈹㍾㍽㍼≒≡∫∮∑√⊥∠∟⊿∵∩∪",
 }
-# Private-use characters of ujis and eucjpms. Each lead byte begins 94 characters of two bytes. After 0x8F, it begins 94 more characters, of
-# three bytes.
+# Private-use characters of ujis and eucjpms. Each lead byte begins 94 characters of two bytes. The byte 0x8F followed by a lead byte begins
+# 94 characters of three bytes.
 PRIVATE_LEADS = range(0xF5, 0xFF)
 PRIVATE_TWO, PRIVATE_THREE = 0xE000, 0xE3AC
 

@@ -31,7 +31,9 @@ NO_TABLE = np.empty(0, np.int32)
 
 
 class CodePoints(NamedTuple):
-    """A charset's code points: indexed by one byte (256), by two bytes (65536), and by the two bytes after THIRD (65536)."""
+    """A charset's code points. `alone` (256) is indexed by a character's only byte. `pairs` (65536) is indexed by the two bytes of a
+    character. `triples` (65536) is indexed by the two bytes after THIRD.
+    """
 
     alone: Int32s
     pairs: Int32s

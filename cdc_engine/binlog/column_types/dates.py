@@ -2,8 +2,8 @@
 older formats.
 
 DATETIME has no time zone and becomes `timestamp_ntz`. TIMESTAMP is an instant, stored as UTC seconds. Invalid dates are zero dates, partial
-dates and days that do not exist (ALLOW_INVALID_DATES). The table's policy (see `zero_dates`) says what replaces an invalid date; the
-default is NULL. Dates in year 0 count as invalid too, because Spark's and Arrow's calendars begin with year 1.
+dates and days that do not exist (ALLOW_INVALID_DATES). The setting `zero_dates` of the table in conf/ says what replaces an invalid date;
+the default is NULL. Dates in year 0 count as invalid too, because Spark's and Arrow's calendars begin with year 1.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

@@ -12,8 +12,8 @@ _NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # Matches zero and partial 
 
 
 def text_value(text: str, each: ColumnType) -> str | None:
-    """Returns `text`. If `text` is an invalid date, returns None where the lake has NULL for such a date, and raises ValueError where the
-    policy `zero_dates` is "error".
+    """Returns `text`. For a zero or partial date, returns None if the policy `zero_dates` is "null", and raises ValueError if the policy is
+    "error".
 
     The text of a binary value is hexadecimal digits. The text of any other value is what SELECT prints.
     """

@@ -56,8 +56,8 @@ def print_changes(
     """Applies the `logged` differences of each row, from `row` on, to the row's document `before`, and prints the results.
 
     Writes the texts to `out`, back to back, and the end of row n's text to `offsets[n + 1]`. `nodes`, `stack`: scratch memory. Returns
-    (DONE, number of rows) if all rows are printed. Otherwise returns (status, row): the first row that is not printed, and the reason.
-    Neither a document nor a row's differences may be NULL.
+    (DONE, number of rows) if all rows are printed. Otherwise returns (status, row): why a row is not printed, and the index of the first
+    such row. Neither a document nor a row's differences may be NULL.
     """
     used = np.int64(offsets[row])
     while row < logged.starts.shape[0]:
@@ -170,10 +170,10 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """Inserts `node` into `parent`. In an object, the position of `node` follows from the order of the keys. In an array, it is before the
-    cell with the index `first`. `kind`, `first`, `second`: the last leg of the difference's path (see `paths.leg`). If `first` is before
-    the first cell, `node` becomes the first cell. If `first` is after the last cell, `node` becomes the last cell. Returns False if `kind`
-    does not fit the parent (MEMBER needs an object, CELL an array), or if the object already has the key.
+    """Inserts `node` into `parent`. `kind`, `first`, `second`: the last leg of the difference's path (see `paths.leg`). In an object, the
+    order of the keys determines the position of `node`. In an array, `node` is inserted before the cell with the index `first`, as the
+    first cell if `first` is before the first cell, or as the last cell if `first` is after the last cell. Returns False if `kind` does not
+    fit the parent (MEMBER needs an object, CELL an array), or if the object already has the key.
     """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False

@@ -4,9 +4,9 @@ An element is one of four things: the beginning or the end of a transaction, a r
 (rows query) of a statement whose first row event is kept. With the settings of a consumer, SQL texts can be left out, and also most of the
 beginnings and ends.
 
-As in Canal, transactions without kept events are omitted, with two exceptions: such a transaction is listed if the last listed one is more
-than five seconds older by the source's clock, or if 8192 were omitted since. So a client sees that the stream moves. If the beginning of a
-transaction is listed, its end is listed too.
+As in Canal, most transactions without kept events are omitted. A few of these transactions are listed, so that a client sees that the
+stream moves: the next one after five seconds by the source's clock, or after 8192 omitted ones. If the beginning of a transaction is
+listed, its end is listed too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sluice.cdc_engine.contracts import NO_QUERIES, Block, Int8s, Int64s
 BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 # The index of a transaction that ends in a later block.
 OPEN_HERE = -1
-# A transaction that could be omitted is listed in two cases: its time differs by more than EMPTY_TIME_US_MAX from the time of the last
-# listed transaction of this kind, or EMPTY_COUNT_MAX such transactions were omitted since.
+# A transaction without kept events is listed if its time differs by more than EMPTY_TIME_US_MAX from EMPTY_AT, or if EMPTY_LEFT_OUT is
+# above EMPTY_COUNT_MAX. If `frames` is False, the same limits apply to FRAME_AT and FRAMES_LEFT_OUT.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
 # Fields of the state that one range passes to the next range. BEGUN describes the transaction that is open: WITH_BEGIN if its beginning and

@@ -2,7 +2,7 @@
 that includes the transaction.
 
 While the transaction numbers of one server are consecutive, the texts of the executed sets after these transactions differ in one number
-only. So Python code makes one template for each run of such transactions, and a kernel fills in each transaction's number.
+only. So Python code makes one template for each series of such transactions, and a kernel fills in each transaction's number.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 

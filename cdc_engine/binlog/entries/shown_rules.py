@@ -67,8 +67,8 @@ class ShownRules:
     def left(
         self, block: Block, chosen: Int64s, images: Images, facts: EventFacts
     ) -> tuple[Images, EventFacts, Int64s]:
-        """Applies the filter and the `null` masks to the images of the row events `chosen`. Returns (images that meet the filter, facts of
-        the entries that they become, index of each entry's event in `chosen`).
+        """Applies the filter and the `null` masks to the images of the row events `chosen`. The images that meet the filter become entries.
+        Returns (these images, facts of the entries, index of each entry's event in `chosen`).
         """
         images = self._without_nothing(images)
         if not self._bound.filters:

@@ -63,9 +63,9 @@ ISO_8859_1 = np.arange(256, dtype=np.int32)
 class Display:
     """The text forms that a consumer gets, where several are possible.
 
-    `time_zone`: the zone in which TIMESTAMP values are shown. `decimals`: with `declared`, a DECIMAL without a fraction has all digits of
-    its scale (1.000000); with `canal`, it has one zero as in Canal (1.0). `gtids`: whether headers have their transactions' GTIDs.
-    `labels`: whether ENUM and SET values are sent as labels instead of numbers.
+    `time_zone`: the zone in which TIMESTAMP values are shown. `decimals`: how to show a DECIMAL value whose fraction is zero: with
+    `declared`, with all digits of the scale (1.000000); with `canal`, with one zero (1.0). `gtids`: whether headers have their
+    transactions' GTIDs. `labels`: whether ENUM and SET values are sent as labels instead of numbers.
     """
 
     time_zone: str = "UTC"

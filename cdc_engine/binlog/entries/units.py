@@ -64,8 +64,8 @@ class Units:
 
 def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -> Units:
     """Divides all rows into units. `partition`: the partition of every row if `hashing` is None. Raises ConsumerStoppedError if
-    `hashing.splits` is True and a partition is unknown: no image of a row has a hashed column, or the before image of an update that
-    becomes two units lacks one.
+    `hashing.splits` is True and a partition cannot be computed: all images of a row omit a hashed column, or the before image of an update
+    that becomes two units omits a hashed column.
     """
     kinds = shown.facts.kinds[shown.event]
     first = np.flatnonzero((kinds != KIND_UPDATE) | (shown.side == BEFORE)).astype(np.int64)

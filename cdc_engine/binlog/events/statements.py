@@ -81,8 +81,8 @@ def is_certain(name: str, savepoints: Collection[str]) -> bool:
     """Returns True if it is certain that ROLLBACK TO `name` means the savepoint `name` of the transaction. `savepoints`: the names of all
     savepoints of the transaction.
 
-    The server compares names in a collation of its own, in which é can equal E. So the function returns False if one of several names is
-    not ASCII. It also returns False if the savepoint does not exist.
+    The server compares names in a collation of its own, in which é can equal E. So the function returns False if the transaction has
+    several savepoints and a name is not ASCII. The function also returns False if the transaction has no savepoint `name`.
     """
     return bool(name) and name in savepoints and (len(savepoints) == 1 or all(map(str.isascii, savepoints)))
 

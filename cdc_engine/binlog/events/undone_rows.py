@@ -1,9 +1,8 @@
 """Records which row events of the binlog have no effect, because their own transaction undoes them with ROLLBACK or ROLLBACK TO.
 
-Usually a server does not write undone rows to its binlog. It does so in two kinds of transactions: those that also create or drop a
-temporary table, and those that also write a table of a storage engine without transactions. The rows of such a table are not undone. In the
-ROW format, a server usually logs rows that are not undone as a transaction of their own. But a replica of MariaDB can log them between
-undone rows.
+Usually a server does not write undone rows to its binlog. A server writes undone rows if the transaction also creates or drops a temporary
+table, or also writes a table whose storage engine has no transactions. The rows of a table without transactions are not undone. In the ROW
+format, a server usually logs these rows as a transaction of their own. But a replica of MariaDB can log these rows between undone rows.
 
 A scan yields row events before it reads the statement that undoes them. So the engine reads such a transaction twice. The first scan
 records the undone rows, and raises UndoneRowsError after the transaction. The reader drops the rows of the open transaction and reads the
@@ -70,8 +69,7 @@ class UndoneRows:
             begins, ends = np.array(sorted(self._intervals[key]), np.int64).T
             self._bounds[key] = begins, np.sort(ends)
         begins, ends = self._bounds[key]
-        # A row event is in an interval if the number of intervals that begin at or before the event is greater than the number that end
-        # there or before.
+        # A row event is in an interval if more intervals begin at or before the event than end at or before the event.
         before = block.event_position
         undone = np.searchsorted(begins, before, "right") > np.searchsorted(ends, before, "right")
         if lasting:

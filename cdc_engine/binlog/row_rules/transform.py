@@ -237,8 +237,8 @@ class BoundTransform:
     def _failed(self, reason: str) -> TableStoppedError:
         what = (
             f"the transform {self._transform.function} failed: {reason}. Correct the function and restart the "
-            "engine, which then re-snapshots the table. If conf/ has a `version` for the transform and you do not "
-            "change it, the engine does not re-snapshot the table: resume it"
+            "engine, which then re-snapshots the table. If `version` of the transform in conf/ stays the same, the "
+            "engine does not re-snapshot the table: then also resume the table"
         )
         return TableStoppedError(self._version.database, self._version.table, TableState.TRANSFORM_FAILED, what)
 

@@ -451,8 +451,8 @@ class RowDecoder:
             return rows_partial.with_default(array, chosen, column.default[0], each)
         except ValueError:
             reason = (
-                f"the default {column.default[0]!r} of column {column.name} cannot be read as {each.spark}; "
-                "set binlog_row_image=FULL on the source"
+                f"a row image omits column {column.name}, and the default {column.default[0]!r} of the column cannot be read "
+                f"as {each.spark}; set binlog_row_image=FULL on the source"
             )
             raise TableStoppedError(
                 self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason

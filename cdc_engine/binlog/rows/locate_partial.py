@@ -116,9 +116,9 @@ def why_refused(
 
 @kernel
 def column_in_doubt(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> Integer:
-    """Finds out whether updates of an event that leave the key unchanged may come from REPLACE, which sets the omitted columns to their
-    defaults. If they may, returns the index of the first column that both images omit. Returns -1 if they cannot, or if no column is
-    omitted by both images.
+    """Finds out whether an update in an event may come from REPLACE, which sets the omitted columns to their defaults. This is possible
+    only in version 1 of the events, and only if the update leaves the key unchanged. Returns the index of the first column that both images
+    omit, or -1 if a REPLACE is impossible or no column is omitted by both images. The caller checks whether the key is unchanged.
 
     With MINIMAL, the after image of an UPDATE statement has key columns only if the statement sets them, so an unchanged key column in the
     after image is a sign of a REPLACE. With NOBLOB, the after image always has the key columns. The before image shows whether the server

@@ -1,7 +1,7 @@
 """Defines the policy by which a table's values are decoded, and finds the values of a column that cannot be decoded.
 
-The search bisects a column, and only if the column's decoder raised an error. So it costs nothing for columns whose values can all be
-decoded.
+A search begins only after the decoder of a column raised an error, so columns whose values can all be decoded cost nothing. The search
+bisects the column.
 """
 
 from __future__ import annotations

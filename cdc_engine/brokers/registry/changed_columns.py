@@ -17,8 +17,8 @@ def changed_columns(old: str, new: str) -> list[str]:
     """Returns a text for each column whose type differs between the schemas `old` and `new`, with both types. Ignores added and dropped
     columns. Also ignores changes from int to long and from float to double, because Avro converts these values when it reads old messages.
 
-    Returns [] if the records of the two schemas have different names, because then a consumer with one schema cannot read messages of the
-    other schema. Raises ValueError if `old` is not an Avro schema.
+    Returns [] if the records of the two schemas have different names, because a consumer with the new schema then fails at a message of the
+    old schema instead of misreading the message. Raises ValueError if `old` is not an Avro schema.
     """
     after = json.loads(new)
     try:

@@ -6,7 +6,7 @@ A field number never changes its meaning:
   if the field's number is reserved. If the same column with the same type is added again, it uses this field again.
 - A column whose type has changed gets a new number, and the old number is reserved.
 
-After a restart, Sluice may send a batch again that is older than a schema change, although the new schema is registered already. The
+After a restart, Sluice may send again a batch that is older than a schema change, although the new schema is registered already. The
 messages of the batch then get field numbers from an earlier version of the subject, which has the batch's columns (see `Subjects`).
 """
 

@@ -1,4 +1,4 @@
-"""Implements a schema registry in memory. Tests use it, and `instance.rehearsal`, which compiles the kernels before the first batch. The
+"""Implements a schema registry in memory, for tests and for `instance.rehearsal`, which compiles the kernels before the first batch. The
 registry passes the same tests as real registries.
 """
 

@@ -83,8 +83,8 @@ class Subjects:
 
     def _earlier(self, subject: str, schema: str) -> Followed | None:
         """Returns an earlier version of a subject: the newest one that has the same columns with the same types as `schema`, but possibly
-        other field numbers. Returns None if no earlier version has these columns. After a restart, Sluice uses this version to send a batch
-        again that is older than a schema change.
+        other field numbers. Returns None if no earlier version has these columns. After a restart, Sluice may send again a batch that is
+        older than a schema change, and then needs this version.
         """
         versions = self._registry.earlier(subject)
         return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)
