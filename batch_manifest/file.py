@@ -51,8 +51,8 @@ def to_record(value: Any) -> dict[str, Any]:
 
 
 def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
-    """Converts a record that `to_record` returned to a value of the class `kind`. The files that the record names are in `directory`.
-    Raises ManifestError if the record does not fit.
+    """Makes a value of the class `kind` from a record that `to_record` made. The files that the record names are in `directory`. Raises
+    ManifestError if the record does not fit the class.
     """
     try:
         found: T = _value(kind, record, directory)

@@ -16,7 +16,8 @@ class TableReport:
     - `source_inserts`, `source_updates` and `source_deletes` count the changes in the source, by kind.
     - Row counts are Delta's metrics of this merge's commits. A soft delete counts as an update. A row image that is appended to a table
       without a key counts as an insert. `rows_copied` counts unchanged rows that were rewritten with their files.
-    - `files_scanned` counts files that merges read. `files_pruned` counts files that merges skipped because of the files' key statistics.
+    - `files_scanned` counts files that this merge read. `files_pruned` counts files that this merge skipped because of the files' key
+      statistics.
     - `skipped` says that the table already had all changes of the batch, so the merge wrote nothing.
     - `buffered` says that the changes are buffered outside of the lake, because a snapshot of the table is running.
     - `way` says whether Spark or a small merge merged the table. `reason` says why this way was chosen.

@@ -83,7 +83,7 @@ class ChangesSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruncateSegment:
-    """A TRUNCATE, which removes all rows of the table at `order_key`."""
+    """A TRUNCATE at `order_key`, which removes all rows of the table."""
 
     kind: Literal["truncate"] = "truncate"
     order_key: int
@@ -250,8 +250,8 @@ class Manifest:
     - `ledger_id` is the id of the destination's ledger from which the batch was handed out.
     - `bytes` is the size of the batch's row events in the binlog. `rows` counts row images, and `changes` counts changes: an update is one
       change.
-    - `start` and `end` are the positions between which the batch is, as Position.to_json returns them. Runs copy both to Delta's commit
-      history.
+    - `start` and `end` are the positions at which the batch begins and ends, as Position.to_json returns them. Runs copy both to Delta's
+      commit history.
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
     - `quarantine` is None if all values could be decoded.
     - `again_up_to` is the order key up to which an earlier attempt staged changes of the batch, or 0 if there was none. The attempt may

@@ -177,8 +177,8 @@ class ClusterServers:
             return self._zookeeper
 
     def _session_changed(self, state: str) -> None:
-        # SUSPENDED counts as the end of the session, because another client may get the node before this client notices that its session
-        # ended.
+        # SUSPENDED counts as the end of the session, because another client may get the `running` node before this client notices that its
+        # session ended.
         if state != "CONNECTED":
             self._session += 1
 

@@ -1,7 +1,8 @@
-"""Waits until the lake has everything that the source had committed when the wait began, for `sluice catch-up` and its Dagster job.
+"""Waits until the lake has everything up to a position, for `sluice catch-up` and its Dagster job. Without a request for another position,
+this is the end of the source's binlog when the wait begins.
 
-Reads only files and records of the destination: the engine's status, the ledger and the records of snapshots. `missing` decides when the
-wait ends.
+Reads only files and records of the destination: the engine's status, the ledger and the records of snapshots. `missing` returns what the
+lake still lacks.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Progress:
     - `state`, `reason`: from the engine's status, or empty if the engine has not written a status recently. An engine on another host
       writes no status on this host. Such an engine counts as RUNNING as long as it holds the lease.
     - `cursor`: the position up to which everything is acked.
-    - `ticked`: whether the engine had a tick since the wait began. The wait does not end before the first tick, because that tick may start
-      snapshots of stopped tables. Always True for an engine on another host.
+    - `ticked`: whether the destination's sensor has had a tick since the wait began. The wait does not end before this tick, because the
+      tick may start snapshots of stopped tables. Always True for an engine on another host.
     - `snapshots`: the open snapshots. `stopped`: the names of stopped tables.
     """
 
@@ -137,8 +138,8 @@ def end_of(facts: ServerFacts) -> CatchUpEnd:
 
 
 def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
-    """Returns the position that a cursor reaches when it has all transactions of a GTID set. Returns None if the text is empty, or is not a
-    GTID set in the form of this kind of server. Raises ActRefusedError if the source has no GTIDs.
+    """Returns the position that a cursor reaches when it has all transactions of a GTID set. Returns None if `gtids` is empty, or is not a
+    GTID set in the form of the source (MySQL or MariaDB). Raises ActRefusedError if the source has no GTIDs.
     """
     try:
         found = str(parse_executed(gtids, mariadb=facts.mariadb))
@@ -179,7 +180,7 @@ class Waiting:
     """The callbacks and the time limit of `wait_until_caught_up`.
 
     - `look`: reads the progress of the destination. `pause`: waits between two calls of `look`.
-    - `say`: reports what the lake lacks. Called whenever this changes.
+    - `say`: reports what the lake lacks. Called whenever the report changes.
     - `seconds_max`: the wait fails after this many seconds. 0 means never.
     """
 

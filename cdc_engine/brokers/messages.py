@@ -28,7 +28,7 @@ from sluice.cdc_engine.contracts import Int64s, LoggedStatement
 Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")
 Describe = Callable[[LoggedStatement], DescribedStatement | None]
-# A message for an event, with the index of the event in its part of the batch, by which messages are sorted.
+# A message for an event. Messages are sorted by the first value: the index of the event in its part of the batch.
 IndexedMessage = tuple[int, Message]
 TableT = TypeVar("TableT")
 

@@ -1,9 +1,9 @@
 """Implements `Publisher` for RocketMQ with RocketMQ's remoting protocol. Messages go to the same queues as in Canal, and are in order
 within each queue.
 
-A broker handles the requests of one connection in several threads, which may change their order. So the publisher sends the next request
-for a queue only after the answer to the previous one. A request can contain several messages. The broker stores either all of them or none.
-Requests for different queues are sent in parallel. docs/decisions says why no library is used.
+A broker handles the requests of one connection in several threads, so the order of the requests can change. The publisher therefore sends
+the next request for a queue only after the answer to the previous one. A request can contain several messages. The broker stores either all
+of them or none. Requests for different queues are sent in parallel. docs/decisions says why no library is used.
 """
 
 from __future__ import annotations

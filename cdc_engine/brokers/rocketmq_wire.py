@@ -84,8 +84,8 @@ def request(
 
 
 def signed(fields: Mapping[str, str], body: bytes, access_key: str, secret: str) -> dict[str, str]:
-    """Returns the fields of a request with a signature: the HMAC-SHA1 of the fields' values, in the order of the fields' names, and the
-    body.
+    """Returns the fields of a request with the access key and a signature. The signature is the HMAC-SHA1 of the fields' values, sorted by
+    the fields' names, followed by the body.
     """
     found = {**fields, "AccessKey": access_key}
     content = "".join(found[name] for name in sorted(found)).encode() + body

@@ -95,7 +95,7 @@ class BrokerSender(Generic[ContentT]):
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the loop. Abandons a batch that is being sent, which is sent again after the next start."""
+        """Ends the loop. A batch that is being sent is abandoned, and is sent again after the next start."""
         self._ended.set()
         if self._last is not None:
             self._last.stop_waiting()

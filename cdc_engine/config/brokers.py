@@ -33,8 +33,8 @@ Addresses = Annotated[str, Field(min_length=1), AfterValidator(_addresses)]
 
 
 def addresses_of(text: str, port: int) -> tuple[tuple[str, int], ...]:
-    """Parses a list of addresses such as `host:port,host`, which commas or semicolons divide. `port` is the default port. Raises ValueError
-    if an entry is not an address.
+    """Parses addresses that are divided by commas or semicolons, such as `host:port,host`. `port` is the default port. Raises ValueError if
+    an entry is not an address.
     """
     return tuple(address_of(address.strip(), port) for address in re.split("[,;]", text) if address.strip())
 

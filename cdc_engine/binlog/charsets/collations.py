@@ -1,8 +1,9 @@
 """Maps the id or name of a collation, or the name of a charset, to a `Charset`: its name, its bytes per character and its codec.
 
-`column_types` uses the codec to decode values. `table_meta` computes lengths in bytes and decodes labels. The ids are those that MySQL 8.0
-and MariaDB 11.4 list in information_schema. If both servers have an id, the id means the same collation on both, so this module needs only
-one table. PyMySQL's table is not used, because it has only the ids of MySQL 5.7.
+`column_types` decodes values with the codec. `table_meta` decodes labels with the codec, and computes the length of a column in bytes from
+the bytes per character. The ids are those that MySQL 8.0 and MariaDB 11.4 list in information_schema. If both servers have an id, the id
+means the same collation on both, so this module needs only one table. PyMySQL's table is not used, because it has only the ids of MySQL
+5.7.
 
 `codecs` makes the codecs.
 """

@@ -124,9 +124,7 @@ def in_charset(text: str, charset: str) -> str:
 
 
 def raw_in(raw: bytes, charset: str) -> str:
-    """Returns the text of bytes that a column of `charset` stores as they are. Raises LiteralUnknownError for bytes that are not valid in
-    `charset`.
-    """
+    """Decodes bytes that a column of `charset` stores unchanged. Raises LiteralUnknownError for bytes that are not valid in `charset`."""
     try:
         text = raw.decode(_codec(charset))
     except UnicodeDecodeError as error:

@@ -1,7 +1,8 @@
-"""Kernels that copy located values out of a block's buffer into separate buffers. Called by the column types and by `entries.texts`.
+"""Kernels that copy values out of a block's buffer into separate buffers. Called by the column types and by `entries.texts`.
 
-`rows.locate` writes `starts` (int64, one per row, -1 for NULL) and `sizes` (int64, bytes) and ensures that all values are within the
-buffer. A NULL becomes the number zero or an empty value. The column types check whether values are valid; the kernels do not.
+`rows.locate` finds the values: it writes their offsets to `starts` (int64, one per row, -1 for NULL) and their sizes to `sizes` (int64,
+bytes), and ensures that all values are within the buffer. A NULL becomes the number zero or an empty value. The column types check whether
+values are valid; the kernels do not.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

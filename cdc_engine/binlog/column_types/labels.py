@@ -101,8 +101,8 @@ def _joined(values: Values, numbers: Int64s, labels: tuple[str, ...]) -> AnyArra
 
 @kernel
 def join_labels(numbers: Int64s, texts: Bytes, begins: Int64s, offsets: Int32s, out: Bytes) -> None:
-    """Writes, for each number, the labels of its set bits, separated by commas, to `out`, back to back. Writes the ends of the texts to
-    `offsets`. Label i is `texts[begins[i] : begins[i + 1]]`.
+    """Writes one text per number to `out`, back to back: the labels of the number's set bits, joined by commas. Writes the ends of the
+    texts to `offsets`. Label i is `texts[begins[i] : begins[i + 1]]`.
     """
     used = np.int64(0)
     offsets[0] = 0

@@ -21,8 +21,8 @@ from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Va
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# A function that returns, for each row, the date and time in the packed layout of DATETIME2, (year * 13 + month) << 22 | day << 17 | hour
-# << 12 | minute << 6 | second, and the microseconds.
+# A function that returns two numbers for each row: the date and time in the packed layout of DATETIME2, and the microseconds. The layout is
+# (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second.
 Packed = Callable[[Values], tuple[Int64s, Int64s | int]]
 DATE_ONLY = -1  # The value of `digits` for DATE, which has no time.
 MOMENT_BYTES = len("9999-12-31 23:59:59.999999")

@@ -5,8 +5,8 @@ An element is one of four things: the beginning or the end of a transaction, a r
 beginnings and ends.
 
 As in Canal, most transactions without kept events are omitted. A few of these transactions are listed, so that a client sees that the
-stream moves: the next one after five seconds by the source's clock, or after 8192 omitted ones. If the beginning of a transaction is
-listed, its end is listed too.
+stream moves: the next one after five seconds by the source's clock, or after 8192 omitted transactions. If the beginning of a transaction
+is listed, its end is listed too.
 """
 
 from __future__ import annotations

@@ -117,9 +117,9 @@ def marks_of(block: Block, wanted: Int64s) -> GtidMarks:
 def _runs(
     block: Block, source: Int64s, number: Int64s, first: int, last: int
 ) -> tuple[Int64s, list[tuple[SetText, str]]]:
-    """Divides the transactions [first, last) into runs with consecutive numbers of one server. Returns (firsts, texts). `firsts`: the first
-    transaction of each run. `texts`: for each run, the constant text of its executed sets around the number, and the constant text of its
-    GTIDs before the number.
+    """Divides the transactions [first, last) into series with consecutive numbers of one server. Returns (firsts, texts). `firsts`: the
+    first transaction of each series. `texts`: for each series, the constant text of its executed sets around the number, and the constant
+    text of its GTIDs before the number.
     """
     sources, start = block.gtid_sources, block.start_gtid_set
     begins, texts = list[int](), list[tuple[SetText, str]]()

@@ -58,8 +58,8 @@ class EntryPart(Protocol):
 
 class EntryMaker:
     """Makes the entries of one destination. `describe`: returns the kind, database and table of a statement. `policies`: "database.table" →
-    the policy for the table's values. `keys`: "database.table" → the key that conf/ declares. Both have only tables with such a setting.
-    `kept`: returns the indices of a table's captured columns; None means all columns.
+    the policy for the table's values. `keys`: "database.table" → the key that conf/ declares. `policies` and `keys` contain only tables
+    that have such a setting. `kept`: returns the indices of a table's captured columns; None means all columns.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ A field number never changes its meaning:
 - A column whose type has changed gets a new number, and the old number is reserved.
 
 After a restart, Sluice may send again a batch that is older than a schema change, although the new schema is registered already. The
-messages of the batch then get field numbers from an earlier version of the subject, which has the batch's columns (see `Subjects`).
+messages of the batch then get the field numbers of the earlier version of the subject that has the batch's columns (see `Subjects`).
 """
 
 from __future__ import annotations
