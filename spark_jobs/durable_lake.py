@@ -26,8 +26,8 @@ LOG = "_delta_log"
 # the commit.
 SUMMARY = ".crc"
 LAST_CHECKPOINT = "_last_checkpoint"
-# After the first commit of a table, the names of this many folders above the table are synced too, because the commit may have created
-# them: those of the database and the lake, and the lake's parent.
+# The first commit of a table may create this many folders above the table: the folders of the database and of the lake, and the lake's
+# parent. So their names are synced after this commit.
 NEW_FOLDERS_MAX = 3
 # A process remembers at most this many folders whose names it has synced to disk. It syncs the name of any other folder again.
 FOLDERS_KNOWN = 10_000
@@ -82,9 +82,9 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
 
 
 def sync_names(path: str, version: int) -> None:
-    """Syncs the name of a new table's folder, and the names of the folders above it, which the first commit may have created. A process
-    syncs the name of each of these folders above only once. The caller has already synced the files of the first commit, at `version`, and
-    the names in the table's folder.
+    """Syncs the name of a new table's folder, and the names of its parent folders, which the first commit may have created. A process syncs
+    the name of each parent folder only once. The caller has already synced the files of the first commit, at `version`, and the names in
+    the table's folder.
 
     Does nothing if the table is not local. Raises OSError if a sync fails, or if a file that the table still needs is missing.
     """

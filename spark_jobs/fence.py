@@ -2,8 +2,8 @@
 module.
 
 A host may pause at any line until its lease and its locks expire, while another host takes over and merges later batches. If the first host
-then committed, rows that were deleted meanwhile would return. The fence queries the stores of the locks and the ledger. A Spark session
-that was opened without a fence refuses to commit.
+then committed, rows that were deleted meanwhile would return. The fence queries the store of the locks and the store of the ledger. A Spark
+session that was opened without a fence refuses to commit.
 
 Tasks on executors cannot query these stores. The run checks the fence immediately before it sends the tasks. A task's commit succeeds only
 if the table is still at the version that the task read.

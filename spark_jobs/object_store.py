@@ -2,8 +2,8 @@
 functions.
 
 SQL statements for Spark contain the paths. The code that starts Spark uses the settings. Credentials are not among the settings, because
-the command line, the log and the UI of Spark's process show its settings. The store's client in Spark reads them from environment variables
-instead.
+the command line, the log and the UI of Spark's process show its settings. The store's client in Spark reads the credentials from
+environment variables.
 """
 
 from __future__ import annotations

@@ -74,13 +74,13 @@ SESSION_SETTINGS: Mapping[str, str] = {
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
 # Limits for the number of sessions of a batch. The maximum protects Spark's driver, which plans and commits every MERGE.
 SESSIONS_MIN, SESSIONS_MAX = 2, 16
-# One session is opened per this many task slots. A MERGE can use more slots, but other sessions use them while the MERGE has only one
-# task.
+# One session is opened per this many task slots. A MERGE with many tasks can use more slots. While it has only one task, other sessions use
+# the slots.
 SLOTS_A_SESSION = 2
 SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # Finds the number of parts in Spark's plan of a range.
 NO_OPTIONS: Mapping[str, str] = {}
-# The setting with which sessions share Python workers, which is possible because Sluice's sessions add no files. By default, each session
-# starts its own workers, whose daemon process stays after the session.
+# The setting with which sessions share Python workers. By default, each session starts its own workers, whose daemon process stays after
+# the session. Separate workers are needed only for sessions that send files to Spark with `addArtifacts`. Sluice's sessions send none.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
 # Spark's settings for merges of few rows. They switch off code generation: compiling generated code takes longer than processing few rows,
 # and every new session compiles it again. On a warm server with these settings, 50 changes per table take half the time, 75 k changes into
@@ -248,7 +248,7 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
         first = builder.getOrCreate()
     except Exception as error:
         raise SparkUnavailableError(
-            f"no Spark session could be started with spark.master {settings.master}: {first_line(error)}"
+            f"no Spark session could be started with spark.master {settings.master}: {first_line(error)}; check `spark` in conf/sluice.yaml"
         ) from error
     sessions = [LakeSession(first.newSession()) for _ in range(_allowed(first, count, settings))]
     for session in sessions:
@@ -257,8 +257,8 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
 
 
 def _allowed(spark: Any, wanted: int, settings: SparkSettings) -> int:
-    """Returns how many of the `wanted` sessions to open: at most `settings.sessions`. If that is 0, opens one per SLOTS_A_SESSION task
-    slots, but at least SESSIONS_MIN and at most SESSIONS_MAX.
+    """Returns how many of the `wanted` sessions to open: at most `settings.sessions`. If `settings.sessions` is 0, the limit is one session
+    per SLOTS_A_SESSION task slots, but at least SESSIONS_MIN and at most SESSIONS_MAX.
     """
     if settings.sessions or wanted <= SESSIONS_MIN:
         return min(wanted, settings.sessions or SESSIONS_MIN)

@@ -1,9 +1,9 @@
 """Adds to a batch the changes that foreign keys made without row events, before any table of the batch is merged. `run_batch` calls this
 module.
 
-The batch is replayed (play.py) on the lake's rows and the staged images (rows.py). The derived changes are staged as images (files.py),
-like the images that the engine stages. So merges know nothing of foreign keys, tables can be merged in any order, and a repeated run stages
-the same images.
+The staged images are replayed on the lake's rows (play.py, rows.py). The derived changes are staged as images (files.py), like the images
+that the engine stages. So merges know nothing of foreign keys, and tables can be merged in any order. A repeated run reads the derived
+images that the first attempt staged.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change. The tables that raised `error` get this error. Each other table gets an
-    error that names these tables. If foreign keys may change none of the tables that raised `error`, each table gets `error`.
+    """Returns an error for each table that foreign keys may change in this batch. If the cause of `error` is the error of one table, this
+    table gets the cause. If not, all tables of `error` get the cause. Each other table gets an error that names the tables of `error`. If
+    no table would get the cause, every table gets the cause.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables
@@ -288,8 +289,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads from the lake the rows to which images with lacking columns belong, because the lacking columns may refer to the parent.
-        Skips keys that were queried before. Returns whether any key was queried. If so, the caller selects the images again.
+        """Loads the lake's rows of images that lack columns, because the missing columns may be those of a foreign key. Skips keys that
+        were queried before. Returns whether any key was queried. If so, the caller selects the images again.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]

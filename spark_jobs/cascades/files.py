@@ -1,8 +1,10 @@
 """Writes new staged files for tables in which foreign keys changed rows. The files have the staged and the derived images in the order of
 the stream. `derive` calls this module.
 
+A staged table consists of segments. A segment is a file with row images of one schema version, or a TRUNCATE, or a schema change.
+
 The files are in a separate folder next to the staged files, with a manifest that is written last. A run that repeats the batch reads these
-files. This run must not derive the images again, because the lake may have changed since the first attempt.
+files. It must not derive the images again, because the lake may have changed since the first attempt.
 """
 
 from __future__ import annotations
@@ -67,8 +69,8 @@ def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, deriv
     """Writes new files for the segments of a table to which derived images are added. Returns the table with these segments. `lake` is the
     table's Delta table, whose columns are used for images that fit into no staged segment.
 
-    Raises TableError if a segment to which images are added has updates that change keys and lack columns. Also raises TableError if the
-    columns of a segment with derived images only are unknown.
+    Raises TableError if a derived image belongs to a segment in which updates changed keys and row images lack columns. Also raises
+    TableError if an image fits into no staged segment, and the Delta table lacks a column of the image.
     """
     pieces = _pieces(table, derived)
     folder = batch.directory / FOLDER
@@ -229,7 +231,8 @@ def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[La
     if len(columns) < len(known):
         raise TableError(
             table.name,
-            "foreign keys changed rows whose columns are unknown; re-snapshot the table with `sluice snapshot start`",
+            "foreign keys changed rows, and the Delta table lacks columns of these rows; re-snapshot the table with "
+            "`sluice snapshot start`",
         )
     return tuple(columns)
 

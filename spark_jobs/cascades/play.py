@@ -1,8 +1,8 @@
-"""Derives the changes that foreign keys made: replays the changes of a batch to the tables with foreign keys, in stream order.
+"""Derives the changes that foreign keys made: replays a batch's changes of the tables with foreign keys, in stream order.
 
-InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has no row events for them. The replay applies each deleted
-parent row and each changed parent key to the child rows at that time, then to the children of these rows, until no row changes. Only rows
-that may be affected are loaded. If a replay finds that rows are `missing`, the caller loads them and replays the batch again.
+InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has no row events for them. If a parent row was deleted or
+its key changed, the replay changes the child rows as the server did, then the children of these rows, until no row changes. Only rows that
+may be affected are loaded. If a replay finds that rows are `missing`, the caller loads them and replays the batch again.
 """
 
 from __future__ import annotations
@@ -176,7 +176,9 @@ class Play:
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
     each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a
-    buffered table applies. `lost` says why rows of a buffered table must be read again. The tables below a table refer to it.
+    buffered table applies. `lost` says why rows of a buffered table must be read again.
+
+    The tables below a table are its child tables, the child tables of these tables, and so on.
     """
 
     def __init__(
@@ -297,9 +299,10 @@ class Play:
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
-        """Adds the change to `passed`, so that the publication of the child's snapshot applies it. If the publication cannot apply it,
-        records that the child's rows must be read again. Does neither if an earlier attempt has buffered the change. Until the publication,
-        the changes of the tables below the child cannot be derived.
+        """Adds the change to `passed`, so that the publication of the child's snapshot applies it. If the publication cannot apply the
+        change, records instead that the child's rows must be read again. Does neither if an earlier attempt has buffered the change.
+
+        Also refuses the tables below the child, because their changes cannot be derived before the publication.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
@@ -307,7 +310,8 @@ class Play:
                 continue
             if below.child_name not in self._buffered:
                 # The table below is not buffered, so it gets an error when this batch is merged. If the child's snapshot were published
-                # before the batch is repeated, the repeated run would derive nothing for the table below, and its changes would be lost.
+                # before the batch is repeated, the repeated run would derive nothing for the table below, and its changes would be lost. So
+                # the publication waits until the child's rows were read again.
                 self._read_again(
                     event,
                     child,
@@ -324,8 +328,9 @@ class Play:
             self.passed[child].append(change)
 
     def _read_again(self, event: Event, table: str, why: str, through: str = "") -> None:
-        """Records that the rows of a buffered table, and of the tables below it, must be read from the source again.
-        `through` names a buffered parent that is the cause, if any."""
+        """Records that the rows of a buffered table must be read from the source again. Refuses the tables below it, because its changes
+        are unknown. `through` names a buffered parent that is the cause, if any.
+        """
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
             way = (known.through if known else frozenset()) | ({through} - {"", table})
@@ -389,8 +394,9 @@ class Play:
             self._refuse(event, child, TableError(child, why))
 
     def _referencing(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
-        """Returns the keys of the child rows that reference the values `before`. If such rows were not loaded, also adds the values to
-        `missing`. Raises TableError if it is uncertain which rows reference them, or what the foreign key does to these rows.
+        """Returns the keys of the child rows that reference the values `before`. If rows with these values were not loaded, also adds the
+        values to `missing`. Raises TableError if it is uncertain whether a row references the values, or what the foreign key does to the
+        row.
         """
         table, coarse = self._tables[cascade.child_name], coarse_values(before)
         if coarse not in self._wanted.get((cascade.child_name, cascade.columns), ()):

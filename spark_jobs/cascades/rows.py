@@ -259,8 +259,8 @@ def _coarse_sql(column: str, type_name: str) -> str:
 
 
 def _remaining(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
-    """Returns the rows that a table without a key has after all records of its Delta table, which has one record per change. Each element
-    of `rows` is a pair: the record, and its values as a CascadeRow.
+    """Returns the rows that exist in a table without a key. Its Delta table has one row per change. Each element of `rows` is a pair: the
+    row of the Delta table, and its values as a CascadeRow.
     """
     counts: dict[Any, int] = defaultdict(int)
     kept: dict[Any, CascadeRow] = {}

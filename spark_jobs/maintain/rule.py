@@ -3,7 +3,7 @@
 
 Each merge adds small files, or marks rows of files as deleted. Every file and every marked row slows down readers and later merges, while a
 rewrite reads and writes the bytes of the files only once. The limits below are chosen so that a merge stays about as fast as on a newly
-written table. Large files are rewritten only if they are no longer ordered by key, so that a merge would read most of them.
+written table. Large files are rewritten only if they are no longer ordered by key, because a merge then reads most of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ SMALL_BYTES, FILE_BYTES = 32 * MIB, 128 * MIB
 SMALL_FILES_MAX = 20
 DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file whose share of deleted rows is larger than this.
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
-# CLUSTER is due only if at least this share of the large files is new since the last CLUSTER. So no row is rewritten too often.
+# CLUSTER is due only if at least this share of the large files is new since the last CLUSTER. With a smaller share, CLUSTER would rewrite
+# many rows for few new ones.
 FRESH_SHARE_MIN = 0.25
 # Without an operator's request, a rewrite is limited to this many bytes, because it takes minutes and merges wait meanwhile. COMPACT counts
 # the bytes of the files that it rewrites, and CLUSTER counts the whole table.
@@ -52,10 +53,10 @@ class FileFacts:
 
     - `deleted` is the number of rows that are marked as deleted.
     - `compact_bytes` is what COMPACT would rewrite: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
-    - `depth` is the average number of large files whose key ranges overlap the key range of one large file, counting this file itself. The
-    depth is 0 if key ranges are unknown.
-    - `fresh_files` are the large files written since the last CLUSTER. CLUSTER is due only if there are enough of them, whatever the depth
-      is. If the key's first column has few values, CLUSTER does not reduce the depth, and would otherwise be due again and again.
+    - `depth` is the average number of large files whose key ranges overlap the key range of one large file, counting this file itself. It
+      is 0 if key ranges are unknown.
+    - `fresh_files` are the large files written since the last CLUSTER. CLUSTER is due only if there are enough of them. The depth alone
+      does not suffice: if the key's first column has few values, CLUSTER does not reduce the depth, and would be due after every merge.
     - `rounded_files` are the files in whose statistics deltalake rounded the minimum and maximum.
     """
 

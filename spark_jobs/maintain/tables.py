@@ -360,8 +360,8 @@ def _run(session: LakeSession, table: MaintainedTable, statement: str, read: Cal
 
 
 def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float, record: str) -> Maintained:
-    """Syncs the commits to disk, stores the table's record, and returns the result. `record` is the metadata by which these commits are
-    recognized as Sluice's.
+    """Syncs the commits to disk, stores the table's id and version in its TableRecord, and returns the result. `record` is the metadata by
+    which these commits are recognized as Sluice's.
     """
     version = delta.snapshot.version
     after = delta.refresh()
@@ -404,12 +404,11 @@ def newest_snapshot_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
     """Returns the age in hours of the oldest table version that the newest consistent snapshot needs. Returns None if there is no snapshot.
-    Raises TableError if the table of snapshots cannot be read.
+    If `names` is given, considers only these tables. Raises TableError if the table of snapshots cannot be read.
 
-    After tables were corrected, another row publishes the same snapshot again with their new versions. The age is counted from the
-    snapshot's oldest row, because most tables are still at the versions of this row. If a table was already at a newer version when the
-    oldest row was published, the age is counted from the commit that made the newer version. If `names` is given, only these tables are
-    considered.
+    A snapshot has several rows if it was published again after tables were corrected. The age is counted from the oldest row, because most
+    tables are still at the versions of this row. If a table was already at a newer version when the oldest row was published, the age is
+    counted from the first commit after the version in the snapshot.
     """
     options = dict(storage_options or {}) or None
     try:

@@ -1,7 +1,8 @@
 """Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). `merge_sql` calls this module.
 
 The last image of a key decides whether the lake has a row with this key after the fold. Each column of the row gets its value from the last
-image of this row that contains the column. If no image of the row contains the column, the value comes from the row in the lake.
+image of this row that contains the column. If no image of the row contains the column, the value comes from the row in the lake. Presence
+bits say which columns of a row have a value: staging writes one bit per column with each image.
 
 If an update in the segment changed the row's key, the row may have another key in the lake. For the images of such rows, staging writes two
 more columns. `_sluice_origin_*` is the key that the row had before the segment, or the key with which the segment inserted the row.
@@ -33,7 +34,7 @@ LAST, ROW_OF, SINCE, BORN, STORED, THERE = (
 
 
 def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
-    """Returns the SELECT of one row per key, with presence bits for its known columns.
+    """Returns the SELECT of one row per key, with its known columns and its presence bits.
 
     `target` is the Delta table as a relation in SQL. `reach` is a condition on a row `t` of this table. It is true for every row whose key
     may be in the segment and that is not marked as deleted.
@@ -90,8 +91,8 @@ def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more
 
 
 def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of `_last_states`, with two more facts: the key under which the lake has the row, and whether that key differs
-    from the image's key.
+    """Returns the SELECT of `_last_states`, with the key under which the lake has the row (STORED), and two flags. BORN is true if the
+    segment inserted the row. MOVED is true if BORN is, or if the stored key differs from the image's key.
 
     The segment may begin with images that the lake already has, if an earlier delivery of the batch had another end and was merged. The
     images that the lake has are used only to find the key under which the lake has the row.

@@ -345,8 +345,8 @@ class _TableMerge:
         return before
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
-        """Returns the table's version, for the next attempt. Raises TableError if this was the last attempt, or if the conflicting
-        commit did more than maintenance.
+        """Returns the table's version, for the next attempt. Raises TableError after the last attempt, or if the conflicting commit did
+        more than maintenance.
         """
         self.conflicts.add(self.table.name)
         seen = self.table.snapshot

@@ -172,8 +172,8 @@ def whole_clauses(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> 
 
 
 def again_clauses(values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that have the current rows of their keys (`ChangesSegment.again`). A delete image has no values: with
-    soft deletes, the table's row keeps its values and is only marked.
+    """Returns the clauses for images that are not changes, but the rows that a repair writes (`ChangesSegment.again`). A delete image has
+    no values: with soft deletes, the table's row keeps its values and is only marked.
     """
     if not soft:
         return whole_clauses(values, soft=False, guard=NOT_OLDER)
@@ -187,11 +187,11 @@ def again_clauses(values: dict[str, str], *, soft: bool) -> str:
 
 
 def partial_clauses(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that may lack columns. In these columns the table's row keeps its values. If an update's row is
-    missing in the table, the MERGE fails with UNKNOWN_ROW.
+    """Returns the clauses for images that may lack columns. In these columns the table's row keeps its values. If the table lacks the row
+    of an incomplete insert or update image, the MERGE fails with UNKNOWN_ROW.
 
-    If the row of an incomplete delete image is missing in the table, nothing is written, even with soft deletes, because the row's values
-    are unknown.
+    If the table lacks the row of an incomplete delete image, nothing is written, even with soft deletes, because the row's values are
+    unknown.
     """
     kept = {column.name: column.name for column in segment.columns if column.name not in segment.key}
     values = {**values, **({DELETED: REMOVES} if soft else {})}

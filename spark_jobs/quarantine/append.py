@@ -3,7 +3,8 @@ module.
 
 The staged file is small and its columns are known, so deltalake writes it without Spark. The commit has one transaction per source table.
 The transaction's app id identifies the table, and its version is the highest order key of the table's values. Values that the quarantine
-already has are left out. Each source table has its own transaction, because a resumed table has older values than other tables.
+already has are left out. Each source table has its own transaction, because a resumed table has older values than other tables. A
+transaction for all tables would make these older values look as if the quarantine had them.
 """
 
 from __future__ import annotations

@@ -43,9 +43,11 @@ HISTORY_BEHIND = (
 class RowValues:
     """Values of one column, in a Parquet file, with what is needed to find their rows.
 
-    The file has the columns `number` (of the value), `order_key` and `value`. The column `named_<k>` has the row's value in the column
-    names[k] as text, where bytes are hexadecimal digits. A NULL in `named_<k>` matches any value. `keyed` tells whether `names` are the
-    key. `type_name` is the value's type in Spark SQL.
+    `names` are the columns that identify a row: the key if `keyed`, or else all columns except that of the values.
+
+    The file has the columns `number` (a number that identifies the value), `order_key` and `value`. The column `named_<k>` has the row's
+    value in the column names[k] as text, where bytes are hexadecimal digits. A NULL in `named_<k>` matches any value. `type_name` is the
+    value's type in Spark SQL.
     """
 
     file: Path
@@ -184,7 +186,7 @@ def _meets(session: LakeSession, target: str, column: str, values: RowValues) ->
 def _chosen(target: str, on: str, values: RowValues) -> str:
     """Returns the SELECT of the values whose rows can be identified.
 
-    Values with the same order key and the same named columns form a group. A group is selected if it has as many values as there are
+    Values with the same order key and equal columns `named_<k>` form a group. A group is selected if it has as many values as there are
     matching rows, and if all of its values are equal. The first value of a group has OCCURRENCE 1.
     """
     alike = f"PARTITION BY {', '.join([KEY_COLUMN, *_named(values)])}"

@@ -4,10 +4,9 @@ A backfill chooses the keys that changed in an interval. A repair chooses keys b
 positions, low and high, which are both before `up_to`.
 
 - If a chosen key changed in the part of the stream that was read, its last change up to `up_to` gives the row. The row from the source is
-older than this change, or includes it.
+  older than this change, or includes it.
 - If the key did not change, the row from the source is correct.
-- A key without a row in the source and without changes has no row. So a row that was deleted meanwhile stays deleted, although the lake has
-no record of the deletion.
+- A key without a row in the source and without changes has no row, and gets a delete image. Lost keys (`Decided.lost`) are an exception.
 
 A repair or a backfill never merges a change before the merges of the stream do. A repair or a backfill removes a row only if neither the
 source nor the stream has the row.
@@ -66,8 +65,8 @@ class Decided:
     source, and `images` marks images of the stream.
 
     `lost` marks requested keys whose row is unknown: the source had a row during the comparison, but neither a row nor a change was read.
-    There are two possible causes. The row was deleted between the comparison and the low position, and the stream deletes the row in the
-    lake. Or the source does not find the row by the text of the row's key.
+    There are two possible causes. The row was deleted after the comparison and before the repair began to read, and the merges of the
+    stream delete it in the lake. Or the source does not find the row by the text of the row's key.
     """
 
     none: Mask
@@ -86,8 +85,8 @@ def decide(
     - `seen` marks the images up to the lake's position.
     - `chosen` marks the seen images whose keys must be corrected.
 
-    Chooses exactly one element for each key that was requested, read, or chosen by an image, except for lost keys. Chooses none for other
-    keys.
+    Chooses exactly one element for each key that was requested, that was read, or that has an image in `chosen`. Chooses none for lost keys
+    and for all other keys.
     """
     sizes = [len(part[0]) for part in (keys, read, images)]
     joined = [pa.chunked_array([*parts]) for parts in zip(keys, read, images, strict=True)]

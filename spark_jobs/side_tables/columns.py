@@ -66,11 +66,12 @@ def map_columns(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakenOver:
-    """A column of a history that takes values from other columns, in the current rows. `origins` has the names and types of these columns.
+    """A column of a history that takes values from other columns, in the current rows. `origins` has the names and types of the other
+    columns.
 
-    If `renamed`, these values replace the column's own values. Otherwise they replace only NULL. If `required`, the values must be copied,
-    because a DDL statement requires the copy or the column is new. Otherwise an earlier attempt may have copied them, and the caller first
-    checks whether values are missing.
+    - If `renamed`, the values of `origins` replace the column's own values. If not, they replace only NULL.
+    - If `required`, the values must be copied, because a DDL statement renamed the column or changed its type, or because the column is
+      new. If not, an earlier attempt may have copied the values, and the caller first checks whether values are missing.
     """
 
     column: str
@@ -80,8 +81,8 @@ class TakenOver:
     required: bool
 
     def value(self, quote: Callable[[str], str]) -> str:
-        """Returns the expression of the column's new value, for Spark and deltalake. Returns "" if the values of no origin can be
-        converted.
+        """Returns the SQL expression of the column's new value, which both Spark and deltalake understand. Returns "" if no origin has a
+        type that can be converted.
         """
         sources = [_as_type(quote(name), kind, self.type) for name, kind in self.origins if _casts(kind, self.type)]
         if not sources:

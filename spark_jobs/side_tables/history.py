@@ -322,11 +322,11 @@ class History:
         at: tuple[int, str],
         alterations: Sequence[Alteration] = (),
     ) -> MappedColumns:
-        """Adds missing columns to the history, and copies values into them in the open rows. Call this before a merge, because a merge
-        finds open rows by their key columns. Raises TableError if open rows still have NULL in their key.
+        """Adds missing columns to the history, and fills them in the open versions. Call this before a merge, because a merge finds open
+        versions by their key columns. Raises TableError if an open version still has NULL in a key column.
 
-        A run may crash after it has added a key column and before it has copied the values. The open rows then have NULL in this column. So
-        values are also copied into an existing key column if `_lack` finds NULL in it.
+        A run may crash after it has added a key column and before it has filled it. The open versions then have NULL in this column. So an
+        existing key column is filled too if `_lack` finds NULL in it.
         """
         there = self._given
         mapped = map_columns(self.table.name, columns, there, [column.name for column in PERIOD])
@@ -349,15 +349,16 @@ class History:
         return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns in the open rows. If `renames`, the commit has the order key in `at`, so a repeated attempt changes nothing: if two
-        columns swapped names, a second update would swap their values back. Other updates can be repeated, and get a new order key.
+        """Sets columns in the open versions. If `renames`, the commit has the order key in `at`, so a repeated attempt changes nothing. If
+        two columns swapped names, a second update would swap their values back. Updates without renames can be repeated, and get a new
+        order key.
         """
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)
         self._update(values, IS_CURRENT, Commit(table=aside, order_key=order_key, user_metadata=user_metadata))
 
     def _lack(self, columns: Sequence[str]) -> bool:
-        """Returns whether an open row has NULL in any of these columns. Returns False if the history lacks one of the columns."""
+        """Returns whether an open version has NULL in any of these columns. Returns False if the history lacks one of the columns."""
         if not columns or not set(columns) <= set(self._given):
             return False
         lacks = " OR ".join(f"{_quoted(name)} IS NULL" for name in columns)

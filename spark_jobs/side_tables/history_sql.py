@@ -115,8 +115,8 @@ class HistoryDifference:
 
 
 def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Sequence[str]) -> str:
-    """Returns a SELECT for Spark that folds row images to the rows that a merge closes and opens. In Arrow, `versions.folded` and
-    `as_source` do the same.
+    """Returns a SELECT for Spark that folds row images to the versions that a merge closes and opens. Without Spark, `folded` and
+    `as_source` of the module `versions` do the same.
 
     `images` is a relation with the images that the history does not have yet. `names` has the history's column for each column of the
     source. `key` are the source's key columns. `left` are columns of the history that the source no longer has; these columns get NULL.

@@ -65,7 +65,9 @@ class Share:
         return table
 
     def opened(self, name: str, path: str, app_id: str) -> SideTable:
-        """Opens the change log or history at `path`, also that of another table. Raises TableError if it has another owner."""
+        """Opens the change log or history at `path`, which may belong to the source table `name` instead of `staged`. Raises TableError if
+        it has another owner.
+        """
         given = self.context
         return SideTable(name, path, app_id, given.storage_options, fence=given.fence, conflicts=given.conflicts).open()
 
@@ -290,7 +292,7 @@ def _existing(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
 
 def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
     """Closes the open versions in the history of the table's former name. Does nothing if another table gets that name at the same
-    position.
+    position, because the rows of that table then replace the open versions.
     """
     origin = share.context.target_of(segment.renamed_from)
     if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):

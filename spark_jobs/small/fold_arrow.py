@@ -162,15 +162,15 @@ class _Partial:
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 
     def _before(self, mask: Mask) -> Numbers:
-        """For each last image of a key, considers the images of the same row up to that image. Returns the index of the last considered
-        image that `mask` selects, or -1 if it selects none.
+        """Returns one index for each last image of a key: the index of the newest image of the same row, up to that image, that `mask`
+        selects. The index is -1 if `mask` selects none of them.
         """
         indices = np.maximum.accumulate(np.where(mask, _range(mask), -1))
         return np.where(indices >= self.starts, indices, -1)[self.last]
 
     def _known(self, index: int, name: str) -> tuple[Mask, Any]:
-        """For each last image of a key, considers the images of the same row up to that image, except those that the table already has.
-        Returns whether one of the considered images has the column, and the column's last value in them.
+        """Returns, for each last image of a key, whether it or an earlier image of the same row has the column, and the column's newest
+        value in these images. Leaves out images that the table already has.
         """
         bits = _numbers(self.images[f"{PRESENT}{index // GROUP_COLUMNS}"]) >> (index % GROUP_COLUMNS)
         indices = self._before(self.fresh & ((bits & 1) == 1))

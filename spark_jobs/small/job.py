@@ -127,7 +127,9 @@ def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequenc
 
 
 def _on_executors(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
-    """Runs the jobs in tasks and returns their answers by job number. If no task can run, each answer has the reason as UNFIT."""
+    """Runs the jobs in tasks and returns their answers by job number. If the executors cannot merge tables, each answer has only the
+    reason, as UNFIT.
+    """
     why = ""
     if session.shares_workers:
         try:

@@ -1,4 +1,4 @@
-"""Merges one table's part of a batch with `deltalake`, in a task of a Spark job that `small.job` starts.
+"""Merges one table's part of a batch with `deltalake`. `small.job` calls this module, in a task of a Spark job or in a thread of the run.
 
 The checks, transactions and conditions are those of `merging.merge`, on the same segments. Each commit is attempted once. If another
 program committed first, the whole merge starts again, because the other commit may have the same changes. Tables with features that
@@ -229,8 +229,8 @@ class _SmallMerge:
         return low, high
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
-        """Commits the changes of a segment. Only a segment with row changes needs a commit here, because Spark merges every table that is
-        truncated or altered.
+        """Creates the table if it does not exist, and commits the row changes of a segment. Other segments need no commit here, because
+        Spark merges every table that is truncated or altered.
         """
         if not self.table.snapshot.exists and not isinstance(segment, TruncateSegment):
             self._make(segment)

@@ -54,9 +54,8 @@ class SnapshotBuffers(Protocol):
         """Returns the buffer of a table. Returns None if the table has no running snapshot."""
 
     def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
-        """Restarts the snapshot: drops the rows that were read and the changes up to this order key, and reads all rows again. The cause is
-        a statement that changed the whole table. If `images`, the cause is row images that lack columns, and the number of restarts is
-        limited.
+        """Restarts the snapshot: drops the rows that were read and the changes up to this order key, and reads all rows again. `why` is the
+        cause. If `images`, the cause is row images that lack columns, and the number of restarts is limited.
         """
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
@@ -91,7 +90,8 @@ def buffer_table(
     staged: StagedTable, target: TableTarget, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> TableReport:
     """Buffers the changes of a table in a batch, and syncs them to disk. Leaves out changes that are already buffered. Restarts the
-    snapshot if a segment truncates or alters the table. Raises TableError.
+    snapshot if a segment truncates or alters the table, or if a segment cannot be buffered because its images lack columns (`_read_again`).
+    Raises TableError.
     """
     started, rows = time.monotonic(), 0
     for segment in staged.segments:

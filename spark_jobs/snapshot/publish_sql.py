@@ -69,7 +69,7 @@ def change_types(columns: tuple[LakeColumn, ...], *, partial: bool = False) -> d
 
 def selection(rows: Rows) -> str:
     """Returns the SELECT of all rows of the table, with Sluice's columns last. If images lack columns, deleted rows are left out even with
-    soft deletes.
+    soft deletes, because their values may be unknown.
     """
     if not rows.key:
         return _appended(rows)

@@ -86,8 +86,9 @@ class Buffering:
         """Buffers the changes of the `live` tables, and syncs them to disk. Raises TableError if this fails for one of them: the run then
         derives no changes of foreign keys, and a repeated run derives them again.
 
-        First restarts the snapshots of the tables in `lost`, whose rows must be read again. If the run crashed after it had marked a parent
-        of such a table as complete, a repeated batch would derive no changes for the table, and would not restart its snapshot.
+        First restarts the snapshots of the tables in `lost`, whose rows must be read again. If the restarts came last, the run could crash
+        after it had marked a parent of such a table as complete. A repeated batch would then derive no changes for the table, and would not
+        restart its snapshot.
         """
         tables = [table for table in self._tables if table.name in self.live]
         for name in lost:

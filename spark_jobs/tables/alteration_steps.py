@@ -1,9 +1,9 @@
 """Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls this
 module.
 
-Delta alters a table in commits without a transaction. Some plans cannot be derived again from a partly altered table. Such a plan is first
-stored in a table property, with an identifier of its DDL statement and the last completed stage. The next attempt reads the plan and the
-stage from this property:
+A move gives a column another name, so that its present name becomes free for another column. Delta alters a table in commits without a
+transaction. Some plans cannot be derived again from a partly altered table. Such a plan is first stored in a table property, with an
+identifier of its DDL statement and the last completed stage. The next attempt reads the plan and the stage from this property:
 
 BEGUN ─ drop and move columns ─▶ MOVED ─ rename, widen and add columns, copy values ─▶ COPIED ─ drop copied columns
 """

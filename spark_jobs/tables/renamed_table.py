@@ -74,7 +74,9 @@ class Origins:
         target = self.target_of(origin)
         if target is None:
             raise TableError(
-                name, f"the table was renamed from {origin}, and the path of {origin} in the lake is unknown"
+                name,
+                f"the table was renamed from {origin}, and the path of {origin} in the lake is unknown; re-snapshot the table with "
+                "`sluice snapshot start`",
             )
         if target.shard is not None:
             why = (
