@@ -1,11 +1,11 @@
 """Publishes a consistent snapshot of the tables: after a batch is merged into all of its tables, appends one row with the version of every
 table of the destination.
 
-This row is the last commit of a run. The run holds the run lock, so no other run of the destination changes table versions meanwhile; only
-other programs can.
+The commit of this row is the last one of a run. The run holds the run lock, so no other run of the destination changes table versions
+meanwhile; only other programs can.
 
-If the run crashes before this commit, the previous snapshot stays the newest one. The repeated batch finds its tables merged, and publishes
-the snapshot. If the run crashes after this commit, the repeated batch finds the commit's transaction in the log, and writes nothing.
+If the run crashes before this commit, the previous snapshot stays the newest one. The next run finds the tables of the batch merged, and
+publishes the snapshot. If the run crashes after this commit, the next run finds the commit's transaction in the log, and writes nothing.
 """
 
 from __future__ import annotations

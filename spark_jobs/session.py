@@ -149,7 +149,7 @@ class LakeSession:
 
     def sql(self, statement: str) -> None:
         """Executes a statement that does not commit to a table, without fetching its result. Raises ValueError for a statement that
-        commits: `commit` executes those.
+        commits, which must be executed with `commit`.
         """
         if COMMITS.match(statement):
             raise ValueError(

@@ -43,7 +43,8 @@ class StagedBatch(Manifest):
 
     - `directory` is the directory of the batch's files.
     - `backfill` is set for a backfill or a repair, which does not change the tables' positions in the stream.
-    - `stored` is the URL of the batch in an object store, of which `directory` is a copy. `stored` is empty if the batch is only local.
+    - `stored` is the URL of the batch if the batch is in an object store. `directory` is then a local copy. `stored` is empty if the batch
+      is only local.
     """
 
     directory: Path
@@ -52,8 +53,8 @@ class StagedBatch(Manifest):
 
     def app_id(self, table: StagedTable) -> str:
         """Returns the app id of the Delta transaction that stores the last merged order key of this table. The app id stays the same when
-        the epoch changes, because the order key contains the epoch. Each backfill and each repair has its own app ids, so it does not
-        change the order key that merges of the stream have stored.
+        the epoch changes, because the order key contains the epoch. Each backfill and each repair has its own app ids, so that the order
+        key that merges of the stream have stored stays unchanged.
         """
         if self.backfill is not None:
             aside = f"{self.backfill.kind}/{self.backfill.backfill_id}"

@@ -44,7 +44,7 @@ class TableLock(Protocol):
     """The lock of one Delta table, for all destinations that write it. Implemented by `cdc_engine.destination_files.table_locks`.
 
     `held` uses what this process knows, and `confirm` queries the store of the lock. `register_waiting` returns False if another process
-    has waited longer. The holder stores a text with `write`, which later holders read with `writer`.
+    has waited longer. With `write`, the holder stores a text that later holders read with `writer`.
     """
 
     @property

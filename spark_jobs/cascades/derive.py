@@ -107,9 +107,9 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change in this batch. If the cause of `error` is the error of one table, this
-    table gets the cause. If not, all tables of `error` get the cause. Each other table gets an error that names the tables of `error`. If
-    no table would get the cause, every table gets the cause.
+    """Returns an error for each table that foreign keys may change in this batch. If `error.cause` is a TableError, its table gets it. If
+    not, each table in `error.tables` gets it. Every other table gets an error that names `error.tables`. If foreign keys may change none of
+    the tables that get the cause, all tables get it.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables

@@ -375,7 +375,9 @@ class Play:
                     self._refuse_child(event, cascade)
 
     def _refuse_child(self, event: Event, cascade: Cascade) -> None:
-        """Records that the changes of the child cannot be derived, because the changes of its parent are unknown."""
+        """Records that the changes of the child cannot be derived, because the changes of its parent are unknown. If the parent has a
+        running snapshot and the lake already has the child's changes, refuses only the tables below the child.
+        """
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
             why = f"foreign keys change rows of the table when rows of {parent} change, and Sluice does not know all changes of {parent}"

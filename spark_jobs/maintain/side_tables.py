@@ -1,7 +1,7 @@
 """Maintains a table's change log or history: joins small files, and deletes files that are no longer part of the table. The caller is a run
 that holds the run lock.
 
-deltalake joins and deletes the files. Rows are not ordered by a key, because this would speed up no write: rows are only appended to a
+deltalake joins and deletes the files. Rows are not ordered by a key, because the order would speed up no write: rows are only appended to a
 change log, and a merge into a history reads mainly the current versions of rows. Consistent snapshots include these tables, so the next
 snapshot names their versions after the maintenance.
 """

@@ -53,8 +53,8 @@ def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> 
 
 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for a renamed table. The table would need the rows that it had under its old name, and only a current-state
-    table has them.
+    """Raises TableError for a renamed table. The table would need the rows that it had under its old name, and without a current-state
+    table these rows are unknown.
     """
     why = (
         f"the table was {segment.renamed_from} before, and without a current-state table the rows from before "

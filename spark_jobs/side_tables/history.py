@@ -170,7 +170,8 @@ class History:
     ) -> bool:
         """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection` is Spark's SELECT
         of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. The new versions begin
-        at `position`, an order key and a commit time (µs), or at the last change of their row. Returns whether anything differed.
+        at `position`, an order key and a commit time (µs), or at the last change of their row (see `HistoryDifference.at_position`).
+        Returns whether anything differed.
         """
         names = self._give(read[0], key, read[1], (position[0], user_metadata))
         left = self._dropped(names)

@@ -65,8 +65,8 @@ class Share:
         return table
 
     def opened(self, name: str, path: str, app_id: str) -> SideTable:
-        """Opens the change log or history at `path`, which may belong to the source table `name` instead of `staged`. Raises TableError if
-        it has another owner.
+        """Opens the change log or history of the source table `name` at `path`. `name` may be another table than `staged`. Raises
+        TableError if the change log or history has another owner.
         """
         given = self.context
         return SideTable(name, path, app_id, given.storage_options, fence=given.fence, conflicts=given.conflicts).open()

@@ -1,9 +1,9 @@
 """Serializes the code of small merges with cloudpickle, and sends it to the executors separately from the tables that a task merges.
 `small.job` calls this module.
 
-Executors need not have Sluice, so the code of the functions and classes is sent. The code has half a megabyte. Serializing the code takes a
-tenth of a second of CPU time, and loading it takes a thirtieth. So each process serializes the code only once, and each Python worker of
-Spark loads it only once. The tables of a batch are sent as values of the classes that the code contains.
+Executors need not have Sluice, so the code of the functions and classes is sent, which is half a megabyte. Serializing the code takes a
+tenth of a second of CPU time, and loading it takes a third of that time. So each process serializes the code only once, and each Python
+worker of Spark loads it only once. The tables of a batch are sent as values of the classes that the code contains.
 """
 
 from __future__ import annotations

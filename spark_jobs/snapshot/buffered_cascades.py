@@ -72,8 +72,8 @@ def complete_up_to(cascades: StoredFiles) -> int:
 
 
 def buffer_changes(table: StagedTable, changes: Sequence[Passed], buffered: BufferedChanges, end: int) -> None:
-    """Writes the changes of a batch that ends at the order key `end`, and syncs them to disk. Leaves out transactions that an earlier
-    attempt has written.
+    """Writes the changes of referenced values in a batch that ends at the order key `end`, and syncs them to disk. Leaves out transactions
+    that an earlier attempt has written.
 
     Raises TooManyChangesError before anything is written, and TableError if the disk or the store fails.
     """

@@ -148,8 +148,8 @@ def _buffer(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> in
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Uploads the images of the segment after the order key `after` to the buffer in an object store. Returns the number of these images.
-    The publication may run on another host, so it cannot read local files.
+    """Uploads the segment's images above the order key `after` to the buffer in an object store. Returns the number of these images. The
+    publication may run on another host, so it cannot read local files.
     """
     if segment.first_order_key > after:
         files.put(segment.file, _name(segment))
@@ -167,7 +167,7 @@ def _name(segment: ChangesSegment) -> str:
 
 
 def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Links or copies the images of the segment after the order key `after` into the local buffer. Returns the number of these images."""
+    """Links or copies the segment's images above the order key `after` into the local buffer. Returns the number of these images."""
     folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(segment)

@@ -101,7 +101,9 @@ class Buffering:
             raise TableError(failed[0], NOT_BUFFERED, own=False) from self.errors[failed[0]]
 
     def refuse_live(self, why: str, errors: Mapping[str, TableError] = NO_ERRORS) -> None:
-        """Records why nothing was written, for each `live` table without a result: the table's own error, otherwise `why`."""
+        """Records why nothing was written, for each `live` table without a result: the table's error in `errors`, or `why` if there is
+        none.
+        """
         for name in self.live - self.reports.keys() - self.errors.keys():
             self.errors[name] = errors.get(name) or TableError(name, why, own=False)
 

@@ -275,7 +275,7 @@ class _Filling:
         return found
 
     def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> TableFile | None:
-        """Writes the chunk's rows except those in `gone` to a file of the table. Returns the file, or None if no row remains."""
+        """Writes the chunk's rows, except those in `gone`, to a file of the table. Returns the file, or None if no row remains."""
         if sum(mask.sum() for mask in gone.values()) == read.metadata.num_rows:
             return None
 

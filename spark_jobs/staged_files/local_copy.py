@@ -1,7 +1,7 @@
 """Downloads a staged batch from its object store to a local folder. A run calls this module under the run lock.
 
-Parts of a run read the batch without Spark and need local files: Parquet footers, change logs, cascades and quarantined values. Spark and
-its tasks read the object store themselves. The host that staged the batch still has the files, and downloads nothing.
+A run needs local files, because it reads Parquet footers, change logs, cascades and quarantined values without Spark. Spark and its tasks
+read the object store themselves. The host that staged the batch still has the files, and downloads nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls this
 module.
 
-A move gives a column another name, so that its present name becomes free for another column. Delta alters a table in commits without a
-transaction. Some plans cannot be derived again from a partly altered table. Such a plan is first stored in a table property, with an
-identifier of its DDL statement and the last completed stage. The next attempt reads the plan and the stage from this property:
+Delta alters a table in commits without a transaction. Some plans cannot be derived again from a partly altered table. Such a plan is first
+stored in a table property, with an identifier of its DDL statement and the last completed stage. The next attempt reads the plan and the
+stage from this property:
 
 BEGUN ─ drop and move columns ─▶ MOVED ─ rename, widen and add columns, copy values ─▶ COPIED ─ drop copied columns
+
+A move gives a column another name, so that its present name becomes free for another column.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Writes and reads the metadata that Sluice stores in each Delta commit (`userMetadata`): the batch or snapshot of the commit, with its
-start and end positions. Derives the history of a table from this metadata.
+start and end positions. Derives the intervals of the stream that were merged into a table from this metadata.
 
 The metadata is part of the commit, so it needs neither Dagster's storage nor any other file. `merge` and `publish` write the metadata.
 `sluice history` and `sluice why` read the metadata.
@@ -153,8 +153,8 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationRecord:
     """The metadata of a snapshot's publication. Reading began at the position `start`, and all changes up to the position `end` are
-    included. `label` is the order key of `end` in this table. The rows were read at `read_at_us`, in µs since 1970 UTC. `read` names
-    the files of these rows. Rows that are read again get other files, and so another `read`.
+    included. `label` is the order key up to which the table includes all changes. The rows were read at `read_at_us`, in µs since 1970 UTC.
+    `read` names the files of these rows. Rows that are read again get other files, and so another `read`.
     """
 
     destination: str

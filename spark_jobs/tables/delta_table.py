@@ -187,7 +187,8 @@ class DeltaTable:
             raise TableError(
                 self.name,
                 f"version {version} of the Delta table {self.path} cannot be read any more: {error}. Files of "
-                "this version were removed, or the disk or object store does not answer",
+                "this version were removed, or the disk or object store does not answer: check the disk or object store, or "
+                "re-snapshot the table with `sluice snapshot start`",
             ) from error
 
     def found(self, record: TableRecord | None, owner: str = "") -> FoundTable:
