@@ -176,9 +176,8 @@ class Play:
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
     each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a
-    buffered table applies. `lost` says why rows of a buffered table must be read again.
-
-    The tables below a table are its child tables, the child tables of these tables, and so on.
+    buffered table applies. `lost` says why rows of a buffered table must be read again. The tables below a table are its children, their
+    children, and so on.
     """
 
     def __init__(
@@ -301,17 +300,15 @@ class Play:
     def _pass_on(self, event: Event, change: Passed) -> None:
         """Adds the change to `passed`, so that the publication of the child's snapshot applies it. If the publication cannot apply the
         change, records instead that the child's rows must be read again. Does neither if an earlier attempt has buffered the change.
-
-        Also refuses the tables below the child, because their changes cannot be derived before the publication.
+        Refuses the tables below the child, because their changes cannot be derived before the publication.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
             if below.parent_name != child or below.child_name not in event.live or not goes_on(change, below):
                 continue
             if below.child_name not in self._buffered:
-                # The table below is not buffered, so it gets an error when this batch is merged. If the child's snapshot were published
-                # before the batch is repeated, the repeated run would derive nothing for the table below, and its changes would be lost. So
-                # the publication waits until the child's rows were read again.
+                # The table below is not buffered, so it gets an error in this batch. If the child's snapshot were published before the
+                # batch is repeated, the repeated run would derive nothing for the table below. So the child's rows are read again.
                 self._read_again(
                     event,
                     child,
@@ -357,9 +354,7 @@ class Play:
         return has.get(table, event.at.order_key) < event.at.order_key
 
     def _refuse(self, event: Event, table: str, error: TableError) -> None:
-        """Records that the changes of a table, and of the tables below it, cannot be derived. If the table is buffered, its rows are read
-        from the source again instead.
-        """
+        """Records that the changes of a table and of the tables below it cannot be derived. Buffered tables are read again instead."""
         if table in self._buffered:
             self._read_again(event, table, without_advice(error.reason))
             return
@@ -375,9 +370,7 @@ class Play:
                     self._refuse_child(event, cascade)
 
     def _refuse_child(self, event: Event, cascade: Cascade) -> None:
-        """Records that the changes of the child cannot be derived, because the changes of its parent are unknown. If the parent has a
-        running snapshot and the lake already has the child's changes, refuses only the tables below the child.
-        """
+        """Refuses the child, because its parent's changes are unknown. Refuses only its children if the lake has the child's changes."""
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
             why = f"foreign keys change rows of the table when rows of {parent} change, and Sluice does not know all changes of {parent}"
@@ -397,8 +390,7 @@ class Play:
 
     def _referencing(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
         """Returns the keys of the child rows that reference the values `before`. If rows with these values were not loaded, also adds the
-        values to `missing`. Raises TableError if it is uncertain whether a row references the values, or what the foreign key does to the
-        row.
+        values to `missing`. Raises TableError if it is uncertain which rows reference `before`, or how the foreign key changes them.
         """
         table, coarse = self._tables[cascade.child_name], coarse_values(before)
         if coarse not in self._wanted.get((cascade.child_name, cascade.columns), ()):

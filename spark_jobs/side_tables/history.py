@@ -350,9 +350,8 @@ class History:
         return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns in the open versions. If `renames`, the commit has the order key in `at`, so a repeated attempt changes nothing. If
-        two columns swapped names, a second update would swap their values back. Updates without renames can be repeated, and get a new
-        order key.
+        """Sets columns in the open versions. If `renames`, the commit has the order key in `at`, so that the update is made only once: a
+        second one would swap the values of swapped columns back. Other updates can be repeated, and get a new order key.
         """
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)
