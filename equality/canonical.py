@@ -115,8 +115,9 @@ def _from_text(kind: str) -> str:
 
 
 def _unless_year_0(expression: str) -> str:
-    """Returns a DuckDB expression that is NULL for a date of the year 0, and otherwise has the value of `expression`, a TRY_CAST to a date
-    or timestamp. The lake has NULL for invalid dates. TRY_CAST returns NULL for all other invalid dates, but accepts the year 0.
+    """Returns a DuckDB expression that is NULL for a date of the year 0, and has the value of `expression` for any other date. `expression`
+    is a TRY_CAST to a date or timestamp. The lake has NULL for invalid dates. TRY_CAST returns NULL for invalid dates too, but accepts the
+    year 0.
     """
     return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"
 

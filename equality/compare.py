@@ -1,5 +1,5 @@
-"""Compares one table. Sums per chunk show which chunks differ. The rows of differing chunks are then compared. Rows that differ are read
-again until each of them is decided.
+"""Compares one table. The number of rows and the sum of the rows' hashes show for each chunk whether it differs. The rows of differing
+chunks are then compared. Rows that differ are looked at again.
 
 The source changes during the comparison, so a row may differ only because its change is not merged yet. So the differing rows are looked at
 up to LOOKS_MAX times. Each look reads these rows from the source, waits until the lake has merged everything up to the position of this
@@ -47,11 +47,11 @@ Choose = Callable[[Chunks, Sums], Collection[int] | None]
 
 @dataclasses.dataclass
 class FoundDifferences:
-    """The differences found so far.
+    """The differences between source and lake that the comparison of one table has found so far.
 
     - `count` is the number of rows that are proven to differ, and `open` the number of undecided rows. `moving` is the number of rows that
       changed at every look, and whose changes the lake followed.
-    - `chunks` are chunks with rows that differ, and differing chunks whose rows were not compared.
+    - `chunks` has the numbers of chunks with rows that differ. It also has chunks whose sums differ and whose rows were not compared.
     - `late` is true if merges did not reach the position up to which the source was read.
     - `hidden` is true if reads of the source do not show everything that the lake has, for example because commits wait for a semi-sync
       replica.
@@ -75,7 +75,7 @@ class Compared:
 
     - `chunks` says how the table was split, and `compared` has the numbers of the compared chunks.
     - `equal_sums` has the lake's sums of the chunks that are equal. A chunk without rows has the sum NO_ROWS.
-    - `keys` are the keys that differ, or is empty for a table without a key.
+    - `keys` has the keys that differ. It is empty for a table without a key.
     """
 
     result: TableResult
@@ -87,8 +87,8 @@ class Compared:
 
 class Comparison:
     """Compares one table over open connections to source and lake. DuckDB writes data that does not fit into memory to `folder`, or to its
-    own default folder if `folder` is empty. `visible(seconds)` waits until reads of the source show everything that the lake has, for
-    at most `seconds`, and returns whether they do.
+    own default folder if `folder` is empty. `visible(seconds)` waits at most `seconds` until reads of the source show everything that the
+    lake has. It returns False if they still do not show everything.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Comparison:
         self._end: BinlogEnd | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
-        """Compares the table. `chunks` are the stored chunks of the table's previous comparison. If it is None, the table is split again.
+        """Compares the table. `chunks` says how the table's previous comparison split the table. If it is None, the table is split again.
         `choose` gets the chunks and the lake's current sums, and returns the numbers of the chunks to compare, or None for all chunks.
         Without `choose`, all chunks are compared. A table without a key is always compared as a whole.
         """
@@ -238,8 +238,9 @@ class Comparison:
         found.open += len([key for key in keys if key not in sure | moving])
 
     def _may_prove(self, number: int, found: FoundDifferences) -> bool:
-        """Returns True if look `number` may prove differences. A proof compares a look with the previous one. So after the first look,
-        returns False, and sets `found.hidden`, if reads of the source do not yet show everything that the lake has.
+        """Returns whether the look with this number can be made. The first look has the number 0 and can always be made, because it proves
+        nothing without a second look. Before each later look, waits until reads of the source show everything that the lake has. If the
+        comparison's time ends before, returns False and sets `found.hidden`.
         """
         found.hidden = bool(number) and not self._visible(self._left())
         return not found.hidden

@@ -50,7 +50,8 @@ class ComparedDestination:
     - `storage_options` are deltalake's options, including secrets.
     - `merged` reports how far the engine has merged changes into the lake. If it is None, the destination's ledger is read.
     - `say` is called with a sentence for each table that is compared, and for each wait.
-    - `reader` is a replica from which the rows of tables with a key are read. If it is None, these rows are read from the source too.
+    - `reader` is a replica from which the rows of tables with a key are read. If it is None, the rows of all tables are read from the
+      source.
     """
 
     config: SluiceConfig

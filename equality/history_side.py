@@ -19,8 +19,8 @@ CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
 class HistorySide(LakeSide):
     """Reads the current version of each row from a history (the rows with `is_current`). `wanted` has the Spark type of each column of the
-    source. If the type of a column changed, the history may store the new values in a column with another name, so the column is found by
-    its type.
+    source. After a column of the source got another type, the history may store the new values in a column with another name. Therefore the
+    history's column is found by name and type.
     """
 
     def __init__(self, name: str, path: str, storage_options: Mapping[str, str], wanted: Mapping[str, str]) -> None:

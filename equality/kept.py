@@ -24,7 +24,9 @@ FORMAT = 1
 
 
 class KeptSums:
-    """The `equality.json` of one destination. If the file cannot be read, the next comparison reads all chunks."""
+    """Reads and writes `equality.json` of one destination, which has the results of each table's last comparison. If the file cannot be
+    read, the next comparison reads all chunks.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME

@@ -75,8 +75,8 @@ class LakeSide:
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
 
     def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
-        """Returns a stream of the Delta table's rows, which are read while the caller consumes the stream. `condition` is SQL. Rows for
-        which it is false are left out, and files without matching rows are not read. An empty `condition` selects all rows.
+        """Returns a stream of the Delta table's rows, which are read while the caller consumes the stream. `condition` is SQL. Rows that do
+        not meet the condition are left out, and files without matching rows are not read. An empty `condition` selects all rows.
         """
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]

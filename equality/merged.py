@@ -26,7 +26,7 @@ MARIADB = "mariadb-"  # The prefix of a MariaDB server's identity, because Maria
 
 
 class Merged(Protocol):
-    """Reports how far the lake of a destination is merged."""
+    """Reports up to which position a destination's changes are merged into the lake."""
 
     def wait(self, end: BinlogEnd, seconds: float) -> bool:
         """Waits up to `seconds`. Returns whether the lake has all transactions up to the position `end`."""
@@ -46,8 +46,8 @@ class Merged(Protocol):
 
 
 class DestinationMerged:
-    """Reports progress by the cursor in the ledger of a destination. A running engine moves the cursor. `directory` is the destination's
-    directory. `say` is called with a sentence about the wait, at once and then every SAY_SECONDS.
+    """Implements `Merged` with the cursor in the ledger of a destination. A running engine moves the cursor. `directory` is the
+    destination's directory. `say` is called with a sentence about the wait, at once and then every SAY_SECONDS.
     """
 
     def __init__(

@@ -37,8 +37,8 @@ class ReaderSide(SourceSide):
 
     def end(self) -> BinlogEnd:
         """Returns the end of the source's binlog. Everything that a read of the replica has shown is before this end, because the replica
-        executes only transactions of the source's binlog. The replica's own executed set is no such end: a read may show a transaction that
-        is not in the set yet.
+        executes only transactions of the source's binlog. The replica's own executed set cannot be used instead: a read may show a
+        transaction that is not in the set yet.
         """
         return self._of_source.end()
 

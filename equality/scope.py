@@ -2,7 +2,7 @@
 in the lake. Pure functions.
 
 The source compares keys by the column's collation, so a condition may also select rows whose keys differ in their bytes. A condition never
-selects too few rows: `Scope.refusal` refuses the keys for which it could.
+selects too few rows: `Scope.refusal` refuses the keys for which a condition could select too few.
 """
 
 from __future__ import annotations

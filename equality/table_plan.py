@@ -13,9 +13,8 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# Operation of a row in a change log → 1 if the row adds a row to the table's state, or -1 if it removes one. The rows of a change log have
-# the operations of row images, which are all except `update`. A row has `update` if it was merged by key before a statement dropped the
-# key.
+# Operation of a row in a change log → 1 if the row adds a row to the table's state, or -1 if it removes one. A row image has one of these
+# operations except `update`. `update` is the operation of rows that were merged by key, before a statement dropped the table's key.
 SIGNS: Mapping[str, int] = {"insert": 1, "update": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
@@ -25,7 +24,7 @@ class RefusedError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """What to compare of a table.
+    """The columns and the key by which one table is compared.
 
     - `columns` are the columns that source and lake both have.
     - `key` has the names of the key columns. If it is empty, the lake has a change log, and the source is compared with the rows that
@@ -64,8 +63,8 @@ def plan(
     *,
     whole_doubles: bool = True,
 ) -> ComparisonPlan:
-    """Returns the plan for comparing a table. `version` is the table's current schema in the source. `kept` has the indices of its captured
-    columns. `lake` has the Spark type of each column of the Delta table.
+    """Returns the plan for comparing a table. `version` is the table's current schema in the source. `kept` has the indices of the captured
+    columns in `version`. `lake` has the Spark type of each column of the Delta table.
 
     Raises RefusedError if the table cannot be compared. One reason is that the schemas of source and lake differ, because a schema change
     is not merged yet or waits for approval.

@@ -47,7 +47,8 @@ class Difference:
 
     - `key` has the key's values by column, as text.
     - `columns` has the name, the value in the source and the value in the lake of each column that differs, if both sides have the key.
-    - `count` is the number of such rows. It is more than 1 only for doubled rows and rows without a key.
+    - `count` is the number of rows that the lake has for a doubled key. For a table without a key, it says how often the row is missing or
+      surplus. In all other cases it is 1.
     """
 
     kind: Literal["missing", "surplus", "doubled", "value"]
@@ -147,8 +148,8 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
 
     - Neither the source's row nor the lake's row changed between the looks.
     - The lake's row did not change (same values, same order key). At the second look, the lake had merged everything up to a position after
-      the second read of the source. So the source's row did not change between the two reads, and the second read should have found the
-      lake's values.
+      the second read of the source. So the lake's row had, already at the first look, all changes that the second read could show, and the
+      second read should have found the lake's values.
     """
     return {
         key
@@ -166,8 +167,8 @@ def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
 
 
 def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
-    """Returns the keys whose rows differ although this is not proven: their changes may not be merged yet. `sure` are the keys that are
-    proven to differ.
+    """Returns the keys whose rows differ at the look `now`, but are not proven to differ: their changes may not be merged yet. `sure` are
+    the keys that are proven to differ.
     """
     known = set(sure)
     return {key for key, seen in now.items() if (seen.doubled or seen.source != seen.lake) and key not in known}

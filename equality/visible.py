@@ -38,8 +38,8 @@ class VisibleSource:
     def wait(self, seconds: float) -> bool:
         """Waits up to `seconds`. Returns whether a read that begins now shows everything that the lake had before this call.
 
-        Also returns True if this cannot be determined, because the server does not answer, its binlog was reset, or it is not the server
-        whose binlog the destination reads.
+        Also returns True if the answer cannot be determined: the server does not answer, the server's binlog was reset, or the destination
+        reads the binlog of another server.
         """
         # The lake has no changes after this position.
         position = read_ledger(self.directory).resume_position

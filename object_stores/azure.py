@@ -31,8 +31,8 @@ NAMES = {
 SECRETS = frozenset({"account_key", "sas_token", "client_secret"})
 # pyarrow's AzureFileSystem accepts these options by the same names.
 PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
-# The options of a workload identity, without its token. pyarrow and obstore accept no such identity as arguments. They find it in the
-# environment variables of the pod.
+# These options are not passed to pyarrow and obstore if `storage_options` has the token file of a workload identity. pyarrow and obstore do
+# not accept a workload identity as arguments, but find it in the environment variables of the pod.
 WORKLOAD_IDENTITY = ("client_id", "tenant_id")
 # The environment variable with the URL at which service principals and workload identities log in. pyarrow, DuckDB and obstore read the URL
 # from this variable. pyarrow and DuckDB have no other setting for the URL.

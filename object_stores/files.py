@@ -40,7 +40,7 @@ def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def is_in_store(url: str) -> bool:
-    """Returns whether a URL is in S3, Azure or Google Cloud Storage. All three stores have conditional writes."""
+    """Returns whether a URL is in a store with conditional writes: S3, Azure or Google Cloud Storage."""
     return url.startswith(S3) or is_azure(url) or is_google(url)
 
 

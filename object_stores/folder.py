@@ -19,9 +19,9 @@ from sluice.object_stores.files import as_store_error, file_system
 from sluice.object_stores.google import is_google
 
 PARALLEL = 8  # At most this many files are transferred at the same time.
-# The largest object that S3 copies in one request. A larger object is read and written instead.
+# The largest object that S3 copies in one request. This process reads and writes a larger object itself.
 COPIED_BYTES_MAX = 5 << 30
-# An object that is read and written is transferred in parts of this size, so that only one part is in memory.
+# An object that this process reads and writes is transferred in parts of this size, so that only one part is in memory.
 PART_BYTES = 16 << 20
 
 
@@ -131,8 +131,8 @@ class StoreFolder:
             copied = size <= COPIED_BYTES_MAX  # A store refuses to copy a larger file in one request.
             if copied and source._store.equals(self._store):
                 self._store.copy_file(f"{source._path}/{name}", target)
-            # pyarrow's `copy_files` is not used for Google Cloud Storage, because it does not report an error if Google's client cannot
-            # close a file.
+            # pyarrow's `copy_files` is not used for Google Cloud Storage: if Google's client cannot close a file, `copy_files` reports no
+            # error.
             elif not copied or is_google(self.url):
                 with (
                     source._store.open_input_stream(f"{source._path}/{name}") as read,
@@ -160,8 +160,8 @@ class StoreFolder:
                     self._store.delete_file(f"{self._path}/{name}")
 
     def _put(self, file: Path, name: str) -> None:
-        # pyarrow's `copy_files` is not used for Google Cloud Storage, because it does not report an error if Google's client cannot close a
-        # file.
+        # pyarrow's `copy_files` is not used for Google Cloud Storage: if Google's client cannot close a file, `copy_files` reports no
+        # error.
         if is_google(self.url):
             from sluice.object_stores.store_requests import put  # noqa: PLC0415  as in `put_new`
 

@@ -2,8 +2,8 @@
 
 - `put_new` writes a file unless it exists; the store itself decides this. pyarrow has no such request. Sluice writes the first commit of a
   Delta table with `put_new`, because `deltalake` refuses table properties that `deltalake` does not know.
-- `why_refused` tests whether this client can read from the store. Sluice calls it before it uploads the large files of a table whose first
-  commit `put_new` will write.
+- `why_refused` tests whether obstore, the client that this module uses, can read from the store. A publication calls `why_refused` before
+  it uploads the large files of a table whose first commit `put_new` will write.
 - `put` writes a file in Google Cloud Storage. pyarrow's `copy_files` ignores an error when a file of this store is closed.
 - `remove_files` removes files in Azure, where pyarrow may abort the process if a file no longer exists.
 """

@@ -1,5 +1,5 @@
-"""Runs the code server, which is the process with the engines. The code server does what `dagster api grpc` does, but each run is a fork of
-a prepared process.
+"""Runs the code server, which does what `dagster api grpc` does, but starts each run as a fork of a prepared process. The code server of
+Sluice's own definitions also runs the engines, unless conf/ puts the engines into another process.
 
 python -m sluice.orchestration.code_server -m sluice.orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
 
@@ -123,7 +123,8 @@ def main() -> None:
 
     arguments = sys.argv[1:]
     module = arguments[arguments.index("-m") + 1] if "-m" in arguments else DEFINITIONS
-    # Only Sluice's own code server runs the engines. With a user's own definitions, another process runs them, such as `sluice engine`.
+    # Only the code server of Sluice's own definitions runs engines. For a user's own definitions, another process runs the engines, such as
+    # `sluice engine`.
     if module == DEFINITIONS:
         # The engines start before the prepared process, because `keep_engines` records the conf/ in use, which the prepared process reads.
         keep_engines()

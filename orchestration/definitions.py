@@ -1,8 +1,8 @@
 """Defines Sluice's own code location. `dagster api grpc -m sluice.orchestration.definitions` and every run process import this module.
 
 The import reads the conf/ in use and the list of tables of each destination. The import opens no connection to a source, and starts neither
-an engine nor Spark. An invalid conf/ raises one ConfigurationError with all errors. This module chooses the engine host: the launcher of
-this process, or the client that calls engines in another process.
+an engine nor Spark. An invalid conf/ raises one ConfigurationError with all errors. This module chooses the engine host, which gives
+engines to the sensors: the launcher that starts engines in this process, or the client that calls engines in another process.
 """
 
 from __future__ import annotations

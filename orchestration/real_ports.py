@@ -1,5 +1,5 @@
-"""Builds the real ports from the caller's engine host, the files of a destination, and Spark. Sluice's own code location and that of a
-user call this module.
+"""Builds the real ports: the functions through which definitions call the engines, the files of a destination, and Spark. The caller
+chooses the engine host. Sluice's own code location and that of a user call this module.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Defines the engine sensors. Each destination has its own, so that a slow or stopped sensor delays no other destination, and each can be
-switched off in the UI.
+"""Defines the engine sensors. Each destination has a sensor of its own. So a slow or stopped sensor delays no other destination, and a
+person can switch off a single sensor in the UI.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ dagster.yaml names another one.
 
 Dagster's own storage opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an
 event costs three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and
-SQLite does not sync each commit. A killed process loses at most the events that its open blocks of `together` have not committed. If the
-host loses power, the newest events may be lost. No promise of Sluice depends on these events (docs/reliability.md).
+SQLite does not sync each commit. A killed process loses at most the events that its open `with` blocks of `together` have not committed. If
+the host loses power, the newest events may be lost. No promise of Sluice depends on these events (docs/reliability.md).
 
 Each run has its own file. Dagster creates the file with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
 """
@@ -53,7 +53,7 @@ PURGE_SECONDS = 600.0
 # A process keeps the connections of this many run files open: those that it used last.
 RUN_FILES_KEPT = 8
 # Within `together`, the events are committed as soon as an event is stored more than this time after the first one, because other processes
-# wait for the files. The end of the block commits the rest.
+# wait for the files. The end of the `with` block commits the rest.
 JOINED_SECONDS_MAX = 0.25
 MIGRATIONS = "alembic_version"  # This table has the newest migration of a file.
 RUN_PAGE_BYTES = 1024  # The size of a page in the file of a run. SQLite's own is 4096.
@@ -189,7 +189,7 @@ class KeptConnections:
 
 
 class KeptRuns(KeptConnections, SqliteRunStorage):
-    """Stores Dagster's runs, daemon heartbeats and job snapshots."""
+    """Stores Dagster's runs, the heartbeats of its daemons, and its stored definitions of jobs."""
 
     NAME, TABLES = "runs", (MIGRATIONS, "instance_info")
 
@@ -233,11 +233,11 @@ class KeptEvents(SqliteEventLogStorage):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Stores the events of this thread in one transaction of each file. The transactions are committed at the end of the block, even if
-        it raises an error. They are also committed when an event is stored more than JOINED_SECONDS_MAX after their first event. Until
-        then, other processes that write these files wait.
+        """Stores the events of this thread in one transaction of each file. The transactions are committed at the end of the `with` block,
+        even if the block raises an error. They are also committed when an event is stored more than JOINED_SECONDS_MAX after their first
+        event. Until a transaction is committed, other processes that write its file wait.
 
-        The block must not contain a `yield`: if its generator is never continued, its transactions stay open.
+        The `with` block must not contain a `yield`: if the generator is never continued, the transactions stay open.
         """
         if self._joined.is_open:
             yield
@@ -250,7 +250,9 @@ class KeptEvents(SqliteEventLogStorage):
             self._commit_joined()
 
     def store_now(self) -> None:
-        """Stores the events that a block of `together` in this thread has not stored yet. Does nothing outside such a block."""
+        """Stores the events that the `with` block of `together` in this thread has not stored yet. Does nothing outside such a `with`
+        block.
+        """
         self._commit_joined()
 
     @contextlib.contextmanager
@@ -261,7 +263,8 @@ class KeptEvents(SqliteEventLogStorage):
             return
         if self._joined.transactions is None:
             # This thread holds the lock until its events are committed, and other threads of the process wait for the lock. Otherwise
-            # another thread would take the lock, and keep it while it waits in SQLite for the end of this thread's transaction.
+            # another thread could take the lock between two events, and keep the lock while it waits in SQLite for the end of this thread's
+            # transaction. The two threads would then wait for each other.
             self._db_lock.acquire()
             self._joined.begin()
         yield self._joined.connection(shard, self._opened)
@@ -372,8 +375,8 @@ class KeptEvents(SqliteEventLogStorage):
 
 
 class _Joined(threading.local):
-    """The transactions in which a thread stores several events (`KeptEvents.together`). `is_open` is True within such a block.
-    `transactions` is None until the block stores its first event, and after each commit.
+    """The transactions in which a thread stores several events (`KeptEvents.together`). `is_open` is True within a `with` block of
+    `together`. `transactions` is None until the first event in this `with` block is stored, and after each commit.
     """
 
     is_open = False

@@ -22,8 +22,8 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
     """Returns the secret without a line end. Returns an empty text if there is no location. `setting` is the secret's key in conf/, which
     errors name.
 
-    Raises SecretUnavailable if the variable is not set, or if the file cannot be read, is empty, or is no regular file. Also raises it if
-    the command fails, writes nothing or more than SECRET_BYTES_MAX, or takes longer than COMMAND_SECONDS_MAX.
+    Raises SecretUnavailable if the variable is not set, or if the file cannot be read, is empty, or is no regular file. Also raises
+    SecretUnavailable if the command fails, writes nothing or more than SECRET_BYTES_MAX, or takes longer than COMMAND_SECONDS_MAX.
     """
     if location.file is not None:
         return _of_file(location.file, setting)
@@ -31,7 +31,7 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
         return _of_command(location.command, setting)
     if location.env and location.env not in environment:
         raise SecretUnavailable(
-            f"{setting}: {location.description} is not set: set this variable where the engine starts"
+            f"{setting}: {location.description} is not set: set this variable in the environment of each process of Sluice"
         )
     return environment[location.env] if location.env else ""
 

@@ -10,9 +10,9 @@ The fields identify one delivery permanently:
 - The batch's end is not a field, because it is fixed only when the run takes the batch.
 - After a rollback the batch gets another delivery number, and so a new run key.
 - The ledger's id is a field, so that a run of a lost ledger never settles a batch of the ledger that replaced it.
-- `first_end` is a field, because a ledger that is restored from an older copy hands out the same numbers again. After such a restore, an
-  earlier successful run settles a batch with the same numbers only if `first_end` is equal too. An equal `first_end` proves that the run
-  has merged all changes of the batch.
+- `first_end` is the order key at which the batch ended when it was staged first. It is a field, because a ledger that is restored from an
+  older copy hands out the same batch and delivery numbers again. After such a restore, an earlier successful run settles a batch with the
+  same numbers only if `first_end` is equal too. An equal `first_end` proves that the run has merged all changes of the batch.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class BatchReference:
         for name, value in config.items():
             wanted = int if name in {"batch", "first_end", "delivery"} else str
             if type(value) is not wanted:
-                raise BatchReferenceError(f"{name} of a batch must be {wanted.__name__}, not {type(value).__name__}")
+                raise BatchReferenceError(
+                    f"{name} in a reference to a batch must be {wanted.__name__}, not {type(value).__name__}"
+                )
         return cls(**config)
 
     def names(self, batch: OutstandingBatch) -> bool:

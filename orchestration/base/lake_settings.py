@@ -30,7 +30,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
     """
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415
 
-    # Only a Spark that this process starts gets options and credentials. Whoever starts another Spark configures it.
+    # Only a Spark that this process starts gets options and credentials. A Spark that is already running has its own.
     inside = bool(config.spark.master)
     return SparkSettings(
         remote=config.spark.address,

@@ -1,10 +1,10 @@
 """Defines the protocols of the parts of Sluice that orchestration calls: the engines, the files of a destination, the merge. `testing` has
 fakes of these parts.
 
-The sensor keeps no engine: each tick gets the engine from the engine host. The host belongs to the process and not to Dagster's
-definitions, so rebuilding the definitions starts no second engine. Runs use no host: they read the destination's files, call the merge,
-and call the engine through `RunEngine`. Each port is a function that imports its code at the first call. So building definitions does not
-import that code.
+The sensor keeps no engine: each tick gets the engine from the engine host (`EngineHost`). The host belongs to the process and not to
+Dagster's definitions, so rebuilding the definitions starts no second engine. Runs use no host: they read the destination's files, call the
+merge, and call the engine through `RunEngine`. Each port is a function that imports its code at the first call. So building definitions
+does not import that code.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class EngineHandle(Protocol):
         """Records the Dagster state of the batch's run in the engine's status. `state` is empty if the batch has no run."""
 
     def report_failing(self, reason: str) -> None:
-        """Records `reason` in the engine's status: why several runs in a row failed to merge the batch in flight. `reason` is empty if they
-        did not fail. A reason stays in the status until a batch is acked.
+        """Records `reason` in the engine's status: why several runs in a row failed to merge the batch in flight. An empty `reason` removes
+        the earlier reason. The next ack removes it too.
         """
 
     def report_waiting(self, reason: str) -> None:
@@ -152,8 +152,8 @@ class EngineAwayError(SluiceError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The engine's answer to a draining run: its next batch, or None if none is staged yet. `leave` says why the run must end, or is
-    empty.
+    """The engine's answer to a draining run: the next batch for the run, or None if no batch is staged yet. `leave` says why the run must
+    end, or is empty.
     """
 
     reference: BatchReference | None = None
@@ -256,8 +256,8 @@ class TableFailure:
 
 
 class MergeFailedError(Exception):
-    """Raised if a batch, or a part of its tables, could not be merged. The message is a sentence for the run's page and contains no
-    secret. `tables` has the failures of those "database.table" that failed for a reason of their own.
+    """Raised if a batch, or a part of its tables, could not be merged. The message is a sentence for the run's page and contains no secret.
+    `tables` has the failure of each "database.table" that failed for a reason of its own.
     """
 
     def __init__(self, message: str, tables: Mapping[str, TableFailure] | None = None) -> None:
@@ -337,8 +337,8 @@ class Publish(Protocol):
 
         - `run` is the id of the Dagster run, for the commit's metadata.
         - `refusal` is the fence of the run lock, and is called before each commit.
-        - `amend` is called after the commit with the table and its label, and adds the table to the newest consistent snapshot. If it is
-          None, the publication itself adds the table.
+        - `amend` is called after the commit with the table and the order key up to which the table has all changes. `amend` adds the table
+          to the newest consistent snapshot. If it is None, the publication itself adds the table.
         - `spark` is a Spark that several publications share while the caller holds the lock. If it is None, the publication has its own.
 
         Raises TableChangedError if the rows must be read again, SparkAwayError if Spark does not answer, and otherwise MergeFailedError.

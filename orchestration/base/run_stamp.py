@@ -1,5 +1,5 @@
-"""Finds out without a query whether any run in Dagster's storage may have changed. The daemon and ticks take a stamp of the storage, and
-query the storage again only when its stamp differs.
+"""Finds out without a query whether any run in Dagster's storage may have changed. A stamp is a value that changes when a run is stored or
+changed. The daemon and ticks query the storage again only when its stamp differs from that of their last query.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 @dataclasses.dataclass
 class _Server:
-    """The code server of this process. `loads` counts how often it loaded definitions. `own` says whether the loaded definitions are
-    Sluice's own. A user's definitions may have other sensors. Ticks that wait for changes would delay these sensors, so ticks wait only if
-    `own` is true.
+    """What this module records about the code server of this process. `loads` counts how often the code server loaded definitions. `own`
+    says whether the loaded definitions are Sluice's own. A user's definitions may have other sensors. Ticks that wait for changes would
+    delay these sensors, so ticks wait only if `own` is true.
     """
 
     loads: int = 0

@@ -10,7 +10,7 @@ import dagster as dg
 
 @runtime_checkable
 class StoresTogether(Protocol):
-    """A storage that can store the events of a block in one transaction, such as `orchestration.storage.KeptEvents`."""
+    """A storage that can store the events of a `with` block in one transaction, such as `orchestration.storage.KeptEvents`."""
 
     def together(self) -> contextlib.AbstractContextManager[None]: ...
     def store_now(self) -> None: ...
@@ -25,8 +25,8 @@ def stored_together(instance: dg.DagsterInstance) -> contextlib.AbstractContextM
 
 
 def store_now(instance: dg.DagsterInstance) -> None:
-    """Stores the events that a block of `stored_together` has not stored yet. Call this in such a block before slow work, because other
-    processes cannot store events while the block has unstored events.
+    """Stores the events that the `with` block of `stored_together` has not stored yet. Call this in the `with` block before slow work,
+    because other processes cannot store events while the `with` block has unstored events.
     """
     events = instance.event_log_storage
     if isinstance(events, StoresTogether):

@@ -59,8 +59,8 @@ def current_tables() -> Iterator[None]:
     """Copies the engine's current lists of tables, for the definitions that the `with` block builds and for later runs. If the block fails,
     restores the previous copies. If the store of a list does not answer, keeps the previous copy of the list.
 
-    Does nothing if no conf/ is recorded as in use, because the code server and the runs then read the engine's lists. Raises OSError if
-    the lists cannot be copied, and MetaError if one cannot be read.
+    Does nothing in a process for which no conf/ was recorded (`tables_in_use` returns None). The code server and the runs then read the
+    engine's lists. Raises OSError if the lists cannot be copied, and MetaError if one cannot be read.
     """
     folder = tables_in_use()
     if folder is None:
@@ -254,8 +254,8 @@ def _names(columns: Iterable[str], name: str) -> bool:
 class SourceColumns:
     """Maps columns in the lake to columns in the source. Each run, and the definitions of each destination, have an instance.
 
-    `find` returns the entry of a "database.table" in a list of tables. By default, it reads the engine's current list at each call, because
-    schema changes can alter tables between two batches of a draining run.
+    `find` returns the entry of a "database.table" in a list of tables. By default, `find` reads the engine's current list at each call,
+    because schema changes can alter tables between two batches of a draining run.
     """
 
     def __init__(
@@ -330,8 +330,8 @@ class DefinedColumns:
     """Computes the columns that the definition of a lake table's asset shows, with their source columns. While the Delta table has the same
     columns, a materialization need not repeat the columns for each batch.
 
-    The Delta table can have other columns than the definition shows: if the table's types are not in the list, or if the table's settings
-    change types. The materializations of such a table have the columns.
+    The Delta table can have other columns than the definition shows: if the list of tables does not have the table's types, or if the
+    table's settings change types. The materializations of such a table have the columns.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:

@@ -208,7 +208,7 @@ def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None
 
 
 def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.AssetCheckResult:
-    """Converts the results of tables that share an asset to one check result, which names those that differ."""
+    """Converts the results of tables that share an asset to one check result, which names the tables whose verdict is not EQUAL."""
     unequal = [each for each in found if not each.equal]
     proven = any(each.verdict is Verdict.DIFFERENT for each in unequal)
     reasons = {each.table: each.reason or f"{each.difference_count} rows differ" for each in unequal[:REASONS_MAX]}
@@ -230,7 +230,7 @@ def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.Asse
         check_name=EQUAL_CHECK,
         passed=not unequal,
         severity=dg.AssetCheckSeverity.ERROR if proven else dg.AssetCheckSeverity.WARN,
-        description=f"{len(unequal)} of {len(found)} tables differ: {_named([each.table for each in unequal])}"
+        description=f"{len(unequal)} of {len(found)} tables were not found equal: {_named([each.table for each in unequal])}"
         if unequal
         else None,
         metadata=metadata,

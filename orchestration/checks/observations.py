@@ -44,7 +44,8 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedObservations:
-    """What the sensor has published, and when. The sensor stores this object as its cursor, so that the sensor publishes nothing twice.
+    """What the sensor has published, and when. The sensor stores this object as its cursor in Dagster, so that the sensor publishes nothing
+    twice.
 
     `observed_at_seconds` is the time of the newest observation, in seconds since 1970. `failing` has the reason of each check whose newest
     result is a failure, with the keys of `failures`. It is None if nothing was published yet.

@@ -156,9 +156,10 @@ def _taken(sentences: list[str] | None) -> str:
 class FlowingTables:
     """Evaluates the check `flowing` for the tables that a run materializes. Each run has its own instance.
 
-    Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a table
-    also reports a passed check. Only the sensor reports failures, once a minute while they last. So a pass that a slow run reports hides a
-    failure for at most a minute. Runs report no failures, because nothing would replace a run's failure after the table flows again.
+    Dagster shows "0 / 1 Passed" for a check whose last result is older than the last materialization of its table. Therefore each run that
+    materializes a table also reports a passed check. Only the sensor reports failures, once a minute while they last. So a pass that a slow
+    run reports hides a failure for at most a minute. Runs report no failures, because nothing would replace a run's failure after the table
+    flows again.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
@@ -168,7 +169,7 @@ class FlowingTables:
         self._failing, self._read_at = frozenset[str](), -math.inf
 
     def passed(self, table: str) -> list[dg.AssetCheckEvaluation]:
-        """Returns a passed check for "database.table". Returns [] if the table has no such check, is stopped, or has a re-snapshot in
+        """Returns a passed check for "database.table". Returns [] if the table has no check `flowing`, is stopped, or has a re-snapshot in
         progress.
         """
         if table not in self._names or table in self._failing_now():

@@ -1,4 +1,5 @@
-"""Starts the engines and Spark in processes of their own, and calls them, so that `dagster dev` and `dg dev` need no other command.
+"""Starts the engines and Spark in processes of their own, and calls the engines there, so that `dagster dev` and `dg dev` need no other
+command.
 
 A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process continues when the code location reloads. Each
 tick touches a file. When no tick has touched the file for SILENCE_SECONDS_MAX, for example because Dagster has ended, the process ends.

@@ -43,7 +43,7 @@ KEPT_MAX = 20
 
 
 class _Process:
-    """The conf/ of this process, and the file that the process wrote for its runs."""
+    """Records which conf/ folder this process uses, and which file the process wrote for its runs."""
 
     def __init__(self) -> None:
         self.directory: Path | None = None

@@ -16,8 +16,8 @@ from sluice.orchestration.retention.rules import RunRetention
 from sluice.orchestration.run.merge_run import failure
 
 JOB = "prune_dagster"
-# The schedule starts once an hour, so that a run never has much to remove. The schedule avoids the full hour, because other schedules start
-# at the full hour.
+# The schedule starts a run once an hour, so that a run never has much to remove. The schedule avoids the full hour, because other schedules
+# start their runs at the full hour.
 AT = "41 * * * *"
 TAG = "sluice/prune"  # conf/dagster.yaml lets the queue run only one run with this tag at a time.
 

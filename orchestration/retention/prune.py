@@ -26,8 +26,8 @@ from sluice.orchestration.retention.stored_runs import StoredRuns
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """How much was removed. `files` are SQLite's event files of runs. `snapshots` are stored definitions of jobs to which no run refers.
-    `bytes_given_back` is the number of bytes by which SQLite's files shrank.
+    """How much `prune` removed from Dagster's storage. `files` are SQLite's event files of runs. `snapshots` are stored definitions of jobs
+    to which no run refers. `bytes_given_back` is the number of bytes by which SQLite's files shrank.
     """
 
     runs: int

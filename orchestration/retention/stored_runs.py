@@ -83,7 +83,7 @@ class StoredRuns:
 
     def remove(self, run_ids: Sequence[str]) -> None:
         """Removes runs, and then their tags. On Postgres each statement is a separate transaction. If the tags were removed first, a crash
-        could leave runs without tags, and the prune job would never find these runs.
+        could leave runs without tags. The prune job would never find these runs, because it finds runs by a tag.
         """
         with self._storage.connect() as connection:
             connection.execute(RunsTable.delete().where(RunsTable.c.run_id.in_(run_ids)))

@@ -1,5 +1,5 @@
 """Connects ticks and runs to their engine over gRPC, with one table of methods, one server and one connection class.
 
-`methods` is the table. The engine's side is `served_engine` and `server`, in the process of `process` (`sluice engine`) or `run_endpoint`
-(the code server). The caller's side is `connection` and `remote_host`; runs call through `run_caller`.
+`methods` is the table. `served_engine` and `server` are the engine's side. `process` (`sluice engine`) and `run_endpoint` (the code server)
+start them. `connection` and `remote_host` are the caller's side. Runs call through `run_caller`.
 """

@@ -1,4 +1,5 @@
-"""Runs the engines in a process of their own until a signal ends it (`./sluice engine`). This process neither starts nor imports Dagster.
+"""Runs the engines in a process of their own (`./sluice engine`), until a signal ends the process. The process neither starts nor imports
+Dagster.
 
 python -m sluice.orchestration.rpc.process
 

@@ -1,4 +1,4 @@
-"""Calls engines in other processes with the methods of `methods`, for `ports.EngineHost` and `ports.EngineHandle`.
+"""Implements `ports.EngineHost` and `ports.EngineHandle` by calls to engines in other processes, with the methods of `methods`.
 
 The classes keep no state of an engine, because an engine host or the caller may restart at any time. Each `get_or_start` finds out which
 of several hosts runs a destination.
@@ -135,7 +135,7 @@ class RemoteHost:
         if now - self._differs_since.setdefault(destination, now) < DIFFERS_SECONDS_MAX:
             return ()
         there = f"{file_of(destination)} in conf/ differs between this host and the engine host at {self._last[destination].address}"
-        remedy = 'make both files equal; if they are equal, press "Reload" of the code location in Dagster'
+        remedy = 'make both files equal; if they are equal already, press "Reload" of the code location in Dagster'
         return (f"{there}, so batches would not be merged as they were staged: {remedy}",)
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ TICK_SILENCE_SECONDS_MAX = 30.0
 
 
 class ServedEngines:
-    """The engines of a process. `host` returns the engine host. `closing` returns whether the process is ending, so that draining runs must
+    """The engines of a process. `host` returns the engine host. `closing` returns whether the process is ending; draining runs must then
     end. `conf` returns the digest of the conf/ file that a destination's engine uses. Callers compare this digest with their own.
     """
 

@@ -140,8 +140,8 @@ class SnapshotAmendments:
         """Rewrites the newest consistent snapshot with the added tables. The caller holds the run lock. Raises SparkJobError if Delta
         refuses the commit.
 
-        The snapshot gets the version that a table had when it was added, even if a batch that is not merged into all tables yet has written
-        the table since then. A table is left out if it was created again since it was added. A table is also left out if a batch has
+        The snapshot gets the version that a table had when it was added. A newer version of the table may be from a batch that is not
+        merged into all tables yet. A table is left out if it was created again since it was added. A table is also left out if a batch has
         recorded a consistent snapshot since then, because that snapshot has the table.
         """
         from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415

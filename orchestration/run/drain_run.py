@@ -133,9 +133,9 @@ def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
 ) -> Iterator[Sequence[MergedTable]]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # `engine` is called only after the first merge: a run that finds no engine then ends as a success, and a run may succeed only if it has
-    # merged its batch. For the first batch, `take` finds the engine itself. If `take` finds no engine, it fails, unless the batch's end is
-    # fixed.
+    # `engine` is called only after the first merge. A run that finds no engine there ends as a success, and a run must not succeed before
+    # it has merged its batch. For the first batch, `take` finds the engine itself. If `take` finds no engine, `take` fails, unless the
+    # batch's end is fixed.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
@@ -146,8 +146,8 @@ def _all(
             yield tables
             raise
         if why := why_not_alone():
-            # Another run drains, or the lock's store does not answer, so this run must not write `unreported`. The success of this run
-            # settles its batch.
+            # Another run drains, or the lock's store does not answer. Only the holder of the drain lock may write `unreported`, so this run
+            # does not write it. The success of this run settles its batch.
             yield tables
             work.say(f"this run ends after {reference}: {why}")
             return

@@ -45,7 +45,7 @@ FAILED_TABLES = "failed_tables"  # The metadata of a failure with the reason for
 # A run waits at most this long for the run lock, and then fails. The holder may be publishing a large table, or may be a process that
 # continues although Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
-# If another process waits for the run lock when a run wants to take it again, the run waits at most this long until that process has it.
+# A run that takes the run lock again first waits while another process waits for the lock, at most this long (`give_way`).
 GIVE_WAY_SECONDS_MAX = 5.0
 GIVE_WAY_LOOK_SECONDS = 0.05
 # If no engine answers and the batch's end is not fixed, a run repeats its request to take the batch for this many seconds, and then fails.
@@ -179,7 +179,7 @@ def only_writer_of_rows_read(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
     """Takes the run lock like `only_writer`, for a run that has already read the rows that it will write. Raises MergeFailedError if conf/
-    has changed since the run began, because the new conf/ may exclude such rows.
+    has changed since the run began, because the new conf/ may exclude these rows.
     """
     with only_writer(ports, config, destination, say) as fence:
         if why := ports.conf_changed(destination):

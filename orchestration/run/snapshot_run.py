@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
 OBSERVED_SECONDS = 10.0  # The progress of a table is reported at most once in this many seconds.
-# While a table is read, a run adds the tables that it has already published to the newest consistent snapshot. It does this from the second
-# progress report of the table on, or already at the first one if the table has at least this many rows. A large table may have no second
-# report, because a table without a key is read in one chunk.
+# While a run reads a table for a long time, it adds the tables that it has already published to the newest consistent snapshot. The run
+# does this at each progress report of the table from the second one on. If the table has at least LONG_READ_ROWS rows, the run also does
+# this at the first report. Such a table may have no second report, because a table without a key is read in one chunk.
 LONG_READ_ROWS = 1_000_000
 WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 
@@ -141,7 +141,7 @@ class _SnapshotListener:
     @contextlib.contextmanager
     def run_lock(self) -> Iterator[None]:
         # A run takes the run lock again right after it has released the lock. `give_way` lets another process that waits for the lock take
-        # it first.
+        # the lock first.
         give_way(self._ports, self._config.destination_dir(self._destination))
         with only_writer(self._ports, self._config, self._destination, self._context.log.info) as fence:
             self._fence = fence
@@ -185,8 +185,8 @@ class _SnapshotListener:
         self._consistent_snapshots.add(table, label, self._fence)
 
     def amend_rest(self) -> None:
-        """Adds the published tables that the newest consistent snapshot lacks to this snapshot. Raises MergeFailedError or SluiceError if
-        another process keeps the run lock, or if the snapshot cannot be written.
+        """Adds to the newest consistent snapshot the published tables that it lacks. Raises MergeFailedError or SluiceError if another
+        process keeps the run lock, or if the snapshot cannot be written.
         """
         if self._consistent_snapshots.waiting:
             with lake_errors(self._config), self.run_lock():

@@ -1,5 +1,7 @@
-"""Provides what a run needs to know about the tables that it writes: their targets, their path clashes, and the locks of tables that
-several destinations write.
+"""Provides what a run needs to know about the tables that it writes: where and how each table is merged (its target), which paths clash,
+and the locks of tables that several destinations write.
+
+The paths of two tables clash if one path is inside the other, or if the paths are equal and the tables are not shards.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class LakeWatch:
 def due_tables(watched: Mapping[str, Kept], looked: Mapping[str, Kept]) -> list[str]:
     """Returns which tables an inspection looks at: all new tables, all tables that a run has written since their last inspection, and at
     most LOOKED_MAX other tables, whose last inspection was longest ago. `looked` has the ids and versions of each table at its last
-    inspection. The table with the oldest inspection comes first.
+    inspection. In `looked`, the table with the oldest inspection comes first.
     """
     changed = [name for name, kept in watched.items() if looked.get(name) != kept]
     waiting = (name for name, kept in looked.items() if watched.get(name) == kept)

@@ -81,11 +81,12 @@ class Said:
 
 
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
-    """Returns the delivery and the status of each run, newest first, so that the caller can count consecutive failures.
+    """Returns the delivery and the status of each run, newest first, so that the caller can count the consecutive failures up to
+    `delivery`.
 
-    A draining run changes its tags when it takes another batch. If its tags no longer name the batch for which it was started, it has
-    merged its earlier batches successfully. Failures of older runs are then not consecutive. So the list ends with the first such run,
-    beginning with the runs of `delivery`.
+    A draining run changes its tags when it takes another batch. If its tags no longer name the batch for which it was started, the run has
+    merged its earlier batches successfully. Failures of older runs are then not consecutive. So the list ends with the newest such run that
+    is not newer than the runs of `delivery`.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):

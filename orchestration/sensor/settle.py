@@ -22,7 +22,8 @@ from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 # If a run's status is STARTED or CANCELING, and both the run lock and the drain lock are free for longer than this, the run has no process,
 # and is ended. A working run takes one of the locks within a second, and ends within a second after it releases both.
 LOCK_FREE_SECONDS_MAX = 30.0
-# If a run was created and is not queued after this time, it is ended. If the daemon dies between the two steps, the run is never queued.
+# If a run was created and is not queued after this time, it is ended. If the daemon dies after it has created the run and before it has
+# queued the run, the run is never queued.
 SUBMIT_SECONDS_MAX = 120.0
 # If a run is still starting after this time, it is ended. The time is long, because the run's process imports Dagster, possibly on a very
 # busy machine.
@@ -41,7 +42,7 @@ class RunVerdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What is known about one run.
+    """The status of one run, and the times that show whether its process still works.
 
     - `state_seconds` is the time in this status. `silent_seconds` is the time since its last event of any kind.
     - `lock_free_seconds` tells how long this process has seen both the run lock and the drain lock free while the run had this status. The

@@ -41,8 +41,8 @@ LOST_SECONDS = 60.0
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Returns the sensor that starts the runs of `job`, one at a time. After failed runs, it waits before it starts the next run, and
-    longer with each consecutive failure. It also reports if the engine's sensor has stopped ticking.
+    """Returns the sensor that starts the runs of `job`, one at a time. After a failed run, the sensor waits before it starts the next run.
+    The wait grows with each consecutive failure. The sensor also reports if the engine's sensor has stopped ticking.
     """
 
     instance = KeptInstance()

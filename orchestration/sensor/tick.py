@@ -1,7 +1,7 @@
 """Runs one tick of a destination's sensor: settles the batch in flight, publishes events, and hands out the next batch.
 
-Dagster's daemon starts a tick every five seconds, or earlier if it has launched a run. So a tick without work does not return at once.
-Until shortly before the next tick, it waits for the end of a run or for a change, and then handles it without delay.
+Dagster's daemon starts a tick every five seconds, or earlier if it has launched a run. So a tick without work does not return at once. The
+tick waits until shortly before the next tick. If a run ends or a change arrives during this time, the tick does its work without delay.
 
 A tick may be lost at any point: it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays in
 flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts only one run per key.
@@ -87,8 +87,8 @@ def tick_seconds(destinations: int) -> float:
 
 
 def idle_seconds(destinations: int, instance: dg.DagsterInstance) -> float:
-    """Returns for how many seconds a tick repeats its work while nothing is due. Returns 0 if such long ticks would delay others: Dagster
-    runs a limited number of ticks at once, and each destination has two sensors.
+    """Returns for how many seconds a tick repeats its work while nothing is due. Returns 0 if such long ticks would delay the ticks of
+    other sensors: Dagster runs a limited number of ticks at once, and each destination has two sensors.
     """
     settings = instance.get_sensor_settings()
     workers = (settings.get("num_workers") or SENSOR_WORKERS) if settings.get("use_threads") else 1
@@ -97,7 +97,7 @@ def idle_seconds(destinations: int, instance: dg.DagsterInstance) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationSensor:
-    """What the sensor of a destination needs.
+    """The settings and dependencies of the sensor of one destination.
 
     - `op_name` is the name of the step that merges. `tables` has the "database.table" of each table with an asset.
     - `selects_assets` tells whether a merge run selects the assets of its tables. While `grouped_now` returns True, a run selects no

@@ -148,8 +148,8 @@ def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
 
 
 def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of a deltalake query, cast to `schema`, for a deltalake writer. The query runs in another thread, because
-    deltalake cannot run a query inside the call that writes.
+    """Yields the Arrow record batches of a deltalake query, cast to `schema`, for a deltalake writer. The query runs in another thread,
+    because deltalake cannot run a query inside the call that writes.
     """
     waiting: queue.Queue[Any] = queue.Queue(BATCHES_WAITING_MAX)
     ended = threading.Event()

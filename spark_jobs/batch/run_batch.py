@@ -226,10 +226,10 @@ class _BatchWork:
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
-        # The store of the table locks did not answer, or a lock was lost. `run` merges these tables with Spark instead, and skips segments
-        # that a Delta table already has.
+        # The store of the table locks did not answer, or a lock was lost. `run` then merges these tables with Spark, and skips changes that
+        # a Delta table already has.
         except TableError as error:
-            logger.warning("the small tables of the batch are merged by Spark instead: %s", error)
+            logger.warning("the small merges of the batch did not finish, so Spark merges their tables: %s", error)
             return []
         records = {name: each.record for name, each in results.items() if each.record is not None}
         self._context.records.keep_all(records)

@@ -213,7 +213,7 @@ def test_equality_the_check_of_a_shared_asset_compares_all_its_tables(many: Many
     assert shared.check_name == EQUAL_CHECK
     assert (shared.passed, shared.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert shared.metadata["tables"].value == 2
-    assert str(shared.description) == f"1 of 2 tables differ: {FIRST}"
+    assert str(shared.description) == f"1 of 2 tables were not found equal: {FIRST}"
     assert found[others_source_key("shop", "crm")].passed
     assert found[source_key("shop", NAMED)].passed
 

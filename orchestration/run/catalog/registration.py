@@ -42,7 +42,7 @@ AGAIN_SECONDS = 300.0  # After a registration failed, runs try it again once thi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatalogChanges:
-    """What must be done in the catalog.
+    """The tables and views to register in the catalog (`register`) and to remove from it (`unregister`).
 
     - `clashes` says for each name why it cannot be registered.
     - `failed` says why an earlier attempt failed, for names that are not tried again now.
@@ -256,7 +256,7 @@ def register_after_run(config: SluiceConfig, destination: str, written: Mapping[
     # Any error is only logged: the run has merged the tables, and only readers need the catalog.
     except Exception as error:
         why = lake_error_line(config, str(error).partition("\n")[0])
-        logger.warning("%s: no table could be registered in the catalog: %s", destination, why)
+        logger.warning("%s: no table could be registered in the catalog: %s; a later run tries again", destination, why)
         _keep_error(config, destination, why)
 
 

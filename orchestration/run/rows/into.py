@@ -155,7 +155,7 @@ def _from_a_version(
     base = base_of(commits, ledger.ledger_id, interval.begin)
     if base is None:
         raise ConfigurationError(
-            f"{request.tables[0]} has no version from {time_text(request.from_us)} or before in its log: use a later --from"
+            f"{request.tables[0]} has no version from {time_text(request.from_us)} or before in its Delta log: use a later --from"
         )
     begin = Position.from_json(dict(base.end))
     if begin.file not in {log.file for log in interval.files.logs}:
@@ -174,9 +174,8 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position from which to read the binlog if the table has not changed since its version `base`: `begin`, the start of the
-    requested interval, or the cursor if the cursor is earlier. Returns None if the table has changed, which means that `commits` has a
-    later commit of the stream.
+    """Returns the position from which to read the binlog: `begin`, the start of the requested interval, or the cursor if the cursor is
+    earlier. Returns None if the table has changed since its version `base`, which means that `commits` has a later commit of the stream.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)

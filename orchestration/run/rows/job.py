@@ -128,7 +128,7 @@ class RowsConfig(dg.Config):
     )
 
 
-# For each operation, the fields that it has and that another operation does not have.
+# For each operation, its fields that not all operations have.
 FIELDS = {
     OperationKind.backfill: {"only_plan", "from_time", "to_time", "run", "gtids", "into", "archive", "schemas"},
     OperationKind.repair: {"only_plan", "settle_seconds"},

@@ -58,7 +58,7 @@ class RowsRun:
 
 
 class RowsOperation(Protocol):
-    """An operation on rows.
+    """An operation on rows, which `operate` carries out: a backfill or a repair.
 
     - `marks` has the operation's id, kind and times, which its commits store. The marks are complete after `read`.
     - `refused` has the reason for each "database.table" that is left out.

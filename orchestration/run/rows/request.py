@@ -24,7 +24,8 @@ class BackfillRequest:
     - `into` is the name ("database.table") of a new table with a past state of the only table in `tables`. The live table then does not
       change. If `into` is empty, the changes are merged into the live tables.
     - `archive` is the location of archived binlog files that are read instead of the source's binlog, or empty.
-    - `schemas` is a dump or a saved schema history that is used instead of the destination's schema history, or None.
+    - `schemas` is the path of a database dump or of a saved schema history. The file is used instead of the destination's schema history.
+      None means that the destination's schema history is used.
     """
 
     destination: str
