@@ -1,10 +1,11 @@
 """Splits a table into chunks so that source and lake assign a row to the same chunk, although their collations differ. Pure functions.
 
-If the first key column is an integer, chunks are ranges of this column, which the server reads by its index. For any other key, chunks are
-ranges of an MD5 digest of the first key column: of the text in UTF-8, or of the bytes. The server and DuckDB compute the same digest.
+If the first key column is an integer, chunks are ranges of this column, which the server reads by its index. If the column has text or
+bytes, chunks are ranges of an MD5 digest of the text in UTF-8, or of the bytes. The server and DuckDB compute the same digest. A table
+whose first key column has another type is one chunk, and so is a table without a key.
 
 Two keys that the server's collation considers equal can differ in bytes, and so be in different chunks. For example, the source can have
-'a' where the lake has 'A'. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk.
+'a' where the lake has 'A'. Rows whose first key column is NULL are in the first chunk.
 """
 
 from __future__ import annotations
@@ -141,9 +142,9 @@ def chunks_from(record: dict[str, Any]) -> Chunks:
 
 
 def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int | None) -> Chunks:
-    """Splits a table with about `rows` rows into chunks. `key` has the key columns, and is empty for a table without a key, which becomes
-    one chunk. `low` and `high` are the least and the greatest value of the first key column in the source. They are None if the column is
-    not an integer or the source has no rows.
+    """Splits a table with about `rows` rows into chunks. `key` has the key columns, and is empty for a table without a key. Such a table
+    becomes one chunk, as does a table whose first key column is neither an integer nor text nor bytes. `low` and `high` are the least and
+    the greatest value of the first key column in the source. They are None if the column is not an integer or the source has no rows.
     """
     wanted = max(1, min(CHUNKS_MAX, -(-rows // ROWS_A_CHUNK)))
     if not key:

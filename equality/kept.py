@@ -1,7 +1,7 @@
 """Stores the results of each table's last comparison in `equality.json`, so that the next comparison reads only chunks that have changed.
 
 For each table, the file has the chunks, and the lake's sum of each chunk that was equal in source and lake. The sums are made of DuckDB's
-hashes. Another version of DuckDB may hash differently, so a record is valid for one version only.
+hashes. Another version of DuckDB may hash differently, so a record is valid for one version of DuckDB only.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Merged(Protocol):
         """
 
     def progress(self) -> str:
-        """Returns how far the lake is merged, as a part of a sentence."""
+        """Returns up to which position changes are merged into the lake, as a part of a sentence."""
 
     def halted(self) -> str:
         """Returns why nothing is merged now, or "" if nothing prevents merges. If merges halt for some seconds, `wait` returns before its

@@ -53,8 +53,8 @@ def opened(url: str, options: Mapping[str, str]) -> Any:
 
 @contextlib.contextmanager
 def as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Converts errors that pyarrow raises about a store to StoreError, with the URL and without secrets. FileNotFoundError stays, because
-    callers treat a missing file separately.
+    """Converts errors that pyarrow raises about a store to StoreError, with the URL and without secrets. Does not convert
+    FileNotFoundError, because callers treat a missing file separately.
     """
     try:
         yield

@@ -42,7 +42,7 @@ def google_file_system(url: str, storage_options: Mapping[str, str]) -> tuple[An
 
 @contextlib.contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Converts errors of the client to OSError, as pyarrow's file systems raise them."""
+    """Converts obstore's errors to OSError, which pyarrow's file systems raise."""
     try:
         yield
     except (NotFoundError, FileNotFoundError) as error:
@@ -65,7 +65,7 @@ def _written(path: str) -> Iterator[None]:
 
 
 def without_debug_output(error: Exception) -> str:
-    """Returns the message of a client's error without its debug output, which has many lines."""
+    """Returns the message of an error of obstore without the debug output, which has many lines."""
     return str(error).partition("Debug source:")[0]
 
 

@@ -83,7 +83,7 @@ def known(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:
     """Replaces references such as `$NAME` by the secrets that they name, and remembers the secrets for `without_secrets`. Raises StoreError
-    if a secret cannot be read. The error names all such references.
+    if a secret cannot be read. The error names all references whose secrets cannot be read.
     """
     found, missing = dict(configured), list[str]()
     for name, value in configured.items():

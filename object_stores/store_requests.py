@@ -71,8 +71,8 @@ def put(url: str, content: BinaryIO, options: Mapping[str, str]) -> None:
 
 
 def why_refused(url: str, options: Mapping[str, str]) -> str:
-    """Returns why this client cannot read a file's size, for example because it does not know AWS's profiles or a value of
-    `conditional_put`. Returns "" if the client can, or if the file does not exist. `options` are those of `put_new`.
+    """Returns why obstore cannot read a file's size, for example because obstore does not know AWS's profiles or a value of
+    `conditional_put`. Returns "" if obstore can read the size, or if the file does not exist. `options` are those of `put_new`.
     """
     try:
         with _as_store_error(url, options):
@@ -130,7 +130,7 @@ def _bucket_exists() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Converts errors of the library to StoreError, without secrets."""
+    """Converts obstore's errors to StoreError, without secrets."""
     try:
         yield
     except NoBucketError as error:

@@ -6,9 +6,10 @@ sensors. A code server that answers again also wakes the sensors. The daemon doe
 The arguments are those of `dagster-daemon run`. Sluice also works with `dagster-daemon run`, but more slowly. Dagster's own daemon
 evaluates sensors every five seconds, so a busy destination would merge at most one batch in five seconds.
 
-This daemon evaluates the sensors again when it has launched a run. The tick then waits until the run ends, settles its batch and requests
-the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run. When a code server
-answers again after a restart, the daemon evaluates the sensors at once, because no tick ran while the code server did not answer.
+This daemon evaluates the sensors again when it has launched a run. The tick that this starts waits until the run ends, settles the run's
+batch and requests the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run. When a
+code server answers again after a restart, the daemon evaluates the sensors at once, because no tick ran while the code server did not
+answer.
 
 At the first start, Dagster stores a freshness state for each asset, even for thousands of assets without a policy. This daemon leaves out
 the assets without a policy.
@@ -150,8 +151,8 @@ class WokenSensors(SensorDaemon):
                 tick.add_done_callback(lambda _: self._tick_ended(begun))
 
     def _tick_ended(self, begun: float) -> None:
-        """Wakes the run queue. If the tick took longer than SENSOR_SECONDS, also wakes the sensors. While the tick was in progress, an
-        evaluation has skipped its sensor, and the next evaluation may be up to SENSOR_SECONDS away.
+        """Wakes the run queue. If the tick took longer than SENSOR_SECONDS, also wakes the sensors. An evaluation during the tick has
+        skipped the tick's sensor, and the next evaluation may be up to SENSOR_SECONDS away.
         """
         self._queue.set()
         if time.monotonic() - begun > SENSOR_SECONDS:

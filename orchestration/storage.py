@@ -6,7 +6,8 @@ event costs three to five milliseconds of processor time and several syncs. With
 SQLite does not sync each commit. A killed process loses at most the events that its open `with` blocks of `together` have not committed. If
 the host loses power, the newest events may be lost. No promise of Sluice depends on these events (docs/reliability.md).
 
-Each run has its own file. Dagster creates the file with migrations, which takes 60 milliseconds. This storage copies an empty file instead.
+Each run has its own event file. Dagster creates an event file with migrations, which takes 60 milliseconds. This storage copies an empty
+event file instead.
 """
 
 from __future__ import annotations

@@ -96,5 +96,5 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def is_reference(text: str) -> bool:
-    """Returns whether a value in conf/ is the location of a secret, because it begins with `$`."""
+    """Returns whether a value in conf/ is the location of a secret: whether it begins with `$`."""
     return text.startswith("$")

@@ -121,7 +121,7 @@ def _output(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def _text(content: bytes, what: str) -> str:
-    """Decodes the secret, and removes one line end. Raises SecretUnavailable if it is too long, empty, or not UTF-8."""
+    """Decodes the secret, and removes one line end. Raises SecretUnavailable if the secret is too long, empty, or not UTF-8."""
     if len(content) > SECRET_BYTES_MAX:
         raise SecretUnavailable(
             f"{what} has more than {SECRET_BYTES_MAX >> 10} KiB, which is too long for a secret: write only "

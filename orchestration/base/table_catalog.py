@@ -146,8 +146,9 @@ def delta_key(destination: str, name: str) -> dg.AssetKey:
     """Returns the key of the asset of the Delta table "database.table" (`name`).
 
     The key is destination/database/table. If the database has the destination's name, the key leaves out the database: shop/orders, not
-    shop/shop/orders. A table with the name of the engine's asset always gets three parts, because the engine's asset has the key with two
-    parts. So keys are unique. The first dot in `name` separates database and table, because database names have no dots in practice.
+    shop/shop/orders. The key of a table with the name `engine` always has three parts, because the engine's asset has the key
+    destination/engine. So keys are unique. The first dot in `name` separates database and table, because database names have no dots in
+    practice.
     """
     return shown_key(Side.LAKE, named(destination, name), default_key(destination, name))
 
@@ -240,7 +241,7 @@ def checkable_keys(keys: Mapping[str, dg.AssetKey]) -> list[str]:
 
 def size_metadata(rows: int | None, size_bytes: int | None) -> dict[str, dg.MetadataValue[Any]]:
     """Returns metadata that Dagster shows as a table's row count and storage. Leaves out unknown values. Dagster shows the values of the
-    last materialization, or of the last observation if there is none.
+    last materialization. If there is no materialization, Dagster shows the values of the last observation.
     """
     sizes = {"dagster/row_count": rows, "dagster/size_bytes": size_bytes}
     return {name: dg.MetadataValue.int(int(number)) for name, number in sizes.items() if number is not None}

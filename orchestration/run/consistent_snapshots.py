@@ -44,8 +44,8 @@ def publish_for_batch(
     record is the last commit of a batch's merge. `run` is the id of the Dagster run.
 
     `buffered` are the tables whose changes are buffered while a snapshot job reads their rows. For such a table, the record repeats the
-    version of the current-state table, and has the new versions of the change log and history. The record marks as stopped: these
-    current-state tables, and all Delta tables of stopped tables.
+    version of the current-state table, and has the new versions of the change log and history. The record marks these current-state tables
+    as stopped, and also all Delta tables of stopped tables.
 
     Raises MergeError for tables whose path or version cannot be found, and TableError if Delta refuses the commit.
     """

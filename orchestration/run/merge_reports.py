@@ -90,7 +90,7 @@ def reported_tables(config: SluiceConfig, destination: str, tables: tuple[TableV
 
 class MergeReports:
     """Reports the tables that one merge run has merged. `batch` reports all tables of a batch. A run with outputs calls `event` and
-    `merged` for each table instead.
+    `merged` for each table, and not `batch`.
     """
 
     def __init__(self, context: dg.OpExecutionContext, tables: ReportedTables) -> None:

@@ -147,8 +147,8 @@ def _head(ports: Ports, directory: Path, reference: BatchReference) -> Outstandi
 def only_writer(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Takes the run lock until the block ends, and yields its fence (`ports.DestinationFiles.run_lock`). If the lock is not free, logs a
-    sentence with `say`. Raises MergeFailedError if another process holds the lock for longer than RUN_LOCK_SECONDS_MAX.
+    """Takes the run lock until the `with` block ends, and yields its fence (`ports.DestinationFiles.run_lock`). If the lock is not free,
+    logs a sentence with `say`. Raises MergeFailedError if another process holds the lock for longer than RUN_LOCK_SECONDS_MAX.
     """
     directory = config.destination_dir(destination)
     with contextlib.ExitStack() as stack:
@@ -276,7 +276,7 @@ def failure(error: Exception) -> dg.Failure:
 
 @contextlib.contextmanager
 def as_failure() -> Iterator[None]:
-    """Converts a SluiceError or MergeFailedError in the block to the dg.Failure that ends the run."""
+    """Converts a SluiceError or MergeFailedError in the `with` block to the dg.Failure that ends the run."""
     try:
         yield
     except (SluiceError, MergeFailedError) as error:

@@ -120,8 +120,8 @@ def _keep_conflicts(order: MergeOrder, count: int) -> None:
 def targets_of(
     names: Sequence[str], find: Callable[[str], TableTarget]
 ) -> tuple[dict[str, TableTarget], dict[str, Exception]]:
-    """Returns the targets of the tables, and the errors of tables whose target cannot be built. Raises SluiceError for an error that
-    concerns all tables.
+    """Returns the target of each table (where and how it is merged), and the errors of tables whose target cannot be built. Raises
+    SluiceError for an error that concerns all tables.
     """
     targets, odd = dict[str, "TableTarget"](), dict[str, Exception]()
     for name in names:

@@ -60,7 +60,7 @@ class FailingRuns:
 
     def troubles(self, runs: RunStore) -> tuple[str, ...]:
         """Returns a sentence for each kind that `matters` now and whose newest runs failed at least FAILED_MIN times in a row. Reads the
-        records at most every LOOK_SECONDS, and returns the same sentences in between.
+        records at most once in LOOK_SECONDS, and returns the same sentences in between.
         """
         now = self._clock()
         if now >= self._due:

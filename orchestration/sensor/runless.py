@@ -1,5 +1,5 @@
-"""Publishes the check of an engine if its sensor does not tick. The process with the engines writes the check's result directly to
-Dagster's storage. `code_server` runs this module in a thread.
+"""Publishes the result of an engine's check if the engine's sensor does not tick. The process with the engines writes the check's result
+directly to Dagster's storage. `code_server` runs this module in a thread.
 
 If the daemon is dead, no sensor ticks, so no sensor can report this failure. The thread compares the newest result of the check in the
 storage with the current state, and writes a result only if they differ. So it does not repeat the results of a sensor, and after a start it

@@ -1,3 +1,1 @@
-"""Backfills: builds a past state of a table as a separate Delta table (`into`), and replaces a live table's rows by a
-past state (`swap`).
-"""
+"""Builds a past state of a table as a separate Delta table (`into`), and replaces a live table's rows by a past state (`swap`)."""

@@ -13,8 +13,8 @@ class BatchContext(MergeContext):
     """What a run passes to the merge of a batch, in addition to what it passes to the merge of a table.
 
     - `buffers` has the tables with a running snapshot, whose changes are buffered instead of merged.
-    - `quarantine_path` is the path of the Delta table for values that could not be decoded. If it is empty, a batch with such values is
-      refused.
+    - `quarantine_path` is the path of the Delta table for values that could not be decoded. If the path is empty, a batch with such values
+      is refused.
     """
 
     buffers: SnapshotBuffers = NO_SNAPSHOT_BUFFERS

@@ -29,8 +29,8 @@ TO_FILL_IN = "write a reason, then launch the run"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WaitingDecisions:
-    """Builds the list of decisions at a destination. The links lead to `launchpad`. `shown` tells which tables have assets of their own.
-    `str()` of this object returns the list.
+    """Builds the list of decisions that an operator has to make at a destination. The links lead to `launchpad`. `shown` tells which tables
+    have assets of their own. `str()` of this object returns the list.
     """
 
     instance: dg.DagsterInstance

@@ -1,4 +1,4 @@
-"""Reads in the logs of the Delta tables which changes a Dagster run merged, so that a backfill can apply these changes again."""
+"""Finds in the logs of the Delta tables which changes a Dagster run merged, so that a backfill can apply these changes again."""
 
 from __future__ import annotations
 

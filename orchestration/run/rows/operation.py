@@ -1,8 +1,8 @@
-"""Carries out an operation on rows: reads the rows that `backfill` or `repair` chooses, and merges them under the run lock.
-docs/concepts/operations-on-rows.md describes the steps.
+"""Carries out an operation on rows: `backfill` or `repair` chooses keys and reads what must be merged, and this module merges it under the
+run lock. docs/concepts/operations-on-rows.md describes the steps.
 
-While the rows are read, runs continue to merge the stream into the same tables. They need not buffer these changes, because the operation
-reads the changes again from the binlog, up to the lake's position.
+During the reading, merge runs continue to merge the stream into the same tables. Merge runs need not buffer these changes, because the
+operation reads the changes again from the binlog, up to the lake's position.
 """
 
 from __future__ import annotations
