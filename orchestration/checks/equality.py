@@ -10,6 +10,7 @@ equal. Merges and comparisons can run at the same time, because the check takes 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
 # runtime.
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -210,13 +211,15 @@ def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None
 def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.AssetCheckResult:
     """Converts the results of tables that share an asset to one check result, which names the tables whose verdict is not EQUAL."""
     unequal = [each for each in found if not each.equal]
-    proven = any(each.verdict is Verdict.DIFFERENT for each in unequal)
+    verdicts = Counter(each.verdict for each in found)
     reasons = {each.table: each.reason or f"{each.difference_count} rows differ" for each in unequal[:REASONS_MAX]}
     lines = [f"- {code(name)}: {why}" for name, why in reasons.items()]
     left = len(unequal) - len(lines)
     metadata: Metadata = {
         "tables": dg.MetadataValue.int(len(found)),
-        "tables_different": dg.MetadataValue.int(len(unequal)),
+        "tables_different": dg.MetadataValue.int(verdicts[Verdict.DIFFERENT]),
+        "tables_undecided": dg.MetadataValue.int(verdicts[Verdict.UNDECIDED]),
+        "tables_refused": dg.MetadataValue.int(verdicts[Verdict.REFUSED]),
         "rows": dg.MetadataValue.int(sum(each.rows for each in found)),
         "rows_in_the_lake": dg.MetadataValue.int(sum(each.lake_rows for each in found)),
         "rows_different": dg.MetadataValue.int(sum(each.difference_count for each in found)),
@@ -229,7 +232,7 @@ def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.Asse
         asset_key=key,
         check_name=EQUAL_CHECK,
         passed=not unequal,
-        severity=dg.AssetCheckSeverity.ERROR if proven else dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if verdicts[Verdict.DIFFERENT] else dg.AssetCheckSeverity.WARN,
         description=f"{len(unequal)} of {len(found)} tables were not found equal: {_named([each.table for each in unequal])}"
         if unequal
         else None,

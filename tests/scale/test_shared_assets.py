@@ -214,6 +214,21 @@ def test_equality_the_check_of_a_shared_asset_compares_all_its_tables(many: Many
     assert (shared.passed, shared.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert shared.metadata["tables"].value == 2
     assert str(shared.description) == f"1 of 2 tables were not found equal: {FIRST}"
+
+
+@pytest.mark.found
+def test_equality_the_check_of_a_shared_asset_counts_only_tables_with_differences_as_different(
+    many: Many, tmp_path: Path
+) -> None:
+    """Defect 88: a table that was not compared, for example because it had stopped, was counted as different."""
+    many.fakes.compare.verdicts[FIRST] = Verdict.REFUSED
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        result = many.defs.resolve_job_def("equal_shop_job").execute_in_process(instance=instance)
+    found = {each.asset_key: each for each in result.get_asset_check_evaluations()}
+    shared = found[others_source_key("shop", "shop")]
+    assert (shared.passed, shared.severity) == (False, dg.AssetCheckSeverity.WARN)
+    counts = {name: shared.metadata[f"tables_{name}"].value for name in ("different", "undecided", "refused")}
+    assert counts == {"different": 0, "undecided": 0, "refused": 1}
     assert found[others_source_key("shop", "crm")].passed
     assert found[source_key("shop", NAMED)].passed
 
