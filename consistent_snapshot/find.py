@@ -1,7 +1,7 @@
-"""Finds a consistent snapshot of the tables in `_sluice_consistent_snapshots`, a Delta table. Each row of this table has the version of
-each table of a destination at one position of the source.
+"""Finds a consistent snapshot of a destination's tables. Reads the Delta table `_sluice_consistent_snapshots`, in which each row names the
+version of every table of the destination at one position of the source.
 
-A run writes a row as its last commit, after all tables of the batch (`spark_jobs.consistent_snapshots`).
+A run writes a row after it has merged a batch into all tables of the batch (`spark_jobs.consistent_snapshots`).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ SCHEMA = pa.schema(FIELDS)
 
 
 class ConsistentSnapshotError(Exception):
-    """Raised if no consistent snapshot has the requested time, if consistent snapshots cannot be read, or if their tables cannot be opened
-    at their versions. The message says what to do.
+    """Raised if no consistent snapshot is as old as requested, if the consistent snapshots cannot be read, or if the version of a table in
+    a consistent snapshot cannot be opened. The message says what to do.
     """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableAtVersion:
-    """One table of a consistent snapshot. `version` is the table's Delta version, and `table_id` is the id in Delta's metadata, by which
-    readers notice that the table was created again. If `stopped`, the table has stopped, so it is at an earlier position than the other
-    tables.
+    """One table of a consistent snapshot. `version` is the table's Delta version. `table_id` is the table's id in Delta's metadata. By this
+    id, readers notice that the table was dropped and created again. If `stopped`, the table has stopped, so it is at an earlier position
+    than the other tables.
     """
 
     name: str

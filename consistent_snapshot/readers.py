@@ -28,11 +28,12 @@ def duckdb_views(
 ) -> list[str]:
     """Creates views `database.table` in a DuckDB connection, and returns their names. The connection must have loaded the delta extension.
 
-    `storage_options` are deltalake's options for a lake in an object store. deltalake opens each table first, to check its id. DuckDB does
-    not use these options, so the connection also needs DuckDB's extension and secret for the object store.
+    `storage_options` are deltalake's options for a lake in an object store. deltalake opens each table first, to check that the table was
+    not created again. DuckDB does not use `storage_options`, so the connection also needs DuckDB's extension and secret for the object
+    store.
 
     DuckDB ignores letter case in names. If names differ only in letter case, the views are called `table__1`, `table__2`, …. If some tables
-    cannot be read, creates the views of all others, and then raises ConsistentSnapshotError.
+    cannot be read, creates the views of all readable tables, and then raises ConsistentSnapshotError.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
@@ -103,7 +104,9 @@ def _named(snapshot: ConsistentSnapshot) -> Iterator[tuple[TableAtVersion, str, 
 
 
 def _distinguished(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns (schema, name) of each view. Names that differ only in letter case get a number, so that no view replaces another one."""
+    """Returns the given (schema, name) of each view. Names that are equal, or differ only in letter case, get a number, so that no view
+    replaces another one.
+    """
     lowered = [(schema.lower(), name.lower()) for schema, name in names]
     taken, found = set(lowered), list(names)
     for at, (schema, name) in enumerate(names):
@@ -130,12 +133,13 @@ def _opened(table: TableAtVersion, storage_options: Mapping[str, str] | None) ->
         table_id = str(found.metadata().id)
     except (DeltaError, OSError) as error:
         raise ConsistentSnapshotError(
-            f"version {table.version} of {table.name} at {table.path} cannot be read: {error}; read a newer consistent snapshot"
+            f"version {table.version} of {table.name} at {table.path} cannot be read: {error}; check the disk or "
+            "object store of the lake, or, if the version was removed, read a newer consistent snapshot"
         ) from error
     if table_id != table.table_id:
         raise ConsistentSnapshotError(
-            f"{table.name} at {table.path} is not the table in the consistent snapshot; read a newer "
-            "consistent snapshot"
+            f"{table.name} at {table.path} is not the table in the consistent snapshot, because the table was created "
+            "again since then; read a newer consistent snapshot"
         )
     return found
 

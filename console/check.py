@@ -64,7 +64,8 @@ class Finding:
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
         """Returns the lines to print: `what`, all problems, and all warnings. If `verbose` is False, shortens the lines: a `brief` that is
-        not empty replaces `what`, and after WARNINGS_SHOWN warnings, one line with the number of further warnings replaces them.
+        not empty replaces `what`. Of more than WARNINGS_SHOWN warnings, only the first WARNINGS_SHOWN are returned, and a line with the
+        number of further warnings.
         """
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
@@ -204,24 +205,29 @@ def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
 
 
 def check_foreign_keys(schema: SourceSchema) -> Finding:
-    """Lists the foreign keys through which the source changes rows of captured tables, for which it writes no row events. Warns of each
-    foreign key whose changes Sluice does not make in the lake.
+    """Lists the foreign keys that change rows of captured tables without row events. Warns of each foreign key whose changes Sluice does
+    not make in the lake.
     """
     destination = schema.destination
     try:
         notes = foreign_key_notes(schema.foreign_keys(), destination.cascade_policy)
     except SluiceError as error:
         return Finding(
-            f"foreign keys of {destination.name}", (f"the foreign keys could not be read from the source: {error}",)
+            f"foreign keys of {destination.name}",
+            (
+                f"the foreign keys could not be read from the source: {error}; correct the cause, then run `sluice check` again",
+            ),
         )
     if not notes:
         return Finding(f"foreign keys of {destination.name}: none changes rows of captured tables without row events")
     followed = [f"{note.table}: {note.sentence}" for note in notes if note.followed]
     others = tuple(f"{note.table}: {note.sentence}" for note in notes if not note.followed)
     what = f"foreign keys of {destination.name}: "
-    brief = f"{what}{len(notes)} change rows without row events; the lake follows {len(followed)} of them"
+    brief = f"{what}{len(notes)} change rows without row events; Sluice makes the changes of {len(followed)} of them in the lake"
     return Finding(
-        f"{what}{'; '.join(followed) or 'Sluice follows none of them in the lake'}", warnings=others, brief=brief
+        f"{what}{'; '.join(followed) or 'Sluice makes the changes of none of them in the lake'}",
+        warnings=others,
+        brief=brief,
     )
 
 
@@ -236,9 +242,9 @@ def check_include(schema: SourceSchema) -> Finding:
 
 
 def check_keyless(schema: SourceSchema) -> Finding:
-    """Lists the captured tables without a key, and says how the lake stores them. Reports a problem for each database in which a snapshot
-    cannot read such tables. Reports a warning for each database in which Sluice may not lock tables: a snapshot works without the lock, but
-    may need several attempts.
+    """Lists the captured tables without a key, and says how the lake stores them. Reports a problem for each database in which Sluice may
+    not lock tables, if a snapshot cannot read a table without the lock. Reports only a warning if a snapshot can read the table without the
+    lock but may need several attempts.
     """
     destination = schema.destination
     try:

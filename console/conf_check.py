@@ -55,8 +55,8 @@ def conf_problems(conf: Path) -> list[str]:
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:
-    """Returns the names of those environment variables that are not set and to which the passwords of a destination's sources refer.
-    `record` is the content of the destination's file.
+    """Returns the names of the environment variables that should contain the passwords of a destination's sources but are not set. `record`
+    is the content of the destination's file.
     """
     several = record.get("sources")
     sources = several if isinstance(several, list | tuple) and several else [record.get("source")]

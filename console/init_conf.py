@@ -192,7 +192,8 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     for problem in problems:
         say(f"missing: {problem}")
     privileges = missing_privileges(answer.facts)
-    # The checks in this branch need SELECT, because an account without SELECT sees no database and no table.
+    # `privileges` are the missing privileges. The checks in this branch need SELECT, because an account without SELECT sees no database and
+    # no table.
     if "SELECT" not in privileges:
         _require_database(settings, wanted)
         keyless = find_keyless(SourceSchema(settings))
@@ -204,7 +205,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if keyless.problems else []
     else:
-        # A snapshot of a table without a key needs LOCK TABLES. Without SELECT, Sluice cannot find out whether such tables exist, so the
+        # A snapshot of a table without a key may need LOCK TABLES. Without SELECT, Sluice cannot find out whether such tables exist, so the
         # GRANT contains LOCK TABLES in any case.
         privileges.append("LOCK TABLES")
     if privileges:
@@ -232,7 +233,7 @@ def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
 
 def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
     """Returns the GRANT statement for the missing privileges. Takes the account, such as 'sluice'@'10.%', from the output of SHOW GRANTS.
-    If the output does not have it, the host is '%'.
+    If this output names no account, the account is `user` on the host '%'.
     """
     account = next((found[1] for each in facts.grants if (found := ACCOUNT.search(each))), f"'{user}'@'%'")
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"

@@ -213,8 +213,8 @@ def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], 
     except KeyboardInterrupt:
         # Waits, because the check has received Ctrl-C too, and needs time to end its servers.
         code = process.wait() or 1
-    # Prints the load of the processors, which shows how to shorten the run: after a low load by more workers, and after a high load only by
-    # tests that do less work.
+    # Prints the load of the processors, which shows how to shorten the run. If the load is low, more workers shorten the run. If the load
+    # is high, only tests that do less work shorten it.
     busy = f"processor load {psutil.cpu_percent():.0f} %"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code

@@ -1,4 +1,4 @@
-"""Checks, for `sluice check`, whether the functions of transforms fit the tables that engines have recorded, by calling them with zero
+"""Checks, for `sluice check`, whether the functions of transforms fit the tables that engines have recorded. Calls each function with zero
 rows. Without this check, only an engine would notice that a function does not fit, and would stop the table.
 """
 

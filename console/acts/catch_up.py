@@ -35,8 +35,8 @@ from sluice.console.source.query import require_destination
 from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
 
-# `sluice catch-up` locks this file in data_dir. `sluice up` refuses to start while the file is locked, because `sluice catch-up` ends all
-# processes that it started.
+# `sluice catch-up` locks this file in data_dir while it runs processes of its own. Then `sluice up` refuses to start, because it would use
+# these processes, which `sluice catch-up` ends after the wait.
 LOCK_FILE = "catch-up.lock"
 
 

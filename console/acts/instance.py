@@ -35,10 +35,11 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedInstance:
     """One destination or group in the output of `sluice instance list`.
-    - `state`: the state that `sluice status` shows, or REMOVED. Empty if no engine was started because the file in conf/ is invalid.
+    - `state`: the state that `sluice status` shows, or REMOVED. Empty if the file in conf/ is invalid and no engine was started.
     - `wanted`: the requested state, "run" or "stopped". Empty if the state is REMOVED.
     - `by`: who stopped the engine, and when. Empty if nobody stopped the engine.
-    - `kept_by`: the process that runs the engine, or empty if none does. `lag_seconds`: None if the lag is unknown.
+    - `kept_by`: the process that runs the engine. Empty if no process runs the engine.
+    - `lag_seconds`: None if the lag is unknown.
     - `conf`: why Sluice does not use the destination's file in conf/. Empty if Sluice uses the file.
     """
 
@@ -100,8 +101,8 @@ def render(found: list[ListedInstance]) -> Table:
 
 def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
     """Returns at most `lines` log lines of a destination, from the logs of all processes of this host that may run engines. Lines are not
-    sorted by time across logs: the lines of the log that was changed last are preferred, and come last. Of each log, only the last
-    TAIL_BYTES_MAX bytes are searched. Raises SetupError if there is no log.
+    sorted by time across logs: the lines of the log that was changed last come last, and if there are too many lines, lines of the other
+    logs are left out first. Of each log, only the last TAIL_BYTES_MAX bytes are searched. Raises SetupError if there is no log.
     """
     files = _logs(config)
     found = [line for file in files for line in _tail(file).splitlines() if concerns(line, name)]
@@ -136,8 +137,8 @@ def _logs(config: SluiceConfig) -> list[Path]:
 
 
 def _tail(file: Path) -> str:
-    """Returns the complete lines in the last TAIL_BYTES_MAX bytes of a log. If the log is smaller, the first of these bytes come from the
-    end of the previous log file (`.1`).
+    """Returns the complete lines in the last TAIL_BYTES_MAX bytes of a log. If the log file has fewer bytes, also returns lines from the
+    end of the previous log file (`.1`), up to TAIL_BYTES_MAX bytes in total.
     """
     size, before = file.stat().st_size, file.with_name(f"{file.name}.1")
     newest = _since(file, max(0, size - TAIL_BYTES_MAX))[0]

@@ -64,8 +64,9 @@ def _pending_json(destination: str, change: PendingSchemaChange) -> dict[str, An
 
 
 def schema_json(config: SluiceConfig, name: str) -> list[dict[str, Any]]:
-    """Returns a record for each table of a destination: its columns, key, schema policies and state. The tables are those in the engine's
-    list, and all stopped tables. The record of a stopped table that is not in the engine's list has no columns and no key.
+    """Returns one dict for each table of a destination: its columns, key, schema policies and state. The tables are those in the list of
+    captured tables that the engine has written, and all stopped tables. For a stopped table that is not in this list, columns and key are
+    empty.
     """
     destination = require_destination(config, name)
     stops = {(stop.database, stop.table): stop for stop in read_ledger(config.destination_dir(name)).stopped_tables}

@@ -35,8 +35,8 @@ def is_lost(config: SluiceConfig, destination: str) -> bool:
 
 
 def require_all(destination: str, tables: Sequence[str], where: str) -> None:
-    """Requires that a request for snapshots names neither tables nor a condition. Called only if the destination's position is lost: then
-    every table may lack changes, so all rows of all tables must be read. Raises ActRefusedError if the request names them.
+    """Raises ActRefusedError if a request for snapshots names tables, or a condition for rows (`where`). If the position of a destination
+    is lost, every table may lack changes, so all rows of all tables must be read.
     """
     if tables or where:
         raise ActRefusedError(

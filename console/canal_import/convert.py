@@ -153,9 +153,9 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
-    """Writes a file with the ids and filters of those Canal clients that have a cursor. At its first start, the engine creates consumers
-    from this file, which begin at the destination's start position. If this position may be after a client's cursor, the report gets a
-    line, because the client would miss changes.
+    """Writes a file with the ids and filters of those Canal clients that have a cursor. At its first start, the engine creates a consumer
+    for each client in this file. These consumers begin at the destination's start position. If the start position may be after a client's
+    cursor, adds a line to the report, because the client would miss changes.
 
     Returns a list with the file. The list is empty if no client has a cursor, or if the destination has a ledger already.
     """
@@ -180,7 +180,7 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
     numbers = ", ".join(str(each.client_id) for each in known)
     findings.taken.append(
         f"clients {numbers} continue at the position where the destination begins, and get the changes after "
-        f"this position again. {file} has their positions until the first start: if you move conf/, data_dir "
+        f"this position again. {file} has these clients until the first start: if you move conf/, data_dir "
         "or staging before that, move this file too. Otherwise the clients begin at the engine's position "
         "when they connect"
     )

@@ -67,8 +67,8 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
 
 
 def _binding(settings: Settings, report: ImportReport, *, bindable: bool) -> dict[str, Any]:
-    """Returns the settings that bind the queue to the exchange. Like Canal, Sluice declares and binds a queue only if the queue, the
-    exchange, the routing key and the exchange type are all set. `bindable`: the queue and the exchange are set.
+    """Returns the settings that bind the queue to the exchange. Like Canal, Sluice binds a queue only if the queue, the exchange, the
+    routing key and the exchange type are all set. `bindable`: the queue and the exchange are set.
     """
     said = {own: settings.get(key) for key, own in BINDING}
     if all(said.values()) and bindable:

@@ -193,8 +193,8 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
     """Sets `start` of the standby source in `record`. The engine uses this `start` if the engine has no cursor and reads the standby source
-    first. Sets nothing without a standby source, without a position for this source in the properties, or if a client of Canal has a
-    cursor.
+    first. Sets nothing if there is no standby source, if the properties have no position for the standby source, or if a client of Canal
+    has a cursor.
     """
     keys = settings.given(*STANDBY_POSITION_KEYS)
     if "sources" not in record or not keys:

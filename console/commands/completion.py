@@ -41,7 +41,7 @@ def destination_names(incomplete: str) -> list[str]:
 
 
 def table_names(incomplete: str) -> list[str]:
-    """Returns the names ("database.table") that begin with `incomplete`, of the captured tables of all destinations. If `incomplete` is a
+    """Returns the captured tables of all destinations, as "database.table", whose names begin with `incomplete`. If `incomplete` is a
     comma-separated list, completes the last name in the list.
     """
     from sluice.cdc_engine.config import load_config  # noqa: PLC0415

@@ -19,7 +19,7 @@ class Screen(Console):
     """
 
     def print_json(self, json: str | None = None, **options: Any) -> None:
-        """Prints JSON with an indentation of two spaces. On a terminal, it has colors."""
+        """Prints JSON with an indentation of two spaces. On a terminal, the JSON has colors."""
         if self.is_terminal or json is None:
             super().print_json(json, **options)
         else:

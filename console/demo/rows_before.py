@@ -30,8 +30,9 @@ SAY_SECONDS = 5.0  # The interval between two lines of progress when the output 
 
 
 class RowsBefore:
-    """Shows the progress of the snapshot of the table `name` ("database.table"). At the end, prints a line with `where`, which says where
-    the user can look at the table. Shows nothing if an earlier start of the demo has already published the snapshot.
+    """Shows the progress of the snapshot of the table `name` ("database.table"), and prints the result at the end. If the snapshot was
+    published, the result ends with `where`, a sentence that tells the user how to look at the table. Shows nothing if an earlier start of
+    the demo has already published the snapshot.
     """
 
     def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:

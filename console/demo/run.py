@@ -110,7 +110,9 @@ class Demo:
         self.runs = RunLog(self.stack.dagster_home, self.config.lake, DESTINATION, self.began)
 
     def stop(self) -> None:
-        """Ends all processes of this demo. MySQL ends last, because the engine reads from it until the engine has stopped."""
+        """Ends all processes of this demo. MySQL ends last, because the engine reads from it until the engine has stopped. Raises
+        SetupError if a process still runs after SIGKILL.
+        """
         self.before.__exit__()
         left = self.stack.down()
         self.source.stop()

@@ -123,7 +123,7 @@ VISITS_AT_ONCE = 500_000  # The most rows that one INSERT adds.
 
 def old_statements(rows: int) -> list[str]:
     """Returns the statements that create the table `visits` with `rows` rows, but with at least VISITS_FIRST rows. These statements must be
-    executed once, before the table is captured, and with the binlog switched off.
+    executed once, before the table is captured. The binlog must be off, so that the rows come into the lake only by the initial snapshot.
     """
     name, columns = f"{DATABASE}.{VISITS}", "customer_id, url, seconds, rating, visited_at"
     first = (

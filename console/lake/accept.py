@@ -161,7 +161,7 @@ def _done(acceptance: Acceptance) -> str:
     if not acceptance.as_it_is:
         return (
             f"{name} is taken over and will be re-snapshotted; the table then resumes by itself. Until the "
-            f"rows are published the lake is older than the cursor: `sluice snapshot status {destination}` "
+            f"snapshot is published, the table in the lake may lack rows: `sluice snapshot status {destination}` "
             "shows the progress"
         )
     return (

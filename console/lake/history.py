@@ -58,7 +58,9 @@ class HistoryTable:
         try:
             return deltalake.DeltaTable(self.path, version=version, storage_options=self.storage_options or None)
         except TableNotFoundError as error:
-            raise SetupError(f"{self.name} has no Delta table at {self.path} yet") from error
+            raise SetupError(
+                f"{self.name} has no Delta table at {self.path} yet: wait until its first changes are merged"
+            ) from error
         except (DeltaError, OSError) as error:
             raise SetupError(unreadable_log(self.path, error)) from error
 

@@ -38,7 +38,7 @@ Row = Mapping[str, Any]
 
 class GoneError(Exception):
     """Raised if older changes of a row remain unknown: a version of the table cannot be read any more, for example because VACUUM has
-    removed its files, or the search has read LOOKS_MAX versions.
+    removed its files, or the search has made LOOKS_MAX steps.
     """
 
 
@@ -218,7 +218,7 @@ def _equal(name: str, kind: str, value: str) -> str:
             float(value)
         except ValueError:
             raise ConfigurationError(
-                f"the key column {name} has the type {kind}, and {value!r} is not a number"
+                f"the key column {name} has the type {kind}, and {value!r} is not a number: give a number for this column"
             ) from None
         return f"{column} = {value}"
     if kind == "binary":

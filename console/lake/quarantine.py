@@ -50,11 +50,12 @@ NO_CURRENT_STATE = (
     "the table has no current-state table, and Sluice never rewrites a change log or history: re-snapshot "
     "the table instead (`sluice snapshot start`)"
 )
-# Why a value of a shard is refused. In the common Delta table, neither the key nor the order key of the value identifies its row: rows of
-# other shards may have the same key, and rows of other destinations may have the same order key.
+# Why a value is refused if the table is a shard: the common Delta table has rows of several shards, so the key and the order key in the
+# record of the value do not identify the value's row. Rows of other shards may have the same key, and rows of other destinations may have
+# the same order key.
 SHARED = (
-    "the table has become a shard, and a snapshot has read its rows again, so no row has the position of the "
-    "value: re-snapshot the table instead (`sluice snapshot start`)"
+    "the table is a shard, so Sluice cannot find the row of the value in the common Delta table: re-snapshot the "
+    "table instead (`sluice snapshot start`)"
 )
 
 

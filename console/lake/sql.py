@@ -173,7 +173,7 @@ def _storage_options(config: SluiceConfig) -> dict[str, str]:
     try:
         return storage_options(config.storage_options)
     except MergeFailedError as error:
-        raise SetupError(f"The lake is at {config.lake}: {error}") from error
+        raise SetupError(f"The lake at {config.lake} cannot be read: {error}") from error
 
 
 def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:

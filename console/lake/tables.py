@@ -1,7 +1,8 @@
 """Reads the Delta tables of a destination and their owners, for `sluice lake`, and makes another ledger the owner of a table.
 
-Runs refuse a table that is missing, restored, replaced, owned by another ledger, or ahead of the ledger (`spark_jobs.table_owner`). A run
-never takes over such a table. An operator takes it over with `sluice lake accept`.
+Runs refuse a table that is missing, restored, replaced, owned by another ledger, or ahead of the ledger (`spark_jobs.table_owner`). A table
+is ahead of the ledger if it has changes of an epoch or delivery that the ledger does not know. A run never takes over a refused table. An
+operator takes it over with `sluice lake accept`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake, as its Delta log describes it. `owner` is None if the log names no owner. `epoch` is the highest epoch, and
-    `delivery` the highest delivery number, that runs with the owner's ledger have recorded in the log. Without such a record, they are 0.
+    """A table of the lake, as its Delta log describes it. `owner` is None if the log names no owner. `epoch` and `delivery` are the highest
+    epoch and the highest delivery number that runs with the owner's ledger have recorded in the log, or 0 if they have recorded none.
     """
 
     name: str
@@ -280,7 +281,8 @@ def _highest_key(log: Any) -> int:
 
 def _highest_delivery(log: Any, owner: Owner | None) -> int:
     """Returns the highest delivery number that the owner's ledger has written into the newest COMMITS_LOOKED_AT commits of the table, or 0
-    if these commits have none. Commits of maintenance have no delivery number.
+    if these commits have none. Reads no older commits, because delivery numbers rise. Reads more than one commit, because commits of
+    maintenance and of other writers have no delivery number.
     """
     highest = 0
     for commit in log.history(COMMITS_LOOKED_AT):

@@ -40,9 +40,8 @@ def listed(
     config: SluiceConfig, name: str, query: Callable[[Source, str], TakeoverAnswer] = takeover_answer
 ) -> list[ListedSource]:
     """Returns the sources of a destination. Queries each source to find out whether the stream can continue from it. The stream would
-    continue after the end of the last batch in flight or, if there is none, after the cursor.
-
-    `query` gets a source and the binlog file of that position, or "" without a position, and returns the source's answer.
+    continue after the end of the last batch in flight or, if there is none, after the cursor. `query` gets a source and the binlog file of
+    this position, or "" if there is no position, and returns the source's answer.
     """
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))

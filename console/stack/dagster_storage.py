@@ -84,7 +84,7 @@ def daemon_sentence(home: Path, now: float) -> str:
     except Exception as error:  # Each kind of storage raises its own kinds of errors.
         return (
             f"Dagster's storage in {home} cannot be read ({type(error).__name__}), so Sluice does not know whether Dagster's daemon "
-            "runs"
+            "runs: repair the storage, or correct `storage` in dagster.yaml"
         )
     if beat is None:
         return f"Dagster's daemon has written no heartbeat to the storage in {home}: start the daemon with `sluice up`"

@@ -1,8 +1,8 @@
 """Gives each sensor a thread of Dagster's daemon, and each tick a thread of the code server.
 
-Each tick waits for changes of its destination, which is possible only if the ticks of all sensors can run at the same time. With fewer
-threads, a tick that waits would delay other sensors, so no tick could wait. Then the repeated ticks of a hundred destinations would use a
-whole core while nothing changes.
+Each tick waits for changes of its destination. A waiting tick occupies its thread, so with fewer threads, it would delay other sensors. If
+ticks did not wait, they would have to be repeated all the time: for a hundred destinations, this would take a whole core while nothing
+changes.
 """
 
 from __future__ import annotations

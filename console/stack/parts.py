@@ -23,8 +23,8 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
-# After `patience_seconds`, the next call of `WarmUp.answers` ends the warm-up and reports it as done. The supervisor counts the warm-up as
-# failed only this many seconds later, because `answers` may be called late on a very busy machine.
+# After `patience_seconds`, the next call of `WarmUp.answers` ends the warm-up and reports it as done. The time limit of the supervisor is
+# this many seconds longer, so that the supervisor does not count the warm-up as failed if it calls `answers` late on a very busy machine.
 LOOK_SECONDS_MAX = 60.0
 GONE = "the exit code of the process is unknown"
 
@@ -124,7 +124,8 @@ class ProcessPart:
 
 
 class WarmUp:
-    """Runs Spark's first merge, so that no user has to wait for it. The task is done when the warm-up program has ended without an error.
+    """Runs Spark's first merge in a separate program (the warm-up), so that no user has to wait for it. This part is a task: it is done
+    when the program has ended without an error.
 
     The warm-up only saves time. If it takes longer than `patience_seconds`, it is ended, and the supervisor continues without it. Without
     `die_with_parent`, the program continues after this process has ended.

@@ -61,7 +61,7 @@ class ProcessRecord:
 
 @dataclasses.dataclass(frozen=True)
 class StopStep:
-    """One step of the steps that end a process. `act` is called once. If the process still runs after `seconds`, the next step begins."""
+    """One of the steps that end a process. `act` is called once. If the process still runs after `seconds`, the next step begins."""
 
     act: Callable[[ProcessRecord], None]
     seconds: float
@@ -110,8 +110,8 @@ class ProcessFile:
 
 
 def part_names(config: SluiceConfig) -> tuple[str, ...]:
-    """Returns the names of the parts that conf/ configures. Spark is included only if it is the local server, and the engine only if it is
-    a separate process on this host.
+    """Returns the names of the parts that conf/ configures. Spark is included only if `spark.remote` names this host and the port
+    `ports.spark_connect`, and `spark.master` is empty. The engine is included only if it is a separate process on this host.
     """
     remote = urlsplit(config.spark.remote)
     local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect
@@ -204,9 +204,7 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
 
 
 def sweep(mark: str) -> list[int]:
-    """Sends SIGKILL to every running process with the mark, except to this process. Returns the ids of the processes that still run.
-    `Stack.down` calls this function after it has stopped all parts in order. `Stack.kill` calls it at once.
-    """
+    """Sends SIGKILL to every running process with the mark, except to this process. Returns the ids of the processes that still run."""
     marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
     for process in marked:
         _send(process, signal.SIGKILL)

@@ -176,8 +176,8 @@ class Stack:
         return self._start_missing() if dead else []
 
     def supervisor(self, patience: Patience) -> Supervisor:
-        """Returns the supervisor that starts all parts and keeps them running. `patience` limits its restarts. First checks ports and
-        semaphores, writes Dagster's home, and provides Spark's jars.
+        """Returns the supervisor that starts all parts and keeps them running. `patience` limits its restarts. Before that, calls
+        `require_startable`, writes Dagster's home, and provides Spark's jars.
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(
@@ -193,8 +193,9 @@ class Stack:
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
-        """Raises an error if Sluice cannot start and waiting does not help: a port is in use, the system has no semaphores, or several
-        hosts that write one lake would not share one Spark. Must be called before any part starts.
+        """Raises an error if Sluice cannot start and waiting does not help: PortTakenError if another program has a port, and ServerError
+        if the system has no semaphores, or if several hosts that write one lake would not share one Spark. Must be called before any part
+        starts.
         """
         running = self._running()
         for part in self._parts():

@@ -218,8 +218,7 @@ class Supervisor:
 
     def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
         """Ends a failed part and schedules its restart, or raises ServerError if the part has failed too often. With `final`, raises
-        ServerError without a restart. Also restarts each part that has the failed part in `after`, if the part is a task or is still
-        starting.
+        ServerError without a restart. Also restarts each task, and each part that is still starting, whose `after` names the failed part.
         """
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds

@@ -90,8 +90,8 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
     """Returns the table of groups, or None if there is no group. For each group, the table has the problems of members, the members for
-    which consumers wait, and the greatest difference between the clocks of the sources. `barrier` is the commit time up to which the group
-    has handed out transactions. `late` is the number of transactions that arrived after later transactions had been handed out.
+    which consumers wait, and the greatest difference between the clocks of the sources. `barrier` is the commit time up to which all
+    consumers of the group have acked. `late` is the number of transactions that arrived after later transactions had been handed out.
     """
     if not any(one.group for one in destinations):
         return None

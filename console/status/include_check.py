@@ -32,7 +32,7 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
     what = ", ".join(repr(pattern) for pattern in unmatched) or "include"
     verb = "match" if len(unmatched) > 1 else "matches"
     then = "" if tables else ", so nothing is captured"
-    left = " that exclude does not remove" if "exclude" in destination.model_fields_set else ""
+    left = " (not counting tables that exclude removes)" if "exclude" in destination.model_fields_set else ""
     return (
         f"{what} in include of {destination.name} {verb} no table of the source{left}{then}: correct include in "
         f"conf/destinations/{destination.name}.yaml, or ignore this until the table is created.{hint}"

@@ -476,7 +476,10 @@ def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
         ] + keyless
     followed = sum(note.followed for note in one.foreign_keys)
     count = len(one.foreign_keys)
-    note = f"{one.name}: {count} foreign key(s) change rows without row events; the lake follows {followed} of them (--verbose names each)"
+    note = (
+        f"{one.name}: {count} foreign key(s) change rows without row events; Sluice makes the changes of {followed} of "
+        "them in the lake (--verbose names each)"
+    )
     return [*([Text(note, "" if followed == count else "yellow")] if count else []), *keyless]
 
 

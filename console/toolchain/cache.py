@@ -38,7 +38,9 @@ class Cache:
 
     @property
     def spark(self) -> Path:
-        """The directory that contains the SPARK_HOME directories, each with a different set of Spark's files, and the links to them."""
+        """The directory that contains the SPARK_HOME directories, each with a different set of Spark's files. It also contains symbolic
+        links to these directories, by which a SPARK_HOME is found quickly (see `spark.home`).
+        """
         return self.root / "spark"
 
     @property

@@ -72,8 +72,8 @@ class ServerHome:
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of the server program. Without a `loader`, the environment contains the search path of the server's
-        libraries. With a `loader`, `command` passes this search path to the loader. Therefore programs that the server starts do not use
-        the server's libraries.
+        libraries. With a `loader`, `command` passes this search path to the loader instead, so that programs that the server starts do not
+        use the server's libraries.
         """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 

@@ -45,8 +45,8 @@ def set_up(
     """Provides Java, the named servers and the Delta jars: installs, downloads and unpacks what is missing. Returns quickly if nothing is
     missing.
 
-    With `delta=False`, the Delta jars are left out. `extras` are names from EXTRAS, whose jars are downloaded for Spark too. With
-    `kernels`, also compiles the kernels of the engine whose compiled code is missing or out of date.
+    With `delta=False`, the Delta jars are left out. `extras` are names from EXTRAS: the jars that Spark needs for these object stores are
+    downloaded too. With `kernels`, also compiles those kernels of the engine for which compiled code is missing or out of date.
     """
     cache = cache or open_cache()
     screen = screen or Console(stderr=True)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-# The cache keeps at most this many directories: `remove_oldest` removes the others. A directory takes 0.3 MB. A change of a kernel adds a
-# directory for each source file whose compiled code contains the kernel.
+# The cache keeps at most this many directories: `remove_oldest` removes those that were not used for the longest time. A directory takes
+# 0.3 MB. A change of a kernel adds a directory for each source file whose compiled code contains the kernel.
 KEPT_MAX = 300
 INDEX, CODE = ".nbi", ".nbc"
 
@@ -48,9 +48,9 @@ class SharedKernels:
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Stores the compiled code of a source file if the checkout has more files of it than are stored. The checkout then has code for
-        further sets of argument types, because numba writes one file for each set. Stores nothing while another process is still writing
-        code of the source file.
+        """Stores the compiled code of a source file if the checkout has more files with this code than the cache. numba writes one file for
+        each set of argument types, so the checkout then has code for sets that the cache lacks. Stores nothing while another process is
+        still writing code of the source file.
         """
         files, kept = code_of(source), self._folder / digest
         if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):

@@ -83,7 +83,7 @@ def test_check_warns_of_an_include_that_matches_nothing_on_the_server(
         (r"shop\.orders,a\.b,c\.d", "", r"'a\\.b', 'c\\.d' in include of shop match no table"),
         (r"shop\.orders,shop\.t{1,2}", "", r"'shop\\.t{1,2}'"),
         (r"SHOP\.ORDERS", "", ""),
-        (r"shop\.users", r"shop\.users", "that exclude does not remove"),
+        (r"shop\.users", r"shop\.users", "(not counting tables that exclude removes)"),
     ],
 )
 def test_each_pattern_that_matches_nothing_is_named(

@@ -42,8 +42,8 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
     """Creates an empty data directory at `folder`, which must not exist. `changes` are options that override the defaults of
     `merged_options`. `make` creates a data directory at a path, with options.
 
-    The data directory is a copy of the stored one, which is created first if it is missing. If that fails, for example because the cache is
-    full or not writable, `make` creates the data directory at `folder`, and nothing is stored.
+    The data directory is a copy of the stored one, which is created first if it is missing. If the stored one cannot be created or copied,
+    for example because the cache is full or not writable, `make` creates the data directory at `folder`, and nothing is stored.
     """
     options = _options(home.version, changes)
     digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()

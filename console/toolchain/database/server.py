@@ -97,8 +97,8 @@ class DatabaseServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens. If the caller gave no port, the first use of this property chooses a free one. `start`
-        replaces a chosen port if another program has taken it meanwhile; otherwise a restart does not change the port.
+        """The port on which the server listens. If the caller gave no port, the first use of this property chooses a free one. A restart
+        does not change the port, with one exception: if another program has taken a chosen port, `start` chooses another one.
         """
         if self._port is None:
             self._port = free_port()

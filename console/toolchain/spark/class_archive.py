@@ -14,8 +14,8 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.java import Java
 from sluice.console.toolchain.spark.home import spark_home
 
-# The cache keeps at most this many archives: `remove_oldest` removes the others. An archive takes 0.2 GB. Each combination of Java and
-# pyspark has its own archive.
+# The cache keeps at most this many archives: `remove_oldest` removes those that were not used for the longest time. An archive takes 0.2
+# GB. Each combination of Java and pyspark has its own archive.
 KEPT_MAX = 3
 
 

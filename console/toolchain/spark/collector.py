@@ -10,7 +10,7 @@ from __future__ import annotations
 # A server that executes more tasks than this at the same time gets the parallel collector.
 SERIAL_SLOTS_MAX = 2
 # The maximum size of the young generation, the part of the heap in which Java creates objects. A merge uses most objects only for a short
-# time, so these objects are removed from a small young generation too. A larger one would not save time.
+# time, so most of them are unused when a collection begins, even if the young generation is small. A larger one would not save time.
 NEW_OBJECTS_MEMORY = "384m"
 
 
