@@ -57,8 +57,8 @@ class TableAtVersion:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsistentSnapshot:
-    """A consistent snapshot: a position of the source, and the version of each table there. `commit_time` is the time of the last
-    transaction in it. `tables` has the tables by "database.table".
+    """A consistent snapshot: a position of the source, and the version of each table at this position. `commit_time` is the time of the
+    last transaction in the consistent snapshot. `tables` has the tables by "database.table".
     """
 
     order_key: int
@@ -91,7 +91,7 @@ def read_consistent_snapshot(
     storage_options: Mapping[str, str] | None = None,
 ) -> ConsistentSnapshot:
     """Returns the newest consistent snapshot, or with `at` the newest one whose transactions were all committed up to `at`. Raises
-    ConsistentSnapshotError if there is none or it cannot be read.
+    ConsistentSnapshotError if there is no such consistent snapshot, or if the consistent snapshots cannot be read.
     """
     path = consistent_snapshots_path(lake, destination)
     try:

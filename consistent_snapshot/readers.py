@@ -1,5 +1,5 @@
-"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that no table has been dropped and
-created again since the snapshot.
+"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that no table was dropped and created
+again after the consistent snapshot.
 """
 
 from __future__ import annotations

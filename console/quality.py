@@ -229,7 +229,8 @@ class _Aside:
     def __enter__(self) -> _Aside:
         self._said = tempfile.TemporaryFile()
         program = [sys.executable, "-m", *self._command] if self._command else ["true"]
-        # All checkouts of this machine share what mypy stores, as they share compiled kernels: a new clone only checks what differs.
+        # All checkouts of this machine share mypy's cache, as they share compiled kernels. In a new clone, mypy then checks only the files
+        # that differ.
         environment = {"MYPY_CACHE_DIR": str(open_cache().root / "types"), **self._environment}
         self._process = subprocess.Popen(
             program, cwd=PROJECT_ROOT, env=environment, stdout=self._said, stderr=subprocess.STDOUT

@@ -101,8 +101,8 @@ def render(found: list[ListedInstance]) -> Table:
 
 def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
     """Returns at most `lines` log lines of a destination, from the logs of all processes of this host that may run engines. Lines are not
-    sorted by time across logs: the lines of the log that was changed last come last, and if there are too many lines, lines of the other
-    logs are left out first. Of each log, only the last TAIL_BYTES_MAX bytes are searched. Raises SetupError if there is no log.
+    sorted by time across logs: the lines of the log that was changed last come last. If there are more than `lines` lines, lines of the
+    other logs are left out first. Of each log, only the last TAIL_BYTES_MAX bytes are searched. Raises SetupError if there is no log.
     """
     files = _logs(config)
     found = [line for file in files for line in _tail(file).splitlines() if concerns(line, name)]

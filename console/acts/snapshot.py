@@ -59,8 +59,9 @@ class ShownSnapshot:
 
     @property
     def says(self) -> str:
-        """One line about the snapshot: what it waits for or, if it does not wait, the reason in its record, such as the error of a failed
-        snapshot. The line also has the numbers of restarts and of buffered changes of parent tables. Empty if there is nothing to say.
+        """A message about the snapshot. The message says what the snapshot waits for. For a snapshot that does not wait, it has the reason
+        in the snapshot's record instead, such as the error of a failed snapshot. The numbers of restarts and of buffered changes of parent
+        tables follow. The message is empty if there is nothing to say.
         """
         sentences = [self.waits or self.record.reason]
         if self.record.restarts and self.record.is_open:

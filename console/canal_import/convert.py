@@ -59,8 +59,8 @@ def import_canal(folder: Path, target: Path) -> Imported:
     """Converts Canal's configuration. `folder` is Canal's conf folder, which contains canal.properties. `target` is Sluice's conf/, in
     which the files to write must not exist yet.
 
-    Raises ConfigurationError if a file cannot be converted or the result is invalid, and the errors of the ledger that conf/ names. After
-    an error, conf/ has none of the new files.
+    Raises ConfigurationError if a file cannot be converted or the result is invalid. Raises the errors of the record store if the ledger
+    that conf/ names cannot be read. After such an error, conf/ has none of the new files.
     """
     if not (folder / SERVER_FILE).exists():
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")

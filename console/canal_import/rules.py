@@ -133,7 +133,7 @@ def _narrowed_filters(cursors: Cursors, include: str) -> list[str]:
     found = ((client, not_captured(client.filter, include, EXCLUDE)) for client in cursors.clients)
     return [
         f"the filter {client.filter} of client {client.client_id} replaced filter.regex in Canal. Sluice delivers only "
-        f"tables that `include` ({include}) matches, so tables of {', '.join(excluded)} that `include` does not match are not "
+        f"tables that `include` ({include}) matches, so tables that match {', '.join(excluded)} but not `include` are not "
         "delivered; add these tables to `include`"
         for client, excluded in found
         if excluded

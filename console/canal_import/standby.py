@@ -50,9 +50,9 @@ def _address(text: str) -> dict[str, Any]:
 
 
 def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
-    """Returns the setting `heartbeat`. With `switch`, Sluice itself switches servers. `switch` is true only if Canal's keys `enable` and
-    `heartbeatHaEnable` are both true, because only then does Canal switch servers. Both keys are false by default. Imports Canal's SQL
-    statement if the statement only reads. For any other statement, `left` gets a line.
+    """Returns the setting `heartbeat`. Its key `switch` says whether Sluice switches to the standby without an operator. `switch` is true
+    only if Canal's keys `enable` and `heartbeatHaEnable` are both true, because only then does Canal switch servers. Both keys are false by
+    default. Imports Canal's SQL statement if the statement only reads. For any other statement, `left` gets a line.
     """
     detects, changes = (settings.flag(DETECTING + key) for key in ("enable", "heartbeatHaEnable"))
     seconds = settings.number(f"{DETECTING}interval.time", INTERVAL_SECONDS)

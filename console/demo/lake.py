@@ -98,8 +98,8 @@ def sum_metrics(history: list[dict[str, Any]]) -> Changes:
 
 @dataclasses.dataclass(frozen=True)
 class Marked:
-    """A marker row. `sent` is the time at which MySQL wrote the row, and `shown` the time from which readers of the lake see it, both in
-    seconds since 1970. `delivery` is the number of the delivery that merged the row.
+    """A marker row. `sent` is the time at which MySQL wrote the row. `shown` is the time from which readers of the lake see the row. Both
+    times are in seconds since 1970. `delivery` is the number of the delivery that merged the row.
     """
 
     sent: float
@@ -130,7 +130,7 @@ def markers_shown(path: Path, after_version: int) -> list[Marked]:
 
 
 def freshness_seconds(path: Path, after_version: int) -> list[float]:
-    """Returns the times from the commit of each marker row in MySQL until it was visible in the lake, in seconds and ascending."""
+    """Returns the seconds from the commit of each marker row in MySQL until the row was visible in the lake, in ascending order."""
     return sorted(each.shown - each.sent for each in markers_shown(path, after_version))
 
 

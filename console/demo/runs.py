@@ -21,7 +21,7 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
     """A summary of the runs since this start of the demo. `runs` is the number of all these runs, including those that have not ended.
-    `batches` is the number of batches that they merged. `last` describes the newest run, or says that there is none yet.
+    `batches` is the number of batches that these runs merged. `last` describes the newest run, or says that there is none yet.
     """
 
     runs: int

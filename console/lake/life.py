@@ -1,9 +1,9 @@
 """Implements `sluice why`: shows the changes of one row with values, commit time, batch and run. Finds the changes in the versions of the
 Delta table.
 
-Begins with the row in the newest version. A row has the order key of its last change, and each commit records the range of its order keys,
-so the order key shows which commit wrote the row. Then reads the row in the version before this commit, and so on. If a version lacks the
-row, finds the newest earlier commit that may have deleted the row, and continues with the version before this commit.
+Begins with the row in the newest version. A row has the order key of its last change, and each commit records the range of its order keys.
+So the row's order key shows which commit wrote the row. Then reads the row in the version before this commit, and so on. If a version lacks
+the row, finds the newest earlier commit that may have deleted the row, and continues with the version before this commit.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def _role(config: SluiceConfig) -> str:
         ""
         if named
         else (
-            f"conf/ has no credentials for the store ({NAMED}): Sluice uses the role of this machine, if the machine "
-            "has one"
+            f"conf/ has no credentials for the store ({NAMED}): Sluice uses the role of this machine. If the machine has "
+            "no role, set the credentials in storage_options"
         )
     )
 

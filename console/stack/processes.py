@@ -55,7 +55,7 @@ class ProcessRecord:
     port: int = 0
 
     def age_seconds(self) -> float:
-        """Returns for how long the process has run, in seconds. Setting the clock does not change it."""
+        """Returns for how long the process has run, in seconds. Setting the clock does not change the result."""
         return time.clock_gettime(time.CLOCK_BOOTTIME) - self.started
 
 

@@ -286,8 +286,8 @@ class Stack:
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            # The code server ends only after its runs have ended. It gets the request to end first, so that its runs end while the daemon
-            # and the webserver are stopped.
+            # The code server ends only after its runs have ended. Therefore it gets the request to end before the daemon and the webserver
+            # are stopped. Its runs end while the daemon and the webserver are stopped.
             self._end_code_server(records[CODE_SERVER])
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):

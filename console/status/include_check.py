@@ -60,7 +60,9 @@ def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVer
 
 
 def _others(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message that names a captured table of the same name in other letter case, or "" if there is no such table."""
+    """Returns a sentence that names the captured table whose name differs from `name` only in letter case, or "" if there is no such table.
+    The caller appends the sentence to a message.
+    """
     same = next((each for each in known if each.lower() == name.lower()), "")
     return f" The captured table is called {same}." if same else ""
 

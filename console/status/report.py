@@ -58,10 +58,13 @@ class DestinationStatus:
     - `state`: the state that the engine reports. STOPPED if an operator stopped the engine, or if no process writes its status. STALE if
       the status is old although a process holds the lease. STANDBY if another host runs the engine.
     - `cursor`, `position`: the acked position, and the position up to which the engine has read, as `file:offset@epoch`.
-    - `waiting`: why the next attempt to merge the batch in flight has not begun. `troubles`: other problems that the engine reports.
+    - `waiting`: why the next attempt to merge the batch in flight has not begun.
+    - `troubles`: further problems that the engine reports, and the error if the record store does not answer.
     - `lag_seconds`, `tick_age_seconds`, `ack_age_seconds`: None if the engine has reported no lag, tick or ack since its start.
-    - `shared`: the destination shares one stream of its server with other destinations. `age_seconds`: the age of the engine's status.
-    - `holder`: the process that holds the lease, or empty if none does. `outstanding`: the batches in flight.
+    - `shared`: the destination shares one stream of its server with other destinations.
+    - `age_seconds`: the age of the engine's status.
+    - `holder`: the process that holds the lease, or empty if no process holds it.
+    - `outstanding`: the batches in flight.
     - `group`: for a group, its members and the members for which it waits. Otherwise None.
     """
 
@@ -155,8 +158,8 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a message for each process that was never started, although other processes of `sluice up` run, for example because `sluice
-    up` was killed during the start. After `sluice up --without-dagster`, Dagster's processes are not reported.
+    """Returns a message for each process of `sluice up` that was never started while other processes of `sluice up` run. This happens, for
+    example, if `sluice up` is killed during the start. After `sluice up --without-dagster`, Dagster's processes are not reported.
     """
     there = {process["name"] for process in running}
     foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS

@@ -1,8 +1,8 @@
 """Creates the SPARK_HOME from which servers and clusters start. The SPARK_HOME consists of hard links in the cache to the files of pyspark.
 
-A class archive is only valid for jars with certain paths and times, and these differ between the Python environments of several checkouts.
-Because the jars are in the cache, all checkouts share one archive. Hard links take no space, and the files remain when the environment is
-deleted.
+An archive of Spark's classes (`class_archive`) is only valid for jars with certain paths and times. The paths and times of pyspark's jars
+differ between the Python environments of several checkouts. Because the jars are in the cache, all checkouts share one archive. Hard links
+take no space, and the files remain when the environment is deleted.
 
 The name of a SPARK_HOME is a digest of the content of its files. Computing this digest takes a second, because all files must be read (0.4
 GB). Therefore a symbolic link leads to the SPARK_HOME. The name of the link is a digest of the sizes and times of the files in the

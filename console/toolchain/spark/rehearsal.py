@@ -1,7 +1,7 @@
 """Starts, warms up and ends a Spark server once, so that later servers read their classes from an archive.
 
-This rehearsal takes as long as two starts of a server. Each later server needs half of the processor time for its start, and a fifth less
-time for its first merges. If the rehearsal fails, Spark starts without the archive.
+This rehearsal takes as long as two starts of a server. With the archive, the start of a server needs half of the processor time that it
+needs without the archive, and the first merges need a fifth less. If the rehearsal fails, Spark starts without the archive.
 """
 
 import os
