@@ -223,9 +223,9 @@ def check_foreign_keys(schema: SourceSchema) -> Finding:
     followed = [f"{note.table}: {note.sentence}" for note in notes if note.followed]
     others = tuple(f"{note.table}: {note.sentence}" for note in notes if not note.followed)
     what = f"foreign keys of {destination.name}: "
-    brief = f"{what}{len(notes)} change rows without row events; Sluice makes the changes of {len(followed)} of them in the lake"
+    brief = f"{what}{len(notes)} change rows without row events; the lake gets the changes of {len(followed)}"
     return Finding(
-        f"{what}{'; '.join(followed) or 'Sluice makes the changes of none of them in the lake'}",
+        f"{what}{'; '.join(followed) or 'the lake gets the changes of none'}",
         warnings=others,
         brief=brief,
     )

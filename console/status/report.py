@@ -58,13 +58,10 @@ class DestinationStatus:
     - `state`: the state that the engine reports. STOPPED if an operator stopped the engine, or if no process writes its status. STALE if
       the status is old although a process holds the lease. STANDBY if another host runs the engine.
     - `cursor`, `position`: the acked position, and the position up to which the engine has read, as `file:offset@epoch`.
-    - `waiting`: why the next attempt to merge the batch in flight has not begun.
-    - `troubles`: further problems that the engine reports, and the error if the record store does not answer.
+    - `waiting`: why the next attempt to merge the batch in flight has not begun. `troubles`: problems of the engine or the record store.
     - `lag_seconds`, `tick_age_seconds`, `ack_age_seconds`: None if the engine has reported no lag, tick or ack since its start.
-    - `shared`: the destination shares one stream of its server with other destinations.
-    - `age_seconds`: the age of the engine's status.
-    - `holder`: the process that holds the lease, or empty if no process holds it.
-    - `outstanding`: the batches in flight.
+    - `shared`: the destination shares one stream of its server with other destinations. `age_seconds`: the age of the engine's status.
+    - `holder`: the process that holds the lease, or empty if no process holds it. `outstanding`: the batches in flight.
     - `group`: for a group, its members and the members for which it waits. Otherwise None.
     """
 
@@ -479,10 +476,7 @@ def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
         ] + keyless
     followed = sum(note.followed for note in one.foreign_keys)
     count = len(one.foreign_keys)
-    note = (
-        f"{one.name}: {count} foreign key(s) change rows without row events; Sluice makes the changes of {followed} of "
-        "them in the lake (--verbose names each)"
-    )
+    note = f"{one.name}: {count} foreign key(s) change rows without row events; the lake gets the changes of {followed} (see --verbose)"
     return [*([Text(note, "" if followed == count else "yellow")] if count else []), *keyless]
 
 
