@@ -48,7 +48,7 @@ def local_file(word: str, root: Path | None) -> Path:
     """
     if URI.match(word):
         raise ValueError(
-            f"{word} is in an object store; only lake and staging may be in an object store: set a local folder"
+            f"{word} is in an object store; only lake, staging and archive may be in an object store: set a local path"
         )
     if not word or word.startswith("~"):
         raise ValueError(f"{word!r} would be a different folder in each process; write an absolute path")
@@ -168,8 +168,8 @@ def _escaped(char: str) -> str:
 
 
 def comparable_path(path: str, *, folds_case: bool = False) -> str:
-    """Returns one text for all spellings of a path, so that two paths can be compared. `s3a://` and `s3://`, doubled slashes, and dots make
-    no difference, and with `folds_case`, letter case makes no difference either.
+    """Returns one text for all spellings of a path, so that two paths can be compared. Replaces `s3a://` by `s3://`, and resolves doubled
+    slashes and the segments `.` and `..`. With `folds_case`, the text is the same for upper and lower case.
     """
     scheme, mark, rest = path.rpartition("://")
     normal = posixpath.normpath(rest if mark else path)

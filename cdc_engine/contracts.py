@@ -1,4 +1,5 @@
-"""Defines the values that the stages of the engine exchange. `ports` has the protocols. Stages import these two modules, never each other.
+"""Defines the values that the stages of the engine exchange. The module `ports` has the protocols of the stages. Stages import only this
+module and `ports`, never each other.
 
 `parser` reads bytes and makes a `Block`. `sink` removes rows that are not captured, and puts the block into the store. The store hands out
 a `Batch` of `BlockSlice`s, which ends on a transaction boundary. `staging` decodes the batch into Parquet files, one per table and schema
@@ -71,10 +72,10 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
-    """A table with the schema of the row events that refer to it. `version` is a short digest; equal schemas have equal digests. `cascades`
-    are the foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: whether foreign keys
-    change the table's rows when rows of other tables change. `watched`: the table is not captured, and is read only because of its
-    `cascades`. `stopped`: only consumers get the rows, the lake does not. `unreadable`: why consumers do not get them either.
+    """A table with the schema that its row events have. `version` is a short digest; equal schemas have equal digests. `cascades` are the
+    foreign keys through which changes of the table's rows reach captured tables, over all levels. `follows`: whether foreign keys change
+    the table's rows when rows of other tables change. `watched`: the table is not captured, and is read only because of its `cascades`.
+    `stopped`: consumers get the table's rows, but the lake does not. `unreadable`: why consumers do not get the table's rows.
     """
 
     database: str
@@ -107,10 +108,10 @@ class TableChange:
 
     - `schema`: the table's schema after the statement. For STOPPED, the schema with which consumers read the table, or None.
     - `alterations`: for SCHEMA, the changes that the Delta table must get, in order, without the changes that a policy ignores.
-    - `fills`: for SCHEMA, the values of added columns in existing rows, which have no row events: (column, value as in Column.default). In
-      existing rows, other added columns are NULL.
-    - `renamed_from`: for SCHEMA, the "database.table" whose rows, as the lake has them immediately before `order_key`, become the rows of
-      this table. Empty if the table keeps its own rows.
+    - `fills`: for SCHEMA, the values that added columns get in existing rows: (column, value as in Column.default). The binlog has no row
+      events for these values. Added columns without a value here are NULL in existing rows.
+    - `renamed_from`: for SCHEMA, the former name ("database.table") of a renamed table. The rows that the lake has under this name
+      immediately before `order_key` become the rows of the table. Empty if the table keeps its own rows.
     """
 
     kind: TableChangeKind
@@ -391,7 +392,9 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """The metrics of an event store at one moment. Sequences and `forgotten_events` (dropped without an ack) count row events."""
+    """The metrics of an event store at one moment. The fields `…_sequence` and `forgotten_events` count row events. Forgotten events were
+    dropped without an ack.
+    """
 
     fill_bytes: int
     fill_events: int

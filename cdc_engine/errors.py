@@ -17,6 +17,7 @@
     ├── BinlogFormatError           bytes that violate MySQL's format, with file and offset
     │   ├── ChecksumError           CRC32 of an event does not match
     │   └── UnknownEventError       an unknown event that could carry rows
+    │       └── UndoneRowsError     a transaction undoes rows that were already read: the transaction is read again
     ├── TableStoppedError           one table stops: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
     ├── NotATableError              row events of a sequence, which is not a table
     ├── LeaseLostError              another process holds the destination
@@ -160,9 +161,9 @@ class UnknownEventError(BinlogFormatError):
 
 
 class UndoneRowsError(UnknownEventError):
-    """A transaction undoes row events by a ROLLBACK or ROLLBACK TO, and the scan of the binlog has already yielded these row events. The
-    caller of the scan must drop the rows of the open transaction, and read the transaction again with the same `UndoneRows`, which then
-    leaves the undone events out.
+    """A transaction undoes row events by a ROLLBACK or ROLLBACK TO, after the scan of the binlog has yielded these row events. The caller
+    of the scan must drop the rows of the open transaction, and scan the transaction again with the same `UndoneRows`
+    (`binlog.events.undone_rows`). The second scan leaves the undone events out.
     """
 
 

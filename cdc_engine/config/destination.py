@@ -28,8 +28,8 @@ from sluice.cdc_engine.source.settings import (
 )
 
 READER_INSTEAD = (
-    "name the replica in `reader`, next to `source`; snapshots, comparisons, repairs and searches for a "
-    "time then read the replica"
+    "name the replica in `reader`, next to `source`; Sluice then reads the replica for snapshots, comparisons and "
+    "repairs, and to find positions by time"
 )
 
 
@@ -120,7 +120,7 @@ class SnapshotConfig(Strict):
 
 
 class EqualityConfig(Strict):
-    """The settings of the scheduled comparison of a destination with its source. The options of `sluice equal` correspond to them."""
+    """The settings of the scheduled comparison of the lake with the source. `sluice equal` has options with the same meanings."""
 
     removed: ClassVar[Mapping[str, str]] = {
         "source": READER_INSTEAD,
@@ -320,14 +320,17 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         first = sources[0] if isinstance(sources, list | tuple) else None
         if isinstance(first, dict) and "start" in first:
             raise ValueError(
-                "the first of `sources` starts at the destination's `start`: move `start` out of this entry"
+                "the first of `sources` starts at the destination's `start`: move `start` from this entry to the "
+                "destination, next to `sources`"
             )
         return record if first is None else {**record, "source": first}
 
     @model_validator(mode="after")
     def _fetches_into_a_directory(self) -> DestinationConfig:
         if self.archive_fetch is not None and (not self.archive or is_in_a_store(self.archive)):
-            raise ValueError("archive_fetch: set `archive` to the directory for the fetched files")
+            raise ValueError(
+                "archive_fetch needs a directory for the fetched files: set `archive` to a directory, not to an object store"
+            )
         return self
 
     @model_validator(mode="after")
@@ -394,8 +397,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     @property
     def installation(self) -> str:
-        """The id of the installation, which the source's list of replicas (SHOW REPLICAS) shows for the engine. Empty until
-        `of_installation` sets it.
+        """The id of the installation. The source's list of replicas (SHOW REPLICAS) shows this id for the engine. Empty unless these
+        settings come from `of_installation`.
         """
         return self._installation
 
@@ -432,7 +435,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
         """Returns the policy for each kind of schema change of a table. The table's own policies override the destination's. If conf/
         declares the table's `key`, the default policy for a change of the primary key is `apply`, because the change does not affect the
-        declared key.
+        declared key. For a shard, returns the result of `ShardsConfig.policy`.
         """
         for each in self.shards:
             if each.of(self.name, database, table) is not None:

@@ -22,7 +22,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 class EngineConfig(Strict):
-    """Where engines run. `remote`: `./sluice engine` processes, on this host or on others, that Dagster's code server calls."""
+    """Where engines run: in Dagster's code server, or in `./sluice engine` processes that the code server calls."""
 
     removed: ClassVar[Mapping[str, str]] = {
         **moved_secret("token"),

@@ -144,8 +144,8 @@ class CatalogConfig(Strict):
         return self
 
     def identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str]:
-        """Returns the catalog, and the schema and name of a table in it. Schema and name are in lower case, because catalogs ignore letter
-        case.
+        """Returns the catalog, schema and name under which a table is registered. Schema and name are in lower case, because catalogs
+        ignore letter case.
         """
         parts = {"destination": destination, "database": database, "table": table}
         return self.name, self.schema_.format(**parts).lower(), self.table.format(**parts).lower()

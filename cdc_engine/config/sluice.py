@@ -40,10 +40,10 @@ WITH_ZOOKEEPER = ("zookeeper", "mixed", "period_mixed")  # The kinds of `meta` t
 # a run replaces `$NAME` by the secret only in `token`.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_consistent_snapshots")  # Folders in a lake that Sluice itself uses.
-OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake: set another `path` under `tables` in conf/destinations"
+OWN_FOLDER = "belongs to a folder that is reserved for Sluice, or is the whole lake: set another `path` under `tables` in conf/destinations"
 OTHER_PATH = "set another `path` for one of these tables under `tables` in conf/destinations"
-# The settings that must be equal for all shards of a Delta table, because they apply to the whole table. Otherwise each run would set the
-# value of its shard again.
+# The settings that must be equal for all shards of a Delta table, because they apply to the whole table. If two shards had different
+# values, a merge of one shard would replace the value that a merge of the other shard has set.
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
 
@@ -107,7 +107,9 @@ class SparkConfig(Strict):
 
     @property
     def address(self) -> str:
-        """The address of the Spark Connect server, with the location of the token as the parameter `token`."""
+        """The address of the Spark Connect server. If conf/ sets `token`, the address has the reference to the token, such as `$NAME`, as
+        its parameter `token`.
+        """
         if not self.token:
             return self.remote
         base = self.remote if "/;" in self.remote else f"{self.remote.rstrip('/')}/"
@@ -290,7 +292,9 @@ class SluiceConfig(Strict):
         return tuple(sorted(name for name, group in self.groups.items() if member in group.members))
 
     def _found_at(self, stream: StreamConfig | None) -> str:
-        """Returns "host:port" at which other hosts and Canal clients reach this host."""
+        """Returns "host:port" at which other hosts reach this host: the Canal server of `stream` if it has a port, otherwise the code
+        server.
+        """
         server = stream.canal_server if stream else CanalServerConfig()
         if not server.port:
             return f"{platform.node()}:{self.ports.code_server}"
@@ -364,8 +368,8 @@ def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> l
 
 
 def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], str]:
-    """Finds tables whose Delta path equals the path of another table, or is inside the folder of another table. Returns a message for each
-    such table, by (destination, "database.table").
+    """Finds tables whose Delta path conflicts with the path of another table, or with a folder that Sluice reserves for itself. Returns a
+    message for each of these tables, by (destination, "database.table").
 
     `tables` has the known tables of each destination, as "database.table". Tables that conf/ names are added. Only shards may share a path:
     other tables with one path would lose changes. No path may be inside another one: VACUUM of the outer table would remove the files of
@@ -472,8 +476,8 @@ def _clash(writers: Mapping[str, TableWriter]) -> str:
         return f"{who}: {OTHER_PATH}"
     if len({each.column for each in tables}) > 1:
         return (
-            f"{who} and are not distinguished as shards: set the same `column` in all `shards` entries of this "
-            "path in conf/destinations"
+            f"{who}, and their `shards` entries have different values of `column`: set the same `column` in all `shards` "
+            "entries of this path in conf/destinations"
         )
     names = [each.shard for each in tables]
     if twice := sorted({name for name in names if names.count(name) > 1}):

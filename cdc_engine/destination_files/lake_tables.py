@@ -8,8 +8,9 @@ The entries are divided among RECORDS records, by a digest of the tables' names.
 record comes near the megabyte that ZooKeeper allows. With one record per table, a batch would need one write per table. A record is read
 only when one of its tables is needed.
 
-Earlier versions of Sluice stored all entries in `lake-tables.json`. As long as this record exists, it is read instead of the other records.
-The first writer divides its entries among the other records, and then removes it.
+Earlier versions of Sluice stored all entries in `lake-tables.json`. As long as this record exists, it is read instead of the other
+records. The first process that changes an entry divides the content of `lake-tables.json` among the other records, and then removes
+`lake-tables.json`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds out, when an engine starts, whether the last engine of the destination used the same folder. The folders may differ if several
 hosts share the ledger.
 
-Each folder has an id (`folder.json`), and the ledger's record store has the id of the folder that was used last. Some files exist only in a
-folder: stored events and, unless `staging` is in an object store, staged batches, open snapshots and prepared transactions. An engine with
+Each folder has an id (`folder.json`), and the ledger's record store has the id of the folder that was used last. Stored events exist only
+in a folder, and so do staged batches, open snapshots and prepared transactions if `staging` is not in an object store. An engine with
 another folder must not continue as if it had these files.
 """
 
@@ -46,7 +46,7 @@ class OwnFolder:
             "a common folder at this path on both hosts, or name a store in `staging` of conf/, so that no "
             f"common folder is needed. If the folder on {self._last_host} is lost, use the folder here: run "
             f"`sluice position set {name}` with the position that `sluice position show` prints, then start "
-            "the snapshots that were open again with `sluice snapshot start`"
+            "a snapshot with `sluice snapshot start` for each table whose snapshot was open"
         )
 
     def note(self) -> None:
@@ -85,6 +85,6 @@ def _read(directory: Path) -> dict[str, str]:
         return dict(json.loads(records.get(LAST) or "{}"))
     except (ValueError, TypeError) as error:
         raise MetaError(
-            f"{records.where(LAST)} cannot be read ({error}); remove this record if the last engine of the "
-            "destination used the folder on this host"
+            f"{records.where(LAST)} cannot be read ({error}); remove this record, and start the engine on a host "
+            "with the folder that the last engine of the destination used"
         ) from error

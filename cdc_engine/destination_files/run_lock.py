@@ -45,8 +45,8 @@ class RunLockLostError(CanalServiceError):
 
 @contextlib.contextmanager
 def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
-    """Holds the destination's run lock during the block. Waits for the lock up to `timeout_seconds`, then raises RunLockTimeoutError. The
-    lock ends with the process, so a killed run does not block other runs.
+    """Holds the destination's run lock during the block. Waits for the lock up to `timeout_seconds`, then raises RunLockTimeoutError. If
+    this process is killed, the lock becomes free: a lock in a file at once, a shared lock after `session_seconds`.
 
     Yields the fence: a function that queries the lock's store and returns why this run may not write any more, or "" if it may write. At
     the end of a successful block, raises RunLockLostError if the lock was lost.
@@ -62,7 +62,7 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
                     f"another run of {where.destination} still holds the run lock after {timeout_seconds:g} "
                     "s: wait until that run ends, or end that run. If this run merges a batch, Sluice hands the batch out again"
                 )
-            # Ignores that the folder may not support locks, or that the record store may not answer. The only effect is that a draining run
+            # Continues if the folder does not support locks, or if the record store does not answer. The only effect is that a draining run
             # does not notice this process.
             with contextlib.suppress(OSError, MetaError):
                 waiting.try_acquire()
@@ -91,8 +91,8 @@ def refuse_if_lost(location: Location) -> None:
 
 
 def run_lock_fence(location: Location) -> Callable[[], str]:
-    """Returns the fence that `run_lock` yields, for code outside of its block. If this process holds no run lock, the fence refuses every
-    write.
+    """Returns the fence of the run lock that this process holds, for code that does not get the fence from `run_lock`. If this process
+    holds no run lock, the fence refuses every write.
     """
     where = as_location(location)
     lock = _taken.get(str(where.directory))

@@ -1,8 +1,8 @@
 """Implements locks for Delta tables that several destinations write, one lock per table. A run takes the lock of each such table in
 addition to the run lock of its destination.
 
-The locks are in a folder next to the destinations' folders, or in the shared record store. The holder of a lock stores a record about
-itself. If the holder dies, the next holder reads in this record which processes may still be running.
+The locks are in a folder next to the destinations' folders, or in the shared record store. The holder of a lock stores the ids of its
+Spark sessions with the lock. If the holder dies, the next holder ends these sessions, because they may still write.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StoredTableLock:
         A process that has just released the lock does not take it again while another process waits. Otherwise a draining run would always
         be the first to take it again.
         """
-        # Ignores that the folder may not support locks. The only effect is that no holder notices this process.
+        # Continues if the folder does not support locks. The only effect is that no holder notices this process.
         with contextlib.suppress(OSError):
             return self._waiting.try_acquire()
         return True
@@ -71,6 +71,6 @@ class StoredTableLock:
             self._records.remove(self._name)
 
     def release(self) -> None:
-        """Releases the lock, if it is held."""
+        """Releases the lock, if it is held, and ends the registration as waiting."""
         self._waiting.release()
         self._lock.release()

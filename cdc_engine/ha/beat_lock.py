@@ -178,8 +178,8 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether the stored record is from this object's own write. This is possible after a StaleWriteError, if the store carried
-        out the write and its answer was lost.
+        """Returns whether this object wrote the stored record. If the store carried out a write of this object but the answer was lost,
+        the next write fails with StaleWriteError although this object still holds the lock.
         """
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()

@@ -1,5 +1,5 @@
-"""Opens leases and locks: the lease and the locks of a destination, and the locks of Delta tables that several destinations write. They are
-in the ledger's store if several hosts share it, otherwise in files.
+"""Opens leases and locks: the lease and the locks of a destination, and the locks of Delta tables that several destinations write. If
+several hosts share the ledger, leases and locks are in the ledger's store, otherwise in files.
 """
 
 from __future__ import annotations

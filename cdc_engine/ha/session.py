@@ -48,7 +48,9 @@ class LeaseSession:
             self._confirmed_at = requested_at
 
     def end(self) -> None:
-        """Records that the lock is lost or released. A later answer to a query that was sent before this call does not change that."""
+        """Records that the lock is lost or released. If an answer to an earlier query arrives after this call, `confirm` ignores the
+        answer.
+        """
         with self._lock:
             self._confirmed_at = None
 

@@ -1,8 +1,9 @@
 """Implements a lock in ZooKeeper by two nodes: an ephemeral node, like Canal's running node, and a counter that rises with each holder.
 
-The node and the counter are written in one transaction, so no token is used twice. The lock has a ZooKeeper session of its own, which ends
-when the lock is released. When kazoo reports a lost connection (SUSPENDED, LOST), the holder gives up the lock at once. A holder that was
-suspended for longer than its session finds out from its clock that the session is over, before a server reports this.
+The counter is the holder's token. Both nodes are written in one transaction, so no token is used twice. The lock has a ZooKeeper session
+of its own, which ends when the lock is released. When kazoo reports a lost connection (SUSPENDED, LOST), the holder gives up the lock at
+once. A holder that was suspended for longer than its session finds out from its clock that the session is over, before a server reports
+this.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class ZooKeeperLock:
     def _confirm_once(self, client: Any) -> bool:
         """Returns whether this object still owns the lock's node, and records the result in the session."""
         requested_at = now()
-        # Synchronizes the server with the leader first, because a server that has lost contact with the others returns old data.
+        # Synchronizes the server with the leader first, because a server that has lost contact with the leader returns old data.
         answer(client.sync_async(self._nodes.held))
         if not self._is_ours(client):
             self._session.end()

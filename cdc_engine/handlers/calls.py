@@ -38,7 +38,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerExtract:
-    """The values of a ledger from which `due` decides. `outstanding` are the batches in flight."""
+    """The values of a ledger from which `due` decides when a recorded call must be made. `outstanding` are the batches in flight."""
 
     ledger_id: str
     cursor: Position | None
@@ -98,8 +98,8 @@ class Calls:
 
     def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerExtract, reason: str = "") -> None:
         """Records the call that the handlers get after the caller has written the ack (`kind` "after") or rollback ("retry") of a batch to
-        the ledger. If this raises MetaError, the caller must not write the ledger. Records nothing if the batch is not in flight, because
-        the ledger refuses an ack or rollback of such a batch.
+        the ledger. If `will_be` raises MetaError, the caller must not write the ledger. Records nothing if the batch is not in flight,
+        because the ledger refuses an ack or rollback of such a batch.
         """
         if not self._handlers or all(each.delivery != batch.delivery for each in line.outstanding):
             return

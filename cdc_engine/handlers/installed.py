@@ -47,7 +47,8 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
         handler: BatchHandler = entry.load()(destination, given)
     except Exception as error:  # Catches all errors, because the handler's package is not part of Sluice.
         raise ConfigurationError(
-            f"handlers: {name} ({described(entry)}) cannot be made: {type(error).__name__}: {error}"
+            f"handlers: {name} ({described(entry)}) cannot be created: {type(error).__name__}: {error}; correct the "
+            "handler's `options` in conf/, or the handler's package"
         ) from error
     if missing := [each for each in METHODS if not callable(getattr(handler, each, None))]:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Returns memory to the system that an engine process has freed. The code server and `sluice engine` call this module regularly.
+"""Gives the freed memory of an engine process back to the system. The code server and `sluice engine` call this module regularly.
 
 glibc returns a large allocation to the system when it is freed, but keeps smaller allocations in its arenas. After the first large
 allocation is freed, glibc raises the size above which an allocation counts as large. It then keeps all buffers of the stream. For example,

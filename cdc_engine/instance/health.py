@@ -26,13 +26,13 @@ NO_TICK = "no tick of the sensor"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vitals:
     """The facts about an engine from which `troubles` finds its problems. Each `…_seconds` is the time since something happened.
-    `starting_seconds` is for how long the engine has been starting, or 0 if it is not starting.
+    `starting_seconds` is the time for which the engine has been starting, or 0 if it is not starting.
 
     `tick_seconds` is the time since the last successful tick, or since the engine started if there was none (`ever_ticked` is then False).
     If the newest tick failed, `tick_failed` is the reason and `tick_failed_seconds` the time since that tick. `batch` names the batch in
-    flight, or is empty. `batch_seconds` is the time since the batch was handed out. `run` is the state of the batch's run in Dagster at the
-    last tick. `waiting` is True if the next attempt to merge is delayed. `failing` says how many runs in a row could not merge the batch,
-    with the error message of the newest run. `unmoved_seconds` is for how long the cursor has not moved while changes waited.
+    flight, or is empty. `batch_seconds` is the time since the batch was handed out. `run` is the state of the batch's run in Dagster at
+    the last tick. `waiting` is True if the next attempt to merge is delayed. `failing` says how many runs in a row could not merge the
+    batch, with the error message of the newest run. `unmoved_seconds` is the time for which the cursor has not moved while changes waited.
 
     The fields `stream`, `retention`, `heartbeat`, `serving` and `lake` are sentences that other parts wrote: `stream` by the source watch,
     `retention` about the source's binlog, `heartbeat` by the failover, `serving` about what prevents Canal clients from connecting, and

@@ -21,8 +21,8 @@ from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.status_file import engine_status
 
 POLL_SECONDS = 0.2
-# How long a command waits until its request is executed. The engine may have to compile kernels, and another host takes over only after
-# `meta.session_seconds`.
+# How long a command waits until its request is executed. The engine may have to compile its numba functions, and another host takes over
+# only after `meta.session_seconds`.
 WAIT_SECONDS = 40.0
 
 
@@ -72,12 +72,12 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
         return Outcome(
             destination=name, act="start", done=True, message=f"{unchanged}, and {_who(holder)} runs its engine"
         )
-    tried = "an engine process starts the engine by itself and tries again every few seconds"
+    tried = "if one runs already, it tries again every few seconds"
     return _not_yet(
         name,
         "start",
-        f"{unchanged}, and no process runs the engine: {tried}. Start an engine process with `sluice up` or "
-        f"`sluice engine`; if one runs already, `sluice status` and its log show why it cannot start {name}",
+        f"{unchanged}, and no process runs the engine. Start an engine process with `sluice up` or `sluice engine`; {tried}, "
+        f"and `sluice status` and its log show why it cannot start {name}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Chooses the configuration that all processes of Sluice on a host use (the stack): the current text of each valid file of conf/, and the
+"""Chooses the configuration that all processes of Sluice on a host (the stack) use: the current text of each valid file of conf/, and the
 last valid text of each invalid file.
 
 In a process that runs engines or serves Dagster's definitions, `ConfWatch` chooses the configuration and writes it into the data directory.

@@ -4,8 +4,8 @@ Dagster does not reload this module, so a reload of definitions starts no second
 decides which of them does. An engine that has lost the lease is stopped, and the next call starts another engine, which needs the lease to
 start.
 
-The start of an engine reads the schema from the source, and may compile kernels. So it runs in a separate thread, and callers wait only for
-a short time. Each destination has its own lock, so a source that does not answer does not delay other destinations.
+The start of an engine reads the schema from the source, and may compile numba functions. So it runs in a separate thread, and callers wait
+only for a short time. Each destination has its own lock, so a source that does not answer does not delay other destinations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 TAKE_UP_SECONDS = 15.0
 # After an operator has released a destination, this host does not start its engine for this long, so that another host can.
 LEFT_SECONDS = 30.0
-# How long a tick waits for the start of an engine before it reports STARTING. A start takes less time if no kernel has to be compiled.
+# How long a tick waits for the start of an engine before it reports STARTING. A start takes less time if nothing has to be compiled.
 START_WAIT_SECONDS = 0.8
 
 

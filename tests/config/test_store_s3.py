@@ -116,7 +116,7 @@ def test_s3_a_secret_in_conf_is_refused_and_not_shown(tmp_path: Path, name: str)
 
 
 def test_s3_a_folder_in_an_object_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="only lake and staging may be in an object store"):
+    with pytest.raises(ConfigurationError, match="only lake, staging and archive may be in an object store"):
         load_config(write(tmp_path, "data_dir: s3://bucket/staging\n"))
 
 

@@ -50,8 +50,8 @@ def test_an_installed_handler_gets_its_options_with_variables_filled(monkeypatch
             {"key": "$NOT_THERE_AT_ALL"},
             r"tide: options key: the environment variable NOT_THERE_AT_ALL is not set",
         ),
-        ("angry", {}, r"angry \(tide_log:angry of tide-log\) cannot be made: RuntimeError: no such desk"),
-        ("gone", {}, r"gone \(tide_log:Nothing of tide-log\) cannot be made: AttributeError"),
+        ("angry", {}, r"angry \(tide_log:angry of tide-log\) cannot be created: RuntimeError: no such desk"),
+        ("gone", {}, r"gone \(tide_log:Nothing of tide-log\) cannot be created: AttributeError"),
         ("empty", {}, r"empty .* is not a handler: it lacks the methods before, after, retry"),
     ],
 )

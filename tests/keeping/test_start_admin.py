@@ -20,7 +20,8 @@ def test_admin_a_start_of_an_engine_that_is_not_stopped_says_that_it_changes_not
         "nothing was changed: no operator had stopped shop, and no process runs the engine"
     )
     assert (
-        "tries again every few seconds. Start an engine process with `sluice up` or `sluice engine`" in reported.message
+        "Start an engine process with `sluice up` or `sluice engine`; if one runs already, it tries again"
+        in reported.message
     )
     with contextlib.ExitStack() as ending:
         lease = open_lease(tmp_path)

@@ -70,7 +70,9 @@ class RemoteConfig(Strict):
 
     @property
     def shown(self) -> str:
-        """The name of the repository or archive in messages: the URL without its login, query and secrets."""
+        """The name of the repository or archive in messages: the URL without its login, query and secrets. If conf/remote.yaml has a
+        reference, such as `$NAME`, instead of the URL, the name contains the reference.
+        """
         if is_reference(self.url):
             return f"the {self.kind} at {self.url}"
         parts = urlsplit(self.url)

@@ -172,7 +172,8 @@ class HandOut:
             if longer := self._append_to(head, parts) if parts else None:
                 return longer
         except (CanalServiceError, MetaError, LeaseLostError):
-            # Passes the error on: the batch was settled meanwhile, or it is unknown whether the ledger has recorded the longer batch.
+            # Passes the error on: the batch was settled during this call, the lease is lost, or it is unknown whether the ledger has
+            # recorded the longer batch.
             raise
         except SluiceError as error:
             logger.warning(
@@ -247,7 +248,7 @@ class HandOut:
             # The run ended without taking its batch, perhaps because its host cannot reach the engine. So the next batches are not
             # appendable.
             self._runs_take = False
-        # If a run takes the batch meanwhile, and changes are appended to it, the longer batch is rolled back instead.
+        # During this call, a run may take the batch, and changes may be appended to the batch. In this case, rolls the longer batch back.
         while (now := self._now(batch)).path != batch.path:
             batch, whole = now, self._batches.is_whole(now)
         if not damaged and whole:
@@ -388,7 +389,7 @@ class HandOut:
         return LedgerExtract(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _now(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """Returns the ledger's current record of a batch. The caller's record is outdated if a run has taken the batch meanwhile."""
+        """Returns the ledger's current record of a batch. The caller's record may be from before a run took the batch."""
         head = self._meta.ledger.head
         same = head is not None and (head.batch_id, head.delivery) == (batch.batch_id, batch.delivery)
         return head if head is not None and same else batch

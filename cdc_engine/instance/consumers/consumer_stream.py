@@ -1,8 +1,8 @@
-"""Reads the stream for one consumer. Consumers share the window, the newest part of the stream. While a consumer's position is not in the
-window, the consumer reads its own stream.
+"""Reads the stream for one consumer. Consumers share the window, the newest part of the live stream, which the engine reads. While a
+consumer's position is not in the window, the consumer reads its own stream.
 
     behind the window ──▶ its own stream, from its position ──caught up──▶ the window
-    at the window's end, while the store is full, so that the window gets no new blocks ──▶ its own stream
+    at the window's end, while the live stream waits for space in the store ──▶ its own stream
 
 So a slow consumer delays no other consumer. `DestinationStream` reads the window or the consumer's own stream, and `Selection` selects what
 the consumer gets.
@@ -50,9 +50,9 @@ class StreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """What one consumer gets from a piece of the stream: a statement, or entries in order. `kinds` has the kind of each entry: BEGIN, ROWS,
-    END or QUERY of the module `elements`. `indices` has, for each entry, the index of its transaction, row event or SQL text among those of
-    `block`.
+    """What one consumer gets from a piece of the stream: a statement, or entries in order. `kinds` has the kind of each entry: BEGIN,
+    ROWS, END or QUERY of the module `elements`. `indices` has, for each entry, the index in `block` of the entry's transaction, row event
+    or SQL text.
     """
 
     block: Block
@@ -177,9 +177,9 @@ class Selection:
             )
 
     def _refuse_other_rules(self, block: Block) -> None:
-        """Raises ConsumerStoppedError if a table was renamed and conf/ has other row rules or columns for the new name. These settings
-        belong to names. So, under the new name, the consumer would get rows or values that the settings of the old name filter, mask or
-        leave out.
+        """Raises ConsumerStoppedError if a table was renamed and conf/ has a different row filter, mask, transform or column filter for the
+        new name. Without this error, the consumer would get, under the new name, rows or values that the settings of the old name filter,
+        mask or leave out.
         """
         for change in block.changes:
             name, origin = f"{change.database}.{change.table}", change.renamed_from
@@ -252,8 +252,8 @@ class DestinationStream:
 
     def _up_to_unreadable(self, reading: WindowReading) -> tuple[Sequence[WindowPiece], WindowPosition]:
         """Returns the whole transactions of a reading that come before the first row that cannot be shown, and the position after them. So
-        the consumer gets these transactions before it stops. Returns the whole reading if all rows can be shown. Also returns it if the
-        first transaction has such a row, so that `Selection.chosen` raises the error.
+        the consumer gets these transactions before it stops. Returns the whole reading if all rows can be shown. If a row of the first
+        transaction cannot be shown, also returns the whole reading, so that `Selection.chosen` raises the error.
         """
         count = self.selection.readable(reading.pieces)
         if not count:

@@ -39,10 +39,10 @@ class OwnStreams:
     schema history, which reach at least to the position that `known_to` returns. `epoch` and `server_uuid` return the epoch and the server
     uuid of the live stream.
 
-    `archive` has binlog files that the server has purged. `by_time` finds a position by commit time, and is None if conf/ does not allow
-    such a failover. `recorded_before` returns the recorded events of an XA transaction that was prepared before a position. With
-    `isolated`, each statement that changes tables is read alone, without other changes. `rows_queries` says whether the streams contain the
-    SQL texts of statements that change rows.
+    `archive` has binlog files that the server has purged. `by_time` finds by commit time where a stream continues after a failover, and is
+    None if conf/ does not allow a failover by commit time. `recorded_before` returns the recorded events of an XA transaction that was
+    prepared before a position. With `isolated`, each statement that changes tables is read alone, without other changes. `rows_queries`
+    says whether the streams contain the SQL texts of statements that change rows.
     """
 
     source: Source

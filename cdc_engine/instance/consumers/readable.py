@@ -1,8 +1,8 @@
 """Decides which tables of a stream a consumer gets, and which tables have rows that can be shown. Used by `consumer_stream`.
 
-Consumers get rows with the schema that the table has at this position of the stream, even if the table is stopped for the lake. The rows of
-a table cannot be shown if its schema is unknown, if a column type has no text form, or if conf/ names masks, conditions or columns that do
-not fit its schema.
+Consumers get rows with the schema that the table has at the rows' position in the stream, even if the table is stopped for the lake. The
+rows of a table cannot be shown if its schema is unknown, if a column type has no text form, or if conf/ names masks, conditions or columns
+that do not fit its schema.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ FORMS: dict[str, Format | SchemaForm] = {
 
 
 def rules_of(config: BrokerConfig) -> Rules:
-    """Returns a broker's routing rules. For a kind of broker that has no partitions, all messages go to one partition."""
+    """Returns a broker's routing rules. For a kind of broker that has no partitions, returns only the rules for topics."""
     rules = Rules(topic=config.topic, dynamic_topic=config.dynamic_topic, exact_names=config.format != "protobuf")
     if not isinstance(config, PartitionedConfig):
         return rules

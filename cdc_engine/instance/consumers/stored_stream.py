@@ -55,9 +55,9 @@ class StoredStreams:
         """Returns whether the files have all changes after `position`. `there` is the last end of a transaction in the files that is not
         after `position`.
 
-        Compares executed sets, because offsets alone prove nothing for two reasons. If the stream was requested by GTID set, the files lack
-        the transactions of this set. The files also lack some transactions without rows, and `position` may be directly after such a
-        transaction.
+        Compares executed sets, because the files may lack transactions, and offsets do not show this. A stream that was requested by GTID
+        set does not contain the transactions of the requested set. Some transactions without rows are not stored, and `position` may be
+        directly after a transaction that is not stored.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)

@@ -61,8 +61,8 @@ class ConsumerStatus:
     such delivery (seconds since 1970, 0 if there is none). `name` is set if the consumer is a broker.
 
     For the consumer of a group, `members` has the acked position of each member, and everything up to the commit time `barrier_us` is
-    acked. `late` counts transactions that arrived after younger ones of other members were handed out. `waits_for` names the member that
-    may have the next transaction, and why that transaction is unknown.
+    acked. `late` counts transactions that arrived after younger ones of other members were handed out. `waits_for` says which member may
+    have the next transaction, and why that transaction is unknown.
     """
 
     client_id: int

@@ -36,7 +36,8 @@ from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
 
 def window_of(config: DestinationConfig, begin: Position) -> Window:
     """Returns the window that the destination's consumers and groups read. The window starts at `begin`. It has the same limit of bytes as
-    the ring (`ring.bytes_max`), so that one setting bounds the memory for events. Most of the window's events are in the ring too.
+    the ring (`ring.bytes_max`), so that one setting bounds the memory for events. Blocks that are in the window and the ring need memory
+    only once.
     """
     return Window(begin, bytes_max=config.ring.bytes_max, isolated=config.batch.ddl_isolation)
 

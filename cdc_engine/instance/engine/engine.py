@@ -253,7 +253,7 @@ class Engine(Lifecycle[EngineParts, Consumers]):
     # ── status ──
 
     def report_waiting(self, reason: str) -> None:
-        """Sets the reason why the next batch is not handed out yet, which the status shows. `reason` is "" when a batch is handed out."""
+        """Sets the reason that the status shows while the next batch is not handed out. `reason` is "" when a batch is handed out."""
         self._waiting = reason
 
     def report_lake(self, troubles: tuple[str, ...]) -> None:
@@ -269,7 +269,7 @@ class Engine(Lifecycle[EngineParts, Consumers]):
         self._pulse.ticked(failed)
 
     def report_run(self, batch: OutstandingBatch, state: str) -> None:
-        """Records the state in Dagster of the batch's run. `state` is empty if the batch has no run."""
+        """Records the state that Dagster reports for the batch's run. `state` is empty if the batch has no run."""
         self._pulse.saw_run(batch.delivery, state)
 
     def report_failing(self, reason: str) -> None:
@@ -391,5 +391,5 @@ class Engine(Lifecycle[EngineParts, Consumers]):
 
     def _handing_out(self) -> HandOut:
         if self._hand_out is None:
-            raise SourceConnectionError(f"the engine of {self.name} is not started")
+            raise SourceConnectionError(f"the engine of {self.name} is not started; `sluice status` shows why")
         return self._hand_out

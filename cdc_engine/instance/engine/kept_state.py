@@ -114,8 +114,8 @@ def positions_while_running(
     store's acked position, and the start of `window`.
 
     After a rollback, the engine reads again from the cursor, or from `begin` if the ledger has no cursor. A new consumer starts at the
-    oldest change in `window`, and reads the source if the window has dropped this change meanwhile. `window` is None if the destination has
-    no consumers and belongs to no group.
+    oldest change in `window`, and reads the source if the window drops this change before the consumer reads it. `window` is None if the
+    destination has no consumers and belongs to no group.
     """
     kept = positions_to_keep(meta, meta.ledger.cursor or begin, directory, groups)
     return [*kept, *filter(None, [store.acked_position, window.begin if window is not None else None])]

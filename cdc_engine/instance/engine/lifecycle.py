@@ -232,5 +232,5 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
 
     def _opened(self) -> PartsT:
         if self._parts is None:
-            raise SourceConnectionError(f"the engine of {self.name} is not started")
+            raise SourceConnectionError(f"the engine of {self.name} is not started; `sluice status` shows why")
         return self._parts

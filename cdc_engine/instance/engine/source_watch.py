@@ -116,7 +116,7 @@ class SourceWatch:
 
     def look(self, stopping: threading.Event | None = None) -> None:
         """Checks the stream once. If the stream does not match the source's binlog or settings, reconnects it. Does not reconnect it if
-        `stopping` was set meanwhile. Raises SluiceError if the source does not answer.
+        `stopping` was set during the check. Raises SluiceError if the source does not answer.
         """
         stream_state = self._parser.stream_state()
         if stream_state is None:

@@ -22,8 +22,8 @@ NO_OTHERS: Mapping[str, str] = {}
 
 
 def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[str, str], bool]) -> ByTime | None:
-    """Returns the function that finds a start position on the server by commit time, or None if the setting `failover` in conf/ does not
-    allow such a failover. `captured` returns whether conf/ captures a table (database, table).
+    """Returns the function that finds by commit time where a stream continues on the server `source`. Returns None if the setting
+    `failover` in conf/ is not `by_time`. `captured` returns whether conf/ captures a table (database, table).
     """
     if config.failover != "by_time":
         return None

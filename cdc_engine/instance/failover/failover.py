@@ -63,10 +63,10 @@ def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
-    """The callbacks of the engine that the failover calls. `position` returns the position after everything that was handed out or is being
-    staged, at which another source must continue, or None if nothing was read yet. `epochs` returns the epochs of the ledger. `lacks`
-    returns why the current source cannot continue at its position, or an empty text. `gives_way` is called once, when another source must
-    be read.
+    """The callbacks of the engine that the failover calls. `position` returns the position after everything that was handed out or is
+    being staged, at which another source must continue, or None if nothing was read yet. `epochs` returns the epochs of the ledger.
+    `lacks` returns why the stream cannot continue on the current source, or an empty text if it can. `gives_way` is called once, when
+    another source must be read.
     """
 
     directory: Path
@@ -158,7 +158,8 @@ class Failover:
 
     def _taken(self, address: str, chosen: str) -> bool:
         """Records that the source `address` is read from now on, and returns True. Returns False and writes nothing if the engine was
-        stopped, or if the source in use is no longer `chosen`, because somebody chose another one meanwhile.
+        stopped, or if the record of the source in use no longer names `chosen`, because somebody has chosen another source during the
+        queries.
         """
         if self._stopping.is_set() or address_chosen(self._dependencies.directory) != chosen:
             return False

@@ -41,8 +41,8 @@ class Beats:
 
 def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, by_time: ByTime | None = None) -> str:
     """Returns why a source cannot continue the stream at `position`, or an empty text if it can. `position` is None if nothing was read
-    yet. `epochs` are those of the ledger. `by_time` finds a start position by commit time, and is None if conf/ does not allow such a
-    failover.
+    yet. `epochs` are those of the ledger. `by_time` finds a start position by commit time, and is None if conf/ does not allow a failover
+    by commit time.
     """
     if answer.facts is None:
         return answer.trouble or "the server does not answer"

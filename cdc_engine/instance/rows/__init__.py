@@ -1,3 +1,3 @@
-"""Plans backfills. For backfills and repairs, reads an interval of the binlog from the source, and for repairs also the rows with certain
-keys. The stream continues meanwhile.
+"""Plans backfills. Reads an interval of the binlog for backfills and repairs, and the source's rows with certain keys for repairs, while
+the stream continues.
 """

@@ -48,8 +48,8 @@ def files_for(config: DestinationConfig, archive: str, cursor: Position | None) 
 class IntervalReader:
     """Reads the binlog after the position `start`, up to `until` if that is given, and at most about `bytes_max` bytes.
 
-    Afterwards, `bytes` is how much of the binlog was read, `end` is the end of the last transaction that was read, and `whole` says whether
-    the whole interval was read.
+    After `staged`, `bytes` is how much of the binlog was read, `end` is the end of the last transaction that was read, and `whole` says
+    whether the whole interval was read.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Decides what a backfill or a repair may do. Pure functions: `interval` collects the facts.
 
-A backfill sets the row of each key that changed in the requested interval to its state after the key's last change in the binlog that was
-read. A repair corrects the rows of the keys that it is given. Both read the binlog at least up to the lake's position. A backfill or a
-repair of a table is possible only if the server still has a row event for every change of the table's rows, and if one schema is valid for
-all these events.
+A backfill corrects the rows of the keys that changed in the requested interval. Each row gets the values that it has after its last change
+in the binlog that was read. A repair corrects the rows of the keys that it is given. Both read the binlog at least up to the lake's
+position. A backfill or a repair of a table is possible only if the server still has a row event for every change of the table's rows, and
+if one schema is valid for all these events.
 """
 
 from __future__ import annotations

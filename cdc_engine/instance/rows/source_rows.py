@@ -76,7 +76,7 @@ class SourceRows:
                     high = reader.end()
         if high is None:
             raise ActRefusedError(
-                f"{name}: the repair has no rows of this table to read: name the keys of these rows, or leave the table out"
+                f"{name}: the repair has no keys of rows of this table: name the keys of the rows to repair, or leave the table out"
             )
         return RowsRead(
             name=name,

@@ -1,9 +1,8 @@
-"""Reads the changes for a backfill or a repair, up to a position that is not before the lake's position. The run of the backfill or repair
-calls this module.
+"""Reads the changes for a backfill or a repair, at least up to the lake's position. The run of the backfill or repair calls this module.
 
 First, this module reads the interval and the rest of the binlog, while merges continue. Then the run takes the run lock, and the module
-reads the changes that the engine has received meanwhile. Under the run lock no lake table changes, so the run knows up to which position
-each table is complete.
+reads the changes that the engine has received since the first reading. Under the run lock no lake table changes, so the run knows up to
+which position each table is complete.
 """
 
 from __future__ import annotations
@@ -160,8 +159,8 @@ class BackfillReading:
         self.judge()
 
     def catch_up(self) -> tuple[str, Position]:
-        """Reads more of the binlog if the lake may have reached a later position meanwhile, and checks the tables again. Call it under the
-        run lock. Returns the id and the cursor of the ledger. Raises the errors of `read`.
+        """Reads more of the binlog if the lake may be at a later position than `read` has reached, and checks the tables again. Call it
+        under the run lock. Returns the id and the cursor of the ledger. Raises the errors of `read`.
         """
         ledger = read_ledger(self._directory)
         cursor = self._refuse_another(ledger)

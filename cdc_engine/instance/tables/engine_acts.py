@@ -1,6 +1,6 @@
 """Executes operators' requests while no batch is in flight: resumes tables, re-snapshots tables, and starts again after a lost position.
 
-`engine` calls this module before each batch. `acts` writes a file for each request of an operator. The setting `snapshot` of conf/ may
+`engine` calls this module before each batch. `acts` stores a record for each request of an operator. The setting `snapshot` of conf/ may
 cause re-snapshots without a request.
 """
 

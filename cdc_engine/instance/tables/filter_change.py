@@ -137,7 +137,7 @@ def take_rules(
     config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
 ) -> None:
     """Saves the engine's current settings as the settings of the rows that the tables `names` have in the lake. Called when tables are
-    re-snapshotted, or when an operator resumes tables although their older rows have other settings.
+    re-snapshotted, or when an operator resumes tables although their older rows were merged with other settings.
 
     `policies` are the value policies with which the engine started. The engine uses these policies until it stops, even for the changes
     that a snapshot buffers. If a salt or the module of a transform has changed since the start, the engine notices the change at its next
@@ -267,9 +267,9 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = records.where(FILE)
         raise MetaError(
-            f"{where} cannot be read ({error}): restore this record from a backup, or remove it. Without it, the engine "
-            "re-snapshots each table whose `snapshot` is initial or when_needed. It cannot tell which other tables conf/ newly "
-            "includes, or which settings of rows changed: re-snapshot these tables with `sluice snapshot start`"
+            f"{where} cannot be read ({error}): restore this record from a backup, or remove it. Without this record, the "
+            "engine re-snapshots each table whose `snapshot` is initial or when_needed. Sluice cannot tell which other tables conf/ "
+            "newly includes, or which settings of rows changed: re-snapshot these tables with `sluice snapshot start`"
         ) from error
 
 

@@ -81,8 +81,8 @@ class Resnapshots:
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
         """Re-snapshots the due tables from the cursor on. If a table was dropped, ends the table's stop. If a name belongs to a view or a
-        sequence, resumes the name. If the schema of a table is unknown, the table stays stopped, and a later call tries again. Call it only
-        while no batch is in flight.
+        sequence, ends the stop of the name. If the schema of a table is unknown, the table stays stopped, and a later call tries again.
+        Call it only while no batch is in flight.
 
         Raises SourceConnectionError if the source must be queried and does not answer.
         """

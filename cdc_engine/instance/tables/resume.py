@@ -106,9 +106,9 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
-    """Returns a function that returns, for a table ("database.table"), the order key up to which staging skips the table's changes, because
-    the lake has them. The function is valid for a batch that starts at `start`. It returns 0, which skips nothing, if no table is behind
-    the others at `start`.
+    """Returns a function that returns, for a table ("database.table"), the order key up to which staging skips the table's changes,
+    because the lake has them. The function is valid for a batch that starts at `start`. It returns 0, which skips nothing, if the resumed
+    tables have caught up at `start`.
     """
     until, tables = _behind(folder)
     if start.order_key >= until:

@@ -63,7 +63,7 @@ def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -
 
 def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
     """Re-snapshots a stopped table from the cursor on. If the table was dropped, only ends its stop. If the table's schema is unknown, or
-    conf/ no longer captures the table, writes the reason into the snapshot record, which exists since the operator made the request.
+    conf/ no longer captures the table, writes the reason into the snapshot record, which the operator's command has created.
     """
     cursor, stop = dependencies.meta.ledger.cursor, dependencies.meta.ledger.stopped(wanted.database, wanted.table)
     if cursor is None or stop is None:

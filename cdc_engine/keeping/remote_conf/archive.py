@@ -51,7 +51,7 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
     # Refuses content that does not have the length that the server announced: the connection ended too early, or the file is being written.
     if length.isdecimal() and len(content) != int(length):
         raise RemoteAwayError(
-            f"{remote.shown} cannot be read: the download ended after {len(content)} of {length} bytes"
+            f"{remote.shown} cannot be read: the download ended after {len(content)} of {length} bytes; Sluice tries again"
         )
     return Fetched(hashlib.sha256(content).hexdigest()[:REVISION_DIGITS], content, tag)
 

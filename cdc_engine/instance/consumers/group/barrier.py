@@ -8,7 +8,8 @@ ordered by name.
 If the next member has transactions, the group hands out those that are older than the next transaction of every other member. If it has
 none yet, the group waits, because the member may still send a transaction that is older than those of the other members.
 
-So the order does not depend on when transactions arrive. An idle member does not delay the group while the member's clock advances.
+So the order does not depend on when transactions arrive. An idle member does not delay the group while the clock of the member's source
+advances.
 """
 
 from __future__ import annotations

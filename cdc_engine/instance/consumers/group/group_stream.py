@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.1  # The interval at which the group checks the clock of a memb
 # A member's time of silence grows at each check, by at most this many seconds. Checks happen only while a client requests changes. So,
 # without this maximum, every member would count as silent for an hour after an hour without requests.
 SILENCE_SECONDS_MAX = 1.0
-# The maximum number of runs (consecutive entries of one member) in a batch. A batch with more runs ends early.
+# The maximum number of runs (consecutive entries of one member) in a batch. A batch ends when it has this many.
 RUNS_MAX = 2000
 # A commit time that is more than this many µs ahead of the source's clock is replaced by the clock's time, because a session can set any
 # commit time by SET timestamp.
@@ -245,8 +245,8 @@ class GroupStream:
         self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
 
     def _refuse_lost(self, view: View) -> None:
-        """Raises the error that permanently ended a member's stream. Called when all older transactions were handed out. After a temporary
-        error (AWAY), raises nothing, because the group waits for the member.
+        """Raises the error that permanently ended a member's stream. Called when the group waits for the member, after all transactions
+        that must come first were handed out. After a temporary error (AWAY), raises nothing, so that the group continues to wait.
         """
         if view.trouble is not None and not isinstance(view.trouble, AWAY):
             raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble
