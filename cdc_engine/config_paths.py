@@ -16,7 +16,7 @@ from pathlib import Path
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # These expressions match the beginning of a URL of Azure. AZURE_URI matches URLs that deltalake and pyarrow accept. SPARK_AZURE_URI matches
-# the form that Spark accepts too.
+# those of them that Spark also accepts.
 AZURE_URI = re.compile(r"(?:abfss?|az|azure|adl)://", re.IGNORECASE)
 SPARK_AZURE_URI = re.compile(r"abfss?://[^/@]+@[^/@.]+\.[^/]+")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")

@@ -95,7 +95,7 @@ class TableVersion:
 
 
 class TableChangeKind(enum.Enum):
-    """What a DDL statement did to a captured table, if it concerns the lake."""
+    """What a DDL statement did to a captured table. Covers only changes that concern the lake."""
 
     SCHEMA = "schema"  #: The table was created or has other columns, which the Delta table must get.
     TRUNCATE = "truncate"  #: All rows were removed.
@@ -270,7 +270,9 @@ class Block:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether the block must be a separate batch, because it renames tables: rows before and after it have different lake tables."""
+        """Whether the block must be a separate batch. True if its statement renames tables, because rows before and after the statement
+        have different lake tables.
+        """
         return any(change.renamed_from for change in self.changes)
 
 
@@ -412,7 +414,7 @@ class StoreMetrics:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holder:
     """The process that holds a lease, or held it last. `since` is the time of the acquisition, in seconds since 1970. `token` grows with
-    each acquisition. `held` is False if a dead process left this record.
+    each acquisition. `held` is False if the process does not hold the lease any more.
     """
 
     pid: int

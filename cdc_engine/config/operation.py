@@ -105,7 +105,7 @@ class MaintenanceConfig(Strict):
 
 
 class DagsterConfig(Strict):
-    """How long Dagster's storage keeps the events, and the runs that have ended."""
+    """How long Dagster's storage keeps events, and runs that have ended."""
 
     removed: ClassVar[Mapping[str, str]] = {
         "prune": "old runs are removed once an hour; to keep all of them, switch off prune_dagster_schedule in Dagster, under Automation",

@@ -110,9 +110,9 @@ class TransformConfig(Strict):
             raise ValueError("the transform has no effect: name columns in `writes`, or set `drops: true`")
         for setting, names in (("reads", self.reads), ("writes", self.writes)):
             if len({name.lower() for name in names}) < len(names):
-                raise ValueError(f"transform.{setting} has a column twice: column names are case-insensitive")
+                raise ValueError(f"transform.{setting} has a column twice (names are case-insensitive): remove one")
         if reserved := [name for name in self.writes if name.lower().startswith("_sluice_")]:
             raise ValueError(
-                f"transform.writes has {reserved[0]}: columns that begin with _sluice_ are reserved for Sluice"
+                f"transform.writes has {reserved[0]}: columns that begin with _sluice_ are reserved for Sluice; write another name"
             )
         return self

@@ -87,7 +87,9 @@ class SparkConfig(Strict):
                 "because it may contain a secret"
             )
         if SECRET_PARAMETER.search(self.remote):
-            raise ValueError("remote may contain no secret except ;token=$NAME")
+            raise ValueError(
+                "remote may contain no secret except ;token=$NAME: remove the parameter with another secret"
+            )
         return self
 
     @model_validator(mode="after")

@@ -186,7 +186,7 @@ class TableConfig(AssetOfTable, Strict):
                 "Sluice cannot check `rows` for a row with an undecodable value"
             )
         if len({column.lower() for column in self.masks}) < len(self.masks):
-            raise ValueError("masks has a column twice: column names are case-insensitive")
+            raise ValueError("masks has a column twice (names are case-insensitive): remove one")
         written = {column.lower() for column in self.transform.writes} if self.transform else set()
         if self.history and (taken := sorted(written & {"valid_from", "valid_to", "is_current"})):
             raise ValueError(

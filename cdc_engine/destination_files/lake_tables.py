@@ -175,8 +175,8 @@ def _record_of(name: str) -> str:
 
 
 def _refuse_records_of_others(record: str, tables: Collection[str], where: str) -> None:
-    """Raises MetaError if a record has tables that belong to other records, because such a record is a copy of another record: Sluice would
-    read it but never update it.
+    """Raises MetaError if a record has tables that belong to other records. Such a record is a copy of another record. Sluice would read
+    the copy but never update it.
     """
     if others := sorted(name for name in tables if _record_of(name) != record):
         raise MetaError(

@@ -113,8 +113,8 @@ class StreamBatches:
             return part
 
     def put_back(self) -> None:
-        """Returns to the store the changes of a batch that is not recorded in the ledger, so that the next get returns them again. No other
-        batch may be in flight. If the store has removed some of the changes, restarts the reading at the ledger's position.
+        """Gives the changes of a batch that is not recorded in the ledger back to the store, so that the next get returns them again. No
+        other batch may be in flight. If the store has removed some of the changes, restarts the reading at the ledger's position.
         """
         self._require_started()
         with self._taking, self._settling:

@@ -22,7 +22,7 @@ class ClientTables(TableFilter):
     def __init__(self, client_filter: str) -> None:
         if len(client_filter) > CHARACTERS_MAX:
             raise ConfigurationError(
-                f"a filter of {len(client_filter)} characters is refused: the maximum is {CHARACTERS_MAX}"
+                f"a filter of {len(client_filter)} characters is refused: the maximum is {CHARACTERS_MAX}; use a shorter filter"
             )
         super().__init__()
         self.include = client_filter

@@ -117,8 +117,8 @@ class Selection:
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
         """Selects what the consumer gets from some pieces of the stream. Returns the selection, and the new `state` (`StreamPosition`).
-        Raises ConsumerStoppedError if the pieces contain rows that cannot be shown, or if a table was renamed and conf/ has other row rules
-        or columns for the new name.
+        Raises ConsumerStoppedError if the pieces contain rows that cannot be shown, or if a table was renamed and conf/ has a different
+        row filter, mask, transform or column filter for the new name.
         """
         found = []
         for piece in pieces:

@@ -1,6 +1,6 @@
 """Finds the table schemas and prepared XA transactions with which a consumer's own stream starts. The schemas and transactions come from
-the live stream. If the consumer is ahead of the live stream, the DDL statements between the two positions are read from the source. Used by
-`own_stream`.
+the live stream. If the consumer is ahead of the live stream, the DDL statements between the live stream's position and the consumer's
+position are read from the source. Used by `own_stream`.
 """
 
 from __future__ import annotations

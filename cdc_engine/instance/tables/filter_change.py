@@ -1,6 +1,6 @@
-"""Finds the tables whose earlier rows the lake lacks, or has in another form, and requests their snapshots or stops them. Such tables are
-all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by `wiring` when an engine
-starts.
+"""Finds the tables whose earlier rows are missing in the lake, or have another form there. Requests snapshots of these tables, or stops
+them. Such tables are all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by
+`wiring` when an engine starts.
 
 `filters.json` stores the include and exclude patterns and the row settings with which the engine last started.
 
@@ -110,9 +110,9 @@ def may_resume(
     wanted: Sequence[ResumeRequest],
     meta: MetaManager,
 ) -> list[ResumeRequest]:
-    """Returns the requests to resume tables whose settings did not change while the tables were stopped. Each other requested table gets
-    the state RULES_CHANGED instead. The request is removed, and the current settings are saved, so that a second request resumes the table.
-    `policies` are the value policies with which the engine decodes.
+    """Returns the requests to resume tables whose settings did not change while the tables were stopped. Every other requested table gets
+    the state RULES_CHANGED, its request is removed, and the current settings are saved. So a second request resumes the table. `policies`
+    are the value policies with which the engine decodes.
     """
     now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)

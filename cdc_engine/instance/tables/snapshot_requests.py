@@ -1,8 +1,8 @@
 """Executes the operators' requests that only the engine can execute: to re-snapshot a stopped table from the cursor on, and to cancel a
 snapshot.
 
-`engine` calls this module while no batch is in flight and the stream is not read. The request's record is removed after the request was
-executed, so that the request is executed again after a crash.
+`engine` calls this module while no batch is in flight and the stream is not read. The request's record is removed only after the request
+was executed. So after a crash before the removal, the request is executed again.
 """
 
 from __future__ import annotations

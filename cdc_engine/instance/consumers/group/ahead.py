@@ -20,7 +20,7 @@ class Ahead:
     """The transactions that were read from a group's member and are not handed out yet. `pieces` are the pieces of the stream with these
     transactions, and end at the position `end`. `times` are the commit times of the transactions that end in the pieces, in µs since 1970.
     If no transaction ends in the pieces, `times` has the time of the transaction that is still open. `restarted` is True if the consumer
-    got a part of a transaction, and the stream now has another transaction at that position (`WindowReading`).
+    got a part of a transaction, and the stream now has another transaction at the consumer's position (`WindowReading`).
     """
 
     pieces: tuple[WindowPiece, ...]

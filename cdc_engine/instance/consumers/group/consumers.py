@@ -26,8 +26,8 @@ Service = ConsumerService[GroupStreamPosition, Runs]
 
 class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
     """The consumers of a group. The group's filter `group_filter` applies in addition to the filters of the members and of each consumer.
-    If a member has sent nothing for more than `wait_seconds`, and its clock has not advanced, the group continues without this member. If
-    `wait_seconds` is None, the group waits for the member forever.
+    If a member has sent nothing for more than `wait_seconds`, and the clock of its source has not advanced, the group continues without
+    this member. If `wait_seconds` is None, the group waits for the member forever.
     """
 
     def __init__(
