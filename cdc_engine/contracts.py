@@ -1,5 +1,4 @@
-"""Defines the values that the stages of the engine exchange. The module `ports` has the protocols of the stages. Stages import only this
-module and `ports`, never each other.
+"""Defines the values that the stages of the engine exchange. Stages import only this module and `ports` (the protocols), never each other.
 
 `parser` reads bytes and makes a `Block`. `sink` removes rows that are not captured, and puts the block into the store. The store hands out
 a `Batch` of `BlockSlice`s, which ends on a transaction boundary. `staging` decodes the batch into Parquet files, one per table and schema
@@ -270,9 +269,7 @@ class Block:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether the block must be a separate batch. True if its statement renames tables, because rows before and after the statement
-        have different lake tables.
-        """
+        """Whether the block must be a separate batch, because a RENAME in the block gives later rows another lake table."""
         return any(change.renamed_from for change in self.changes)
 
 
@@ -394,9 +391,7 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """The metrics of an event store at one moment. The fields `…_sequence` and `forgotten_events` count row events. Forgotten events were
-    dropped without an ack.
-    """
+    """The metrics of an event store at one moment. `…_sequence` and `forgotten_events` (dropped without an ack) count row events."""
 
     fill_bytes: int
     fill_events: int
