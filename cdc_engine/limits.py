@@ -58,7 +58,7 @@ REVIVE_SECONDS_MAX = 60.0  # REVIVE_SECONDS doubles after each restart, up to th
 # The interval at which a second connection queries the end of the source's binlog and the source's identity.
 SOURCE_WATCH_SECONDS = 60.0
 # If a check finds that the stream does not match the source, the next check follows after this time. Sluice reconnects only after two such
-# checks, because the stream may read on during one check.
+# checks, because the stream may read more events while a check queries the source.
 WATCH_AGAIN_SECONDS = 3.0
 # The interval at which the engine checks, between runs, whether another writer changed a Delta table. The check of an unchanged table is
 # cheap: it needs two stat calls.
@@ -78,7 +78,7 @@ START_SECONDS_MAX = 180.0
 # How long a tick of the engine sensor waits for a batch, or for the end of the batch's run. Dagster starts a tick every 5 s.
 TICK_SECONDS_MAX = 4.2
 # How long a tick of an idle destination waits for a batch, if the daemon has a worker for each sensor. Dagster starts ticks every 5 s. This
-# wait and TICK_SECONDS_MAX end shortly before such a moment, so that the next tick follows at once. Dagster ends a tick after 60 s.
+# wait and TICK_SECONDS_MAX end shortly before a multiple of 5 s, so that the next tick follows at once. Dagster ends a tick after 60 s.
 IDLE_TICK_SECONDS_MAX = 24.2
 SENSORS = 2  # The number of sensors per destination: one for the engine, and one for the snapshots.
 SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num_workers in conf/dagster.yaml).

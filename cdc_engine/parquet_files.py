@@ -37,8 +37,8 @@ def lake_writer(path: Path, schema: pa.Schema, repeated: Sequence[str] = ()) -> 
     """Opens a Parquet file that may become part of a lake table. `repeated` are the columns with few distinct values. Raises OSError if the
     file cannot be created.
 
-    The file is compressed, because it stays in the lake: writing with zstd takes a third more time than writing without compression. Only
-    the columns `repeated` get a dictionary, because text with many distinct values is smaller without a dictionary.
+    The file is compressed, because it stays in the lake. Writing with zstd takes only a third more time than writing without compression.
+    Only the columns `repeated` get a dictionary, because text with many distinct values is smaller without a dictionary.
     """
     return pq.ParquetWriter(
         path,

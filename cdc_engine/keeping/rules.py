@@ -28,10 +28,10 @@ class KeeperFacts:
     - `running`: digest of the settings with which this process started the destination's engine. Empty if this process has no such engine.
       `tried`: digest of the settings with which a start was last attempted.
     - `stopped`: whether an operator has requested that the engine stays stopped, or `served` excludes the destination from this process.
-      `requested`: what an operator has requested once ("restart" or "release"), or empty.
-    - `elsewhere`: another process holds the lease.
-    - `ended`: the engine in this process has ended by itself, because another source must be read or its lease is lost.
-    - `due`: no engine runs in this process, and the pause after the last attempt to start one is over.
+      `requested`: an operator's request that is executed once ("restart" or "release"), or empty.
+    - `elsewhere`: whether another process holds the destination's lease.
+    - `ended`: whether the engine in this process has ended by itself, because another source must be read or its lease is lost.
+    - `due`: whether no engine runs in this process, and the pause after the last attempt to start one is over.
     """
 
     conf: str = ""

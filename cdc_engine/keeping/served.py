@@ -1,4 +1,5 @@
-"""Limits the engines that this process starts to the destinations in an environment variable, which `sluice catch-up` sets.
+"""Decides which engines this process may start: only the engines of the destinations that an environment variable names. `sluice catch-up`
+sets this variable.
 
 The process still reads all files of conf/, because an engine also needs the settings of other destinations and of groups. For example, an
 engine does not write a Delta table of another destination, and keeps the schemas that the consumers of a group need.

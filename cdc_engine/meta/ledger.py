@@ -16,9 +16,9 @@ backward. Batches are acked in the order in which they were handed out. Each bat
 When the run of a staged batch has failed, some of the batch's tables may be merged and others not. The batch is merged again from the same
 files (`redeliver`), so the source need not have the batch's changes any more.
 
-If the files are missing, the batch's changes are read from the source again. By order key, a table without a key recognizes the changes
-that it has already. In a new epoch, these changes would get other order keys. So `given_up` records the batch's end, and no new epoch
-begins until the changes are acked.
+If the files are missing, the batch's changes are read from the source again. A Delta table without key columns recognizes the changes that
+it has already by their order keys. In a new epoch, the same changes would get other order keys, and the table would have them twice. So
+`given_up` records the batch's end, and no new epoch begins until the changes are acked.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def born_id() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupConsumer:
-    """The ledger's record of a group's consumer. As `Consumer`, but the cursor has a position for each member of the group, and an ack
-    moves all positions at once.
+    """The ledger's record of a group's consumer. Differs from `Consumer` in the cursor, which has a position for each member of the group.
+    An ack moves all positions at once.
     """
 
     client_id: int
@@ -70,8 +70,8 @@ class Ledger:
     - `cursor`: the end of the last acked batch, or None before the first start. `server_uuid`: the server to whose binlog the cursor
       belongs.
     - `next_batch_id`, `next_delivery`: the numbers that the next batch and the next delivery get.
-    - `clients`: the identity under which the lake reads the destination, or empty. `consumers`: all other consumers. `group_consumers`:
-      used only in the ledger of a group.
+    - `clients`: one entry, the identity under which the lake reads the destination. Empty before the lake has subscribed. `consumers`: all
+      other consumers. `group_consumers`: used only in the ledger of a group.
     - `outstanding`: the batches in flight, in the order in which they must be acked.
     - `given_up`: the end of a staged batch that may be merged in part and whose files are missing. Set until the batch's changes are read
       again and acked.
@@ -101,8 +101,9 @@ class Ledger:
         return self.outstanding[-1].end if self.outstanding else self.cursor
 
     def subscribe(self, client: ClientIdentity) -> Ledger:
-        """Makes a client the destination's reader, or replaces its filter. Raises CanalServiceError if another client is the reader,
-        because the two clients would share one cursor, and each would miss the changes that the other client gets.
+        """Makes a client the destination's reader. If the client is the reader already, replaces its filter. Raises CanalServiceError if
+        another client is the reader, because the two clients would share one cursor, and each would miss the changes that the other client
+        gets.
         """
         for other in self.clients:
             if other != client:
@@ -353,8 +354,8 @@ class Ledger:
         """
         if not self.epoch < epoch <= EPOCH_MAX:
             raise MetaError(
-                f"epoch {epoch} cannot follow epoch {self.epoch}, because {EPOCH_MAX} is the largest epoch: create the destination again "
-                "under another name"
+                f"epoch {epoch} cannot follow epoch {self.epoch}: a new epoch must be higher than the last one, and at most {EPOCH_MAX}. "
+                "If no epoch is left, create the destination again under another name"
             )
         return dataclasses.replace(self, epoch=epoch)
 

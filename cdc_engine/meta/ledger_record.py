@@ -1,7 +1,6 @@
 """Converts a `Ledger` to and from the text of meta.json, whose format is in docs/architecture.md. Pure. `stored_ledger` stores the text.
 
-Refuses unknown keys, missing keys and values of another type. Otherwise the next write of the ledger would lose the parts that this version
-does not understand.
+Refuses unknown keys, because the next write of the ledger would lose their values. Also refuses missing keys and values of another type.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _check_order(ledger: Ledger) -> None:
 
 def _client(record: Any, destination: str) -> ClientIdentity:
     if not isinstance(record, dict):
-        raise ValueError("a client is not a record")
+        raise ValueError("an item of `clients` is not a JSON object")
     return ClientIdentity(**_checked(ClientIdentity, {**record, "destination": destination}))
 
 
@@ -104,11 +103,11 @@ def _with_identity(record: Any) -> Any:
 
 def _outstanding(record: Any) -> OutstandingBatch:
     if not isinstance(record, dict):
-        raise ValueError("a batch is not a record")
+        raise ValueError("an item of `outstanding` is not a JSON object")
     # Adds `appendable` and `first_end`, which ledgers of earlier versions do not have.
     fields = _checked(OutstandingBatch, {"appendable": False, "first_end": -1, **record})
     if not all(isinstance(table, str) for table in fields["tables"]):
-        raise ValueError("tables of a batch are not strings")
+        raise ValueError("an item of a batch's `tables` is not a string")
     positions = {
         "start": _position(fields["start"]),
         "end": _position(fields["end"]),
@@ -143,11 +142,12 @@ NO_OTHERS: Mapping[str, type] = {}
 
 
 def _checked(kind: type[Value], record: Any, others: Mapping[str, type] = NO_OTHERS) -> dict[str, Any]:
-    """Checks a record against the dataclass `kind`, and returns the record. The record must have exactly the fields of `kind`, each with
-    the JSON type of its annotation, or with its type in `others`. Otherwise raises ValueError.
+    """Checks a JSON object against the dataclass `kind`, and returns a copy of the object. The object must have exactly the fields of
+    `kind`, each with the JSON type that belongs to the field's annotation. For the fields in `others`, the types in `others` count instead.
+    Raises ValueError if the object differs.
     """
     if not isinstance(record, dict):
-        raise ValueError(f"{kind.__name__} is not a record")
+        raise ValueError(f"{kind.__name__} is not a JSON object")
     annotations = {field.name: str(field.type) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if record.keys() != annotations.keys():
         raise ValueError(f"{kind.__name__} has the keys {sorted(record)}, not {sorted(annotations)}")

@@ -1,8 +1,8 @@
 """Stores the consumers that Canal had, so that a destination that replaces Canal has the same consumers from its first start. `sluice
 import-canal` writes the consumers to a record, and the engine reads the record at its first start.
 
-Each of these consumers begins at the destination's first position. Otherwise a consumer would begin at the oldest change that is in the
-window when it first connects, and miss all changes before it.
+Each of these consumers begins at the destination's first position. A consumer without such a record begins when it first connects, at the
+oldest change in the window. It would miss all earlier changes.
 """
 
 from __future__ import annotations

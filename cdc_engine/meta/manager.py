@@ -40,7 +40,7 @@ class MetaManager(Protocol):
 
     @property
     def is_new(self) -> bool:
-        """Whether the record store had no ledger and none was written since."""
+        """Whether no ledger was stored when this object was created, and none was written since."""
 
     def require_own(self) -> None:
         """Raises LeaseLostError if the record store has refused a write, because another process wrote or removed the stored ledger. After

@@ -1,5 +1,5 @@
-"""Sends alarms to the log, to a webhook, or by email. Each of these handlers has its own thread, so a slow handler delays neither the other
-handlers nor an engine.
+"""Sends alarms to the log, to a webhook, or by email. Each entry of `alarms` in conf/ becomes a handler. Each handler has its own thread,
+so a slow handler delays neither the other handlers nor an engine.
 
 If the receiver does not accept an alarm, the handler sends it again, TRIES times in all. Then it drops the alarm and writes a line to the
 log. `sluice status` shows the problem as long as the problem lasts.

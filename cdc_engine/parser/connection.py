@@ -151,8 +151,8 @@ class SourceConnection:
         return (NON_BLOCKING if to_end else 0) | (ANNOTATED if rows_queries and self.mariadb else 0)
 
     def dump_from_file(self, file: str, offset: int, flags: int = 0) -> bool:
-        """Requests the binlog of `file` from `offset` on. Returns False if the server will send the whole file instead, because the offset
-        is too large for the command (DUMP_OFFSET_MAX).
+        """Requests the binlog from `offset` of `file` on, with all later files. Returns False if the server will send the whole file
+        instead, because the offset is too large for the command (DUMP_OFFSET_MAX).
 
         The server sends new events as they are written. If `flags` contains NON_BLOCKING, the dump ends at the current end of the binlog.
         The last packet is then the server's end-of-file packet.
@@ -163,7 +163,9 @@ class SourceConnection:
         return within
 
     def dump_beginning(self, file: str) -> None:
-        """Requests a binlog file from its first event on, up to the current end of the binlog. Other dumps of this replica continue."""
+        """Requests the binlog from the first event of a file to the current end of the binlog. Other dumps of this replica continue,
+        because this dump has no server id.
+        """
         self.prepare_independent_dump()
         self.dump_independently(file, FIRST_OFFSET)
 
@@ -179,8 +181,8 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_independently(self, file: str, offset: int) -> bool:
-        """Requests the binlog of `file` from `offset` to its current end, without a server id, as `mysqlbinlog` does. So the server does
-        not end a dump that another connection of the same replica requested.
+        """Requests the binlog from `offset` of `file` to the current end of the binlog, without a server id, as `mysqlbinlog` does. So the
+        server does not end a dump that another connection of the same replica requested.
 
         Returns False if the server will send the whole file, as `dump_from_file` does.
         """
@@ -306,8 +308,8 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
     """Converts an error of the server to Sluice's error, by the error number `code`. If the number has several meanings, `text` decides."""
-    # The error that another replica with the same server id ended the dump is recognized by its text, because MySQL and MariaDB use
-    # different numbers for it.
+    # MySQL and MariaDB use different error numbers if another replica with the same server id ended the dump. So this error is recognized
+    # by its text.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(
             f"{source.address} ended the dump, because another replica with the same server id "

@@ -62,7 +62,7 @@ class ServerFacts:
       empty on a server without GTIDs.
     - `variables`: global variables, by name in lower case.
     - `logged_databases`, `unlogged_databases`: binlog_do_db and binlog_ignore_db, separated by commas.
-    - `replicates_unlogged`: the server is a replica, and does not write the changes that it replicates to its binlog.
+    - `replicates_unlogged`: whether the server is a replica whose binlog lacks the changes that it replicates.
     - `created`: creation times in seconds since 1970 of the files that the caller asked for and that exist.
     """
 
@@ -165,7 +165,7 @@ def _purged(
 
 
 def logs_replicated(variables: Mapping[str, str]) -> bool:
-    """Returns whether a replica writes the changes that it replicates to its own binlog. True if the server did not return the variable."""
+    """Returns whether a replica's own binlog has the changes that the replica replicates. True if the variable is unknown."""
     found = variables.get("log_slave_updates") or variables.get("log_replica_updates") or "ON"
     return found.upper() in {"ON", "1"}
 

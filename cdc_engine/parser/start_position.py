@@ -76,7 +76,7 @@ class Lost:
 
     - `not_yet`: the server may still receive the missing transactions.
     - `only_time`: the server is not the cursor's server, and the position on it can be found only by commit time (`positions.by_time`).
-    - `purged`: the server has purged the next files. An archive may have these files (`archived`).
+    - `purged`: the server has purged the next files. An archive may have these files (`stream.archived`).
     """
 
     reason: str
@@ -110,7 +110,9 @@ def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start unchanged if it is `Lost`, or in the newest epoch of the ledger. Otherwise returns the start in a new epoch."""
+    """Returns `start` in a new epoch. Returns `start` unchanged if it is `Lost`, or if it is in the cursor's epoch and the ledger has no
+    higher epoch.
+    """
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
     return in_new_epoch(start, cursor, epochs)
@@ -156,9 +158,8 @@ def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool
     if not same_server:
         return Lost(
             reason=f"the cursor {cursor} is in the binlog of the server {cursor.server_uuid}, and the address now "
-            f"leads to the server {facts.server_uuid}. Without GTIDs on both servers, Sluice cannot find the "
-            "position or the missing changes on the new server, whose binlog ends at "
-            f"{facts.file}:{facts.offset}",
+            f"leads to the server {facts.server_uuid}. Sluice can find the position and the missing changes on the new server only if "
+            f"both servers have GTIDs. The binlog of the new server ends at {facts.file}:{facts.offset}",
             options=(
                 "connect to the first server again",
                 (

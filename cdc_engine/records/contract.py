@@ -123,8 +123,8 @@ class RecordStore(abc.ABC):
                 return None
             if there.token > token:
                 break
-            # Tries again if the write fails, because the previous holder of the lease has written the record since `read`. The loop ends,
-            # because the previous holder soon notices that it lost the lease.
+            # Tries again if the write fails, because the previous holder of the lease has written the record since `read`. The write soon
+            # succeeds, because the previous holder notices that it lost the lease.
             with contextlib.suppress(StaleWriteError):
                 version = self.write(name, there.text, version=there.version, token=token)
                 return StoredRecord(there.text, version, token)

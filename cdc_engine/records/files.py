@@ -29,8 +29,8 @@ FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
 # After this many records, `write_all` releases the lock for a moment, so that others can write.
 LOCKED_MAX = 100
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
-# `read_all` lists a folder again after this time at the latest. Every write of a store replaces a file, which changes the folder's stamp.
-# But a person may change a file without replacing it, and the folder's stamp then stays the same.
+# `read_all` lists a folder again after this time at the latest. Every write of a store replaces a file, which changes the folder's
+# modification time. But a person may change a file without replacing it, and the folder's modification time then stays the same.
 LISTED_SECONDS_MAX = 30.0
 
 

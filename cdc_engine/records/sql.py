@@ -160,11 +160,11 @@ class SqlRecordStore(RecordStore):
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
-    """Returns the URL with the driver that Sluice installs, and the location of the password. `password` may be a location; if it is empty,
-    the password part of `url` may be one.
+    """Returns the URL with the driver that Sluice installs, and the location of the password. Uses `password`, or if it is empty, the
+    password part of `url`. Each of them may be the location of a password.
 
-    If there is a location, the returned URL has no password. Otherwise, the location is "", and the URL is returned with its own password.
-    Raises ConfigurationError if the URL is invalid. The message never contains a secret.
+    If the used value is a location, returns the URL without a password, and this location. Otherwise returns the URL with its own password,
+    and "". Raises ConfigurationError if the URL is invalid. The message never contains a secret.
     """
     try:
         parsed = sqlalchemy.make_url(url)

@@ -82,8 +82,8 @@ class ChunksInStore:
     """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
 
     A process that hung may still write files after another process has replaced it. So each process uses its own file names, and the record
-    of a chunk names the file with the chunk's rows. If two files of one chunk exist, the publication finds more rows than the snapshot
-    read, and fails.
+    of a chunk names the file with the chunk's rows. The publication reads all files of the generation. If a hung process has added a second
+    file of a chunk, the publication finds more rows than the snapshot read, and fails.
     """
 
     def __init__(self, files: StoredFiles) -> None:

@@ -206,9 +206,9 @@ def _lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
         user = reader.source.user
         raise ConfigurationError(
             f"{user}@{reader.source.address} may not lock {table.database}.{table.table}, which has no key, so its rows cannot be read "
-            f"at an exact position. GRANT LOCK TABLES ON {quoted(table.database)}.* TO '{user}'@'%' (or its host), then "
+            f"at an exact position. GRANT LOCK TABLES ON {quoted(table.database)}.* TO '{user}'@'%' (or the account's host), then "
             "`sluice snapshot resume`; or declare a key for the table in conf/. On MySQL 5.7 the account also needs SELECT and LOCK "
-            f"TABLES for the tables that its foreign keys refer to. The server reports: {error}"
+            f"TABLES for the tables that the table's foreign keys refer to. The server reports: {error}"
         ) from error
 
 

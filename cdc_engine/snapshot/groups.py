@@ -192,9 +192,9 @@ class _Group:
 
     @contextlib.contextmanager
     def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
-        """After an error in the body of the `with` statement, returns the tables to the state WANTED. If the run lock was lost, another run
-        may meanwhile have merged changes of these tables. Or it may have buffered changes in files that the snapshots no longer use,
-        because `begin` changed `buffered_after`.
+        """After an error in the body of the `with` statement, returns the tables to the state WANTED, so that their snapshots begin again.
+        The error may be the loss of the run lock. Another run may then have merged changes that had to be buffered, or buffered changes in
+        files that the snapshots no longer use.
         """
         try:
             yield
@@ -210,8 +210,8 @@ class _Group:
             raise
 
     def _sizes(self, records: list[SnapshotRecord]) -> dict[str, SizeEstimate]:
-        """Returns the estimated sizes of the tables. Removes from the group the tables that the engine does not know. If the group is not
-        one table (`alone`), also removes the tables without a key.
+        """Returns the estimated sizes of the tables. Removes from the group the tables that the engine does not know. Unless the group is a
+        single table (`alone`), also removes the tables without a key, because such a table is advanced alone.
         """
         tables = list[TableVersion]()
         for record in records:
@@ -286,8 +286,8 @@ class _Group:
                     each.cancel()
 
     def _is_read(self, record: SnapshotRecord, complete: bool) -> None:
-        """Handles the end of reading a table. If the chunks are not complete, removes the table from the group. A table that proved to be
-        large is read alone later. Another table waits, because its reading cannot continue now.
+        """Handles the end of reading a table. If the chunks are not complete, removes the table from the group. If the table proved to be
+        large, it is read alone later. Otherwise the table waits, because its snapshot was paused or must read the rows again.
         """
         if complete:
             return

@@ -14,8 +14,8 @@ from collections.abc import Callable
 # The shortest and the longest wait before a snapshot queries a busy source's Threads_running again. The wait doubles each time.
 BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0
 QUERY_SECONDS_MIN = 1.0  # Within a chunk, Threads_running is queried at most once in this time.
-# If reading was slower than the rate, for example because the source was busy, reading may exceed the rate afterwards. So it makes up for
-# at most this many seconds of delay.
+# If reading was slower than the rate, for example because the source was busy, reading may exceed the rate afterwards, to make up for at
+# most this many seconds of delay.
 BURST_SECONDS = 1.0
 
 

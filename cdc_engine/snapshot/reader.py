@@ -113,7 +113,7 @@ class RowReader:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translates errors of the connection to Sluice's errors in the body of the `with` statement. Raises TableChangedError if the
+        """Translates errors of the connection in the body of the `with` statement to Sluice's errors. Raises TableChangedError if the
         server's table differs from the schema. Raises ConfigurationError if a grant is missing, or if the operator's condition or a setting
         of the server must be corrected. Otherwise raises SourceConnectionError.
         """

@@ -75,7 +75,7 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
         return StepDecision(SnapshotStep.WAIT, "the engine does not know the table yet")
     if begin.epoch != cursor.epoch:
         return StepDecision(
-            SnapshotStep.WAIT, "the stream switches to another source; the batch before the switch must be merged first"
+            SnapshotStep.WAIT, "a new epoch has begun; the batches of the previous epoch must be merged first"
         )
     if begin.order_key < record.buffered_after:
         return StepDecision(

@@ -81,7 +81,10 @@ def test_a_tar_file_that_is_being_written_is_refused_until_it_is_whole(conf: Pat
     changed = tar_of({**TWO, "destinations/web.yaml": GOOD}, "w:")
     file.write_bytes(changed[:written])
     assert "is refused" in problems(pulled(conf))[0]
-    assert "the tar file has no end: write the file under another name" in problems(pulled(conf))[0]
+    assert (
+        "the tar file is incomplete: its end marker is missing. Write the file under another name"
+        in problems(pulled(conf))[0]
+    )
     assert names(conf) == ["crm", "shop"]
     file.write_bytes(changed)
     assert not problems(pulled(conf, again=False))

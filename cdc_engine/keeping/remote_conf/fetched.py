@@ -25,8 +25,8 @@ class RemoteAwayError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Fetched:
-    """A fetched revision of conf/. `archive` is a tar or zip file with the files, and empty if the caller knew the revision already. `etag`
-    is the ETag of a downloaded archive, and empty for git.
+    """A fetched revision of conf/. `archive` is the content of a tar or zip file. It is empty if the caller has this revision already.
+    `etag` is the ETag of a downloaded archive. It is empty for git.
     """
 
     revision: str
@@ -35,8 +35,8 @@ class Fetched:
 
 
 def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
-    """Returns the text of sluice.yaml, and the texts of the destinations' files by name. The text of sluice.yaml is empty if the archive
-    does not have this file. Raises ConfigurationError if the archive is damaged or has no destination.
+    """Returns the text of sluice.yaml, and the text of each destination's file by the destination's name. The text of sluice.yaml is empty
+    if the archive does not have this file. Raises ConfigurationError if the archive is damaged, or has no file of a destination.
 
     A git server puts all files of an archive into a single top folder. So if the archive has no files in `folder`, looks for `folder` in
     the single top folder.
@@ -47,7 +47,10 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
         raise
     # Catches all errors, because tarfile and zipfile raise errors of several libraries for a damaged file.
     except Exception as error:
-        raise ConfigurationError(f"the archive is not a readable tar or zip file ({type(error).__name__})") from None
+        raise ConfigurationError(
+            f"the archive is not a readable tar or zip file ({type(error).__name__}), or its YAML files have more than "
+            f"{TEXT_BYTES_MAX >> 20} MiB: correct the archive or conf/remote.yaml"
+        ) from None
     found = _below(files, folder)
     tops = {name.partition("/")[0] for name in files}
     if not found and len(tops) == 1:
@@ -69,10 +72,11 @@ def _below(files: dict[str, str], folder: str) -> dict[str, str]:
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each YAML file of an archive. For a link, yields an error instead of a text. The error is reported
-    when conf/ is parsed.
+    """Yields the name and the text of each YAML file of an archive. For a link in a tar file, yields an error instead of a text. The error
+    is reported when conf/ is parsed.
 
-    Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and the errors of the libraries.
+    Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and any error of tarfile or zipfile for a
+    damaged file.
     """
     left = TEXT_BYTES_MAX
     if zipfile.is_zipfile(io.BytesIO(archive)):
@@ -105,8 +109,8 @@ def _require_end(opened: tarfile.TarFile) -> None:
         opened.fileobj.seek(opened.offset)
     if opened.fileobj is None or opened.fileobj.read(TAR_END_BYTES) != bytes(TAR_END_BYTES):
         raise ConfigurationError(
-            "the tar file has no end: write the file under another name, and rename it when it is complete, so that no incomplete "
-            "file is read"
+            "the tar file is incomplete: its end marker is missing. Write the file under another name, and rename it when it is complete, "
+            "so that no incomplete file is read"
         )
 
 

@@ -21,7 +21,7 @@ from sluice.secret_values.process_group import end_group
 GIT_SECONDS_MAX = 60.0
 REASON_CHARACTERS_MAX = 300
 ORIGIN = "sluice-conf"
-# The attributes with which `git archive` writes all files, and writes them unchanged, whatever the repository's own attributes say.
+# With these attributes, `git archive` leaves out no file and changes no file, even if the repository's own attributes request it.
 WHOLE = "* -export-ignore -export-subst\n"
 URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s']+", re.IGNORECASE)
 
@@ -33,7 +33,7 @@ def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) 
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
         command.run("init", "-q", "--bare", ".")
-        # Git reads this file. Its attributes take precedence over the attributes in the repository.
+        # The attributes in info/attributes take precedence over the attributes in the repository.
         attributes = Path(folder) / "info" / "attributes"
         attributes.parent.mkdir(exist_ok=True)
         attributes.write_text(WHOLE)

@@ -33,8 +33,8 @@ class ArchiveAlone:
     """
 
     def __init__(self, archive: Archive, facts: ServerFacts, lacks: str) -> None:
-        """Creates the view of an archive whose usable files are `facts.logs`. If the archive also has older files, a file between them and
-        the usable files is missing. `lacks` is the name of this file, otherwise empty.
+        """Uses the files `facts.logs` of an archive. If the archive also has older files, `lacks` is the name of the missing file directly
+        before `facts.logs`. Otherwise, `lacks` is empty.
         """
         self._archive, self._lacks = archive, lacks
         self.facts, self.logs = facts, facts.logs
@@ -129,8 +129,8 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
 
 
 def _end_of(files: ArchiveAlone) -> StartChoice:
-    """Returns the end of the last complete transaction in the newest file. If that file has no complete transaction, returns the file's
-    beginning. The executed set of the result is then the set at the end of the earlier files.
+    """Returns the end of the last complete transaction in the newest file, with the executed set. If the newest file has no complete
+    transaction, returns the beginning of this file, with the executed set at the end of the earlier files.
     """
     newest = files.facts.file
     end = last_end_up_to(files, newest, sys.maxsize)
@@ -171,7 +171,8 @@ def executed_elsewhere(file: str, created: int, executed: str, cursor: Position)
     if created and cursor.file_created:
         return ""
     return (
-        f"without GTIDs and the creation time of {cursor.file}, Sluice cannot verify that the archive is of this server"
+        "Sluice cannot verify that the archive is of this server, because neither GTIDs nor creation times show whether "
+        f"{file} and {cursor.file} belong to the same binlog"
     )
 
 

@@ -1,6 +1,6 @@
 """Reads binlog files of a source over a separate connection: first the files that only the archive has, then the server's files.
 
-Searches for a time and backfills use this module, because they may need a file that the server has purged.
+Used by searches for a time and by backfills, because both may need a file that the server has purged.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 `failover_back_seconds` before the last event that was read.
 
 The changes of these seconds are read twice. So only destinations with `failover: by_time` continue in this way, and tables to which a
-change cannot be applied twice are stopped (`instance.failover.by_time`). If the server has no commit as late as the last event that was
-read, the server lacks changes, and the parser waits for them.
+change cannot be applied twice are stopped (`instance.failover.by_time`). If the binlog of the new source has no commit at the time of the
+last event that was read or later, the new source lacks changes, and the parser waits for these changes.
 
 The stream cannot continue by time if these seconds contain one of the following:
 
@@ -72,7 +72,7 @@ def start_by_time(
 
 
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
-    """Returns `Lost` for a standby source whose binlog has no commit as late as the cursor's."""
+    """Returns `Lost` for a standby source whose binlog has no commit at the cursor's commit time or later."""
     return Lost(
         reason=f"{address} lacks changes that the engine has read: its binlog ends at {facts.file}:{facts.offset} "
         f"and has no commit of {time_text(cursor.time_us)} or later, but the engine has read commits up to this time "

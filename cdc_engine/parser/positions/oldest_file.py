@@ -72,8 +72,8 @@ class OldestFile:
         """Returns for how many seconds the source was observed to retain its binlog, or infinity if no observation contradicts its
         settings.
 
-        After a purge, the result is the age of the oldest file. On Cloud SQL, no query shows the setting, whose value is at least a day. So
-        the result is the age of the oldest file, but at least a day.
+        After a purge, the result is the age of the oldest file. Before a purge, the result is infinity, except on Cloud SQL. On Cloud SQL,
+        no query shows the setting, whose value is at least a day. So the result is then the age of the oldest file, but at least a day.
         """
         age = self.age_seconds(now)
         if age is not None and self.purged:

@@ -23,7 +23,7 @@ from sluice.cdc_engine.source.server import Source
 
 
 def logs_replicated(facts: ServerFacts) -> bool:
-    """Returns whether a replica writes the transactions that it replicates to its own binlog. Returns False for a reader instance of
+    """Returns whether a replica's own binlog has the transactions that the replica replicates. Returns False for a reader instance of
     Aurora, which writes no binlog.
     """
     own = facts.variables.get("log_slave_updates") or facts.variables.get("log_replica_updates") or "OFF"

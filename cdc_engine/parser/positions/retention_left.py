@@ -31,8 +31,8 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
     """Returns whether the source has purged binlog that a restart from `saved` must read. With GTIDs, the stream may be able to continue
     although the file is purged.
 
-    `archived` tells whether an archive may have the purged files. A file that is newer than the files in `facts.logs` is not purged: the
-    server created it after the facts were read.
+    If an archive may have the purged files (`archived`), returns False. A file that is newer than the files in `facts.logs` is not purged:
+    the server created it after the facts were read.
     """
     if not facts.logs or not comes_before(saved.file, facts.logs[0].file):
         return False
@@ -83,15 +83,15 @@ def purged_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed_seconds: float = math.inf) -> str:
-    """Returns a sentence for an operator if the purge comes too soon, otherwise "". `hours` is the time before the purge. It is too short
-    if it is less than `hours_min`, and less than half of the server's retention.
+    """Returns a sentence for an operator if the source may purge too soon the binlog that a restart would read, otherwise "". `hours` is
+    the time until this purge. The purge is too soon if `hours` is less than `hours_min`, and less than half of the retention. The retention
+    is the shorter of the promised time and `observed_seconds`.
     """
     kept_hours = min(retention_seconds(facts) or math.inf, observed_seconds) / 3600
     if hours >= min(hours_min, kept_hours / 2):
         return ""
     when = f"in {hours:.1f} h" if hours > 0 else "at any moment"
     return (
-        f"{when} the source may purge the binlog that a restart would read, and after a restart the tables "
-        "would need a re-snapshot (POSITION_LOST): find out what delays the merges, and "
-        f"{advice_of(facts).keep_more}"
+        f"{when} the source may purge the binlog that a restart would read. If the engine restarts after the purge, the tables need a "
+        f"re-snapshot (POSITION_LOST): find out what delays the merges, and {advice_of(facts).keep_more}"
     )

@@ -33,9 +33,9 @@ class Within:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gone:
-    """The result of `file_of_time` if the binlog of the requested time is purged. `requested_us` is the requested time and `earliest_us`
-    the earliest available time, both in µs since 1970. `file` is the file that begins at the earliest time, or empty if no file can be
-    read.
+    """The result of `file_of_time` if the binlog of the requested time is purged, or if no file can be read. `requested_us` is the
+    requested time and `earliest_us` the earliest available time, both in µs since 1970. `file` is the file that begins at the earliest
+    time, or empty if no file can be read.
     """
 
     requested_us: int
@@ -46,8 +46,8 @@ class Gone:
         purged = f"the binlog of {time_text(self.requested_us)} was purged"
         if not self.file:
             return (
-                f"{purged}: the source lists no binlog file that Sluice can read; check log_bin and the grant "
-                "REPLICATION SLAVE"
+                f"the binlog of {time_text(self.requested_us)} cannot be read: the source lists no binlog file that Sluice can read; "
+                "check log_bin and the grant REPLICATION SLAVE"
             )
         return (
             f"{purged}: the earliest time that can be read is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: "

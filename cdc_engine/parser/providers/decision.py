@@ -49,7 +49,9 @@ def provider_of(facts: ProviderFacts) -> Provider:
 
 
 def retention_of(facts: ProviderFacts, variables: Mapping[str, str]) -> Retention:
-    """Returns the promised retention by the setting that is in effect on this server. `variables` are the server's global variables."""
+    """Returns the retention that the server promises, according to the setting that is in effect. `variables` are the server's global
+    variables.
+    """
     provider = provider_of(facts)
     if facts.amazon:
         return _of_amazon(provider, facts.rds_retention)

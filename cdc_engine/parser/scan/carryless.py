@@ -100,7 +100,7 @@ class _Code:
 
     def loop(self, lanes: list[Any], at: Any, units: Any, factors: tuple[int, int]) -> tuple[list[Any], Any]:
         """Emits a loop that folds len(lanes) units of 16 bytes per step, from the unit `at` on. The loop ends when fewer units are left.
-        Returns the new lanes, and the index of the next unit.
+        Returns the new values of `lanes`, and the index of the next unit.
         """
         builder, step = self._builder, ir.Constant(_WORD, len(lanes))
         before = builder.block

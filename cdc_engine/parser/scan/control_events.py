@@ -304,8 +304,8 @@ class ControlEvents:
             yield from self._undo(what, *savepoints[name])
 
     def _current_transaction(self) -> OpenTransaction:
-        """Returns the open transaction. The first call sets `begin` from TRANSACTION_OFFSET, so it must come before a DDL statement of the
-        transaction changes TRANSACTION_OFFSET.
+        """Returns the open transaction. The first call for a transaction sets `begin` from TRANSACTION_OFFSET. A DDL statement changes
+        TRANSACTION_OFFSET, so the first call must come before this change.
         """
         generation = int(self._state[at.GENERATION])
         if self._open_transaction.generation != generation:

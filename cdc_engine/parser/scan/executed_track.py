@@ -60,8 +60,8 @@ class ExecutedTrack:
                 self.sources.append(f"{server}:{tag}" if tag else str(server))
 
     def take(self, source: Int64s, number: Int64s) -> None:
-        """Adds the transactions of a block to the executed set. `source`, `number`: the GTID of each transaction, as the index of its
-        source and its number.
+        """Adds the transactions of a block to the executed set. `source` and `number` give the GTID of each transaction: the index of the
+        GTID source in `self.sources`, and the number.
         """
         if not self.known or not len(source) or source.max() < 0:
             return

@@ -45,7 +45,7 @@ SENTENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class StreamForm:
-    """The form of a stream. `packets` is True if events are in packets, as in a dump, and False for the events of a binlog file.
+    """The options of a `Scanner`. `packets` is True if events are in packets, as in a dump, and False for the events of a binlog file.
     `rows_queries` tells whether blocks get the SQL texts of statements that change rows, if the server logs them.
     """
 
@@ -60,8 +60,8 @@ class Scanner:
     """Scans one stream from a start position. `consumed` is the offset in the buffer up to which bytes are scanned. `last_verdict` tells
     why the scan stopped there.
 
-    - `checksum`: whether the events before the first format description end with a CRC32. The format description tells it for the later
-      events.
+    - `checksum`: whether the events before the first format description end with a CRC32. A format description determines this for the
+      events after it.
     - `contiguous`: whether the server sends every event, so that a gap is an error.
     - `executed_known`: whether `start.gtid_set` is the whole executed set.
     - `prepared`: stores XA transactions, in memory by default. It also stores which row events a ROLLBACK undoes. The scan leaves out these
@@ -89,7 +89,7 @@ class Scanner:
         references = self._references = TableReferences(history, captured)
 
         def wanted(database: str, table: str) -> bool:
-            """Returns whether the table is captured, or its rows change rows of captured tables through foreign keys."""
+            """Returns whether the table is captured, or changes of its rows change rows of captured tables through foreign keys."""
             return captured(database, table) or bool(history.cascades(database, table))
 
         executed = ExecutedTrack(start.gtid_set, known=executed_known)

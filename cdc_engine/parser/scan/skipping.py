@@ -37,7 +37,7 @@ from sluice.cdc_engine.parser.scan.state import ScanStatus
 from sluice.cdc_engine.position import Position
 
 PACKET_HEADER_BYTES = 4
-# Indices of the state. AT: offset in the buffer of the next byte. OFFSET: offset in the file of the next event. LEFT: number of bytes of
+# Indices of the state. AT: offset of the next byte in the buffer. OFFSET: offset of the next event in the file. LEFT: number of bytes of
 # the current packet that are not skipped yet. GOES_ON: 1 if the event of the current packet continues in the next packet.
 AT, OFFSET, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
 NEVER = 1 << 62  # A target offset that is greater than any file.
@@ -45,9 +45,9 @@ NEVER = 1 << 62  # A target offset that is greater than any file.
 
 class FileBeginning:
     """Skips the events of a file before the position `target`. `done` tells whether the next event begins at `target`. `contiguous` tells
-    whether the server sends every event of the file, so that a gap is an error. `begins_at` is needed for a shared dump, where a reader
-    gets the two events that open the file and then events from the middle of the file. It is the file offset of the first of these events,
-    or 0 if no events are left out.
+    whether the server sends every event of the file, so that a gap is an error. `begins_at` is for the reader of a shared dump, which gets
+    the two events that open the file, and then events from the middle of the file. `begins_at` is the file offset of the first event from
+    the middle, or 0 if no events are left out.
     """
 
     def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:
@@ -174,7 +174,8 @@ def end_of(event: bytes) -> int:
 @kernel
 def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, contiguous: Integer) -> ScanStatus:
     """Skips events by their lengths. Returns GO_ON when OFFSET has reached `target`, INCOMPLETE when more bytes must arrive, HAND_OVER at a
-    complete event that opens a file, NOT_AN_EVENT, or the reason why the bytes are invalid.
+    complete event that opens a file, and NOT_AN_EVENT at a packet that is not an event. Otherwise returns the reason why the bytes are
+    invalid.
     """
     while True:
         taken = min(state[LEFT], limit - state[AT])

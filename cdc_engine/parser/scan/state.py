@@ -223,8 +223,8 @@ def slot_of(table_id: int, slot_count: int) -> int:
 
 
 def free_or_same(tables: Int64s, table_id: int) -> tuple[int, bool]:
-    """Returns (slot of a table id or of a free slot for the id, whether the slot is free). The search always ends, because at most half of
-    the slots in `tables` are used.
+    """Returns (the slot that has a table id, or a free slot for the id; whether the slot is free). The search always ends, because at most
+    half of the slots in `tables` are used.
     """
     slot = slot_of(table_id, tables.shape[1])
     while tables[TABLE_ID, slot] >= 0 and tables[TABLE_ID, slot] != table_id:

@@ -50,8 +50,8 @@ class TableReferences:
         A table that is not captured is in `versions` if, through foreign keys, a change of its rows changes rows of captured tables. If
         such a table cannot be decoded, these captured tables stop.
 
-        If a captured table stops but its rows can be decoded, consumers still get the rows. The blocks then refer to a version that is
-        marked as stopped.
+        A captured table can stop although its rows can be decoded, for example because the lake lacks earlier rows of the table. Consumers
+        still get the table's rows, because consumers do not need the lake. The blocks then refer to a version that is marked as stopped.
 
         A stopped table stays stopped as long as this `TableReferences` is used, even after DDL, because rows are missing in the lake. The
         `TableReferences` of the next connection may report the same stop again.

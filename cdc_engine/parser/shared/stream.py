@@ -30,8 +30,8 @@ log = structlog.get_logger()
 
 class SharedStream:
     """A shared dump of a server. The dump begins at `begin`, the end of a transaction. `began` tells whether the server has sent anything.
-    `failed` tells whether a new dump would probably fail immediately too: the dump failed before the server sent anything, or not because
-    of its connection.
+    `failed` tells whether a new dump would probably fail immediately too: this dump failed before the server sent anything, or it failed
+    for another reason than a lost connection.
     """
 
     def __init__(self, source: Source, begin: Position) -> None:

@@ -1,7 +1,8 @@
 """Reads archived binlog files: the files that a server has purged, or all files of an archive without a connection to the server.
 
-Before the rows of a file are used, the file is compared with the server: its server id, its creation time and, with GTIDs, the executed set
-before the file. If a file belongs to another server, or is missing and conf/ has no command that fetches it, an error names this file.
+Before the rows of a file are used, these values of the file are compared with the server: the server id, the creation time and, with GTIDs,
+the executed set before the file. If a file belongs to another server, or is missing and conf/ has no command that fetches it, an error
+names this file.
 """
 
 from __future__ import annotations
@@ -160,8 +161,9 @@ class ArchivedInterval:
         return (*self.files, self._following)[self.files.index(file) + 1]
 
     def _require_closed(self, file: str, ended: bytes, following: str) -> None:
-        """Raises PositionLostError if a file does not end with the event with which a server closes a file. The server still wrote such a
-        file when it was copied. On MySQL with GTIDs nothing is checked, because the GTIDs of the next file would show a gap.
+        """Raises PositionLostError if a file does not end with the event with which a server closes a file. Without this event, the file
+        was copied before the server closed it, or the copy is truncated. On MySQL with GTIDs nothing is checked, because the GTIDs of the
+        next file would show a gap.
         """
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if following and not proven and not is_closed(ended, following):

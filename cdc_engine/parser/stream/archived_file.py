@@ -1,4 +1,4 @@
-"""Reads one binlog file of an archive: its header, its events, and whether it is complete."""
+"""Reads the header and the events of one archived binlog file, and checks whether the file is complete."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def read_header(stream: IO[bytes], file: str) -> Header:
     start = _exactly(stream, types.HEADER_BYTES, file) if magic == MAGIC else b""
     if not start or start[types.TYPE_AT] != types.FORMAT_DESCRIPTION:
         raise PositionLostError(
-            f"the archived {file} is not a binlog file: the file does not begin with the bytes of a binlog"
+            f"the archived {file} is not a binlog file: the file does not begin with the bytes of a binlog file; put the server's own file "
+            "into the archive"
         )
     created, _, server_id, length = struct.unpack_from("<IBII", start)
     return Header(

@@ -134,8 +134,8 @@ def begin_independent_dump(
     captured: Captured,
     prepared: PreparedTransactions,
 ) -> PacketFramer:
-    """Requests the binlog from `start` to its current end, without affecting a running stream. Returns the framer that gets the received
-    bytes.
+    """Requests the binlog from `start` to the current end of the binlog, without affecting a running stream. Returns the framer that gets
+    the received bytes.
     """
     contiguous = not connection.mariadb
     scanner = Scanner(

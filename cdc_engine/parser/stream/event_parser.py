@@ -5,7 +5,8 @@ each block to the sink. Starts again if the stream breaks.
 sink accepted. Every connection begins at this position, so no transaction is lost or put into the store twice.
 
 The parser reports its state to `on_state`: STOPPED, CONNECTING, STREAMING, RECONNECTING with the reason, or the `code` of the error that
-ended the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …). After such an error it waits for an operator, who calls `start` again.
+ended the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …). After such an error, the parser does nothing until `start` is called
+again.
 """
 
 from __future__ import annotations
@@ -386,7 +387,9 @@ class EventParser:
             why = "binlog_format became MIXED, for which the engine must know the triggers and views of the source"
             restart = f"`sluice instance restart {self._source.destination}`"
             raise SourceCheckError(
-                [f"{why}: let the engine read them with {restart}, or set binlog_format back to ROW first"]
+                [
+                    f"{why}: run {restart}, so that the engine reads the triggers and views, or set binlog_format back to ROW"
+                ]
             )
 
     def _rewind(self, before: Position) -> None:

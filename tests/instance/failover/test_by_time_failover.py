@@ -51,7 +51,7 @@ def test_failover_by_time_reads_a_minute_again_and_stops_what_has_no_key(pair: P
     pair.write(first)
     pair.settle()
     first.kill()
-    wait_for("it is not allowed", lambda: "Without GTIDs on both servers" in " ".join(pair.troubles()))
+    wait_for("it is not allowed", lambda: "only if both servers have GTIDs" in " ".join(pair.troubles()))
     pair.end_engine()
     pair.describe("snapshot: never", "failover: by_time")
     first.restart()
