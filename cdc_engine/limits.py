@@ -55,7 +55,8 @@ RECONNECT_SECONDS_MAX = 20.0
 # How long a parser waits before it restarts after a temporary error, for example a full disk, or another replica with the same server id.
 REVIVE_SECONDS = 5.0
 REVIVE_SECONDS_MAX = 60.0  # REVIVE_SECONDS doubles after each restart, up to this value, but not after a full disk.
-# The interval at which a second connection queries the end of the source's binlog and the source's identity.
+# The interval at which the engine checks whether its dump still works. Over a second connection, it queries the end of the source's binlog
+# and the source's identity.
 SOURCE_WATCH_SECONDS = 60.0
 # If a check finds that the stream does not match the source, the next check follows after this time. Sluice reconnects only after two such
 # checks, because the stream may read more events while a check queries the source.

@@ -30,7 +30,9 @@ class ReadProgress:
 
 
 def measured(done: int, expected: int, seconds: float, *, complete: bool = False) -> ReadProgress:
-    """Returns the progress. `seconds` is how long the reading has lasted, or 0 if it has not begun. If `complete`, everything is read."""
+    """Returns the progress of an operation that has read `done` of `expected` rows or bytes. `seconds` is how long the reading has lasted,
+    or 0 if it has not begun. If `complete`, everything is read.
+    """
     rate = done / max(seconds, 1e-3) if seconds else 0.0
     if complete:
         return ReadProgress(done=done, expected=done, per_second=rate, percent=100.0, seconds_left=0.0)

@@ -1,4 +1,4 @@
-"""Decides by a table of rules whether one engine is started, restarted, stopped or released to another host. Pure: `keeper` collects the
+"""Decides by a list of rules whether one engine is started, restarted, stopped or released to another host. Pure: `keeper` collects the
 facts, and carries out the decision.
 
 The first rule that matches decides. A decision depends only on the present facts, not on earlier decisions. So after a crash, the next

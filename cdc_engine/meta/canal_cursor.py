@@ -1,8 +1,8 @@
 """Converts positions to and from the JSON in which Canal stores a client's cursor in ZooKeeper (class LogPosition, with Canal's spelling).
 Pure.
 
-Canal's cursor is the *start* of the event that was acked last. This position is within a transaction. If the cursor has a GTID set, Sluice
-uses the GTID set instead of this position.
+Canal's cursor is the *start* of the event that was acked last. This position is within a transaction, so Sluice does not start there.
+Sluice starts after the cursor's GTID set or, without GTIDs, at the cursor's time (`instance.canal_takeover`).
 
 Sluice's own cursor is the end of a transaction. Sluice writes its cursor in Canal's JSON, so that Canal can continue from there.
 """

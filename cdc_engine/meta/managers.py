@@ -54,7 +54,8 @@ def ledger_text(location: Location) -> str:
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:
     """Returns a function that converts a ledger to the values that Canal's tools read in ZooKeeper: the cursor and the filter of each
-    client. The keys of the result are paths under the destination's node. `host` and `port` are the address of the source.
+    client. These values are in a mapping whose keys are paths under the destination's node. `host` and `port` are the address of the
+    source.
     """
 
     def nodes(ledger: Ledger) -> Mapping[str, str]:

@@ -16,8 +16,8 @@ from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.states import ENDED
 
 QUIET_SECONDS = 60.0  # If a problem begins again within this time after its end, it counts as the same problem.
-# Matches a number, or a duration with its unit. An alarm's key has "#" instead, because numbers in a message may change while the problem
-# lasts.
+# Matches a number, or a duration with its unit. If a message becomes the key of an alarm, "#" replaces each match, because numbers in the
+# message may change while the problem lasts.
 FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")
 ENGINE = "engine"
 

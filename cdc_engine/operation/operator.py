@@ -25,7 +25,7 @@ class Operator:
         self._lock = threading.Lock()
 
     def see(self, destination: str, status: EngineStatus) -> None:
-        """Reports the problems that have begun or ended in the status of a running engine."""
+        """Compares the status of a running engine with its earlier problems. Reports the problems that have begun or ended."""
         if self._sender is not None:
             with self._lock:
                 self._watcher(destination).see([*matters(destination, status)])

@@ -34,7 +34,8 @@ COM_BINLOG_DUMP_GTID = 0x1E
 THROUGH_GTID = 0x04  # Flag of COM_BINLOG_DUMP_GTID: the command contains a GTID set.
 # Flag of a dump (BINLOG_DUMP_NON_BLOCK): the server ends the dump at the end of the binlog and does not wait for new events.
 NON_BLOCKING = 0x01
-# Flag of a dump (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB sends the SQL text of statements too. MySQL sends the text without this flag.
+# Flag of a dump (BINLOG_SEND_ANNOTATE_ROWS_EVENT): with this flag, MariaDB also sends the SQL text of statements. MySQL sends the text with
+# or without this flag.
 ANNOTATED = 0x02
 # The highest offset that a COM_BINLOG_DUMP can request: its field for the offset has four bytes.
 DUMP_OFFSET_MAX = 0xFFFFFFFF

@@ -132,8 +132,8 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start after a cursor. The start is in the cursor's epoch if the server's files continue the cursor's binlog. It is in the
-    next epoch if the server is another one, or if its file names have started again.
+    """Returns the start after a cursor. The start is in the cursor's epoch if the server's files continue the cursor's binlog. The start is
+    in the next epoch if the server is another one, or if the server's file names have started again.
     """
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     renumbering = renumbered(cursor, facts) if same_server else ""

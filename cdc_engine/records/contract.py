@@ -72,8 +72,8 @@ class RecordStore(abc.ABC):
         record, and their versions are not compared. Raises StaleWriteError and changes nothing if the stored version is another one, or was
         written with a higher token. After any other MetaError, it is unknown whether the record was written.
 
-        A store of files ignores tokens. Its lease is a lock of the kernel, which is released only when the process ends. So an earlier
-        holder of the lease cannot write any more.
+        A store of files ignores tokens. Its lease is a lock of the operating system, which is released only when the process ends. So an
+        earlier holder of the lease cannot write any more.
         """
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:

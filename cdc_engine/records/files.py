@@ -26,7 +26,7 @@ LOCK_FILE = "records.lock"
 # Matches the names of the files that are records. Does not match Sluice's `.tmp` and `.lock` files, or files that editors and people leave,
 # such as `NAME.json.bak`, `NAME.json~` and `.NAME.json.swp`.
 FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
-# After this many records, `write_all` releases the lock for a moment, so that others can write.
+# After this many records, `write_all` releases the lock for a moment, so that other processes can write.
 LOCKED_MAX = 100
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
 # `read_all` lists a folder again after this time at the latest. Every write of a store replaces a file, which changes the folder's

@@ -62,8 +62,8 @@ def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
     """Returns the key by which a table is split into chunks. Returns None if the table has no key, or if the values of the key cannot be
     ordered or cannot be written as exact literals.
 
-    `index` of the result is PRIMARY if the primary key begins with these columns and its index has no column prefixes. Otherwise, `index`
-    is empty.
+    `index` of the result is PRIMARY if the table's primary key begins with the columns of the result, and none of its columns is indexed by
+    a prefix only. Otherwise, `index` is empty.
     """
     key = key_of(table)
     if key is None:

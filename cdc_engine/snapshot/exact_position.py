@@ -46,8 +46,8 @@ Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unlocked:
-    """The values that a read without a lock needs. `begin` is a position in the server's binlog, with the executed set. `logged` reads the
-    binlog after a position.
+    """The values that a read without a lock needs. `begin` is an earlier position in the server's binlog, with the executed set: the search
+    for the position of the read begins there. `logged` reads the binlog after a position.
     """
 
     begin: Position

@@ -1,6 +1,6 @@
 """Reads the DDL statements of an interval of the stream, from a position to the current end or to another position. Rows are not decoded.
 
-`instance` calls this module when an engine starts, and for the own stream of a consumer.
+`instance` calls this module when an engine starts, and for a consumer's own stream.
 """
 
 from __future__ import annotations

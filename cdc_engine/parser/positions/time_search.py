@@ -104,8 +104,8 @@ def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Se
 
 
 def _first_us(block: Block) -> int:
-    """Returns the earliest time of a block that has a statement. If no transaction ends in the block, returns the time of the statement.
-    For example, the transaction of a CREATE TABLE with a SELECT ends in a later block, which has the rows.
+    """Returns the earliest commit time in a block that has a statement. If no transaction ends in the block, returns the time of the
+    statement. For example, the transaction of a CREATE TABLE with a SELECT ends in a later block, which has the rows.
     """
     if block.transaction_count:
         return int(block.transaction_time_us.min())

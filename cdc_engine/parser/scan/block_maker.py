@@ -34,8 +34,8 @@ class BlockMaker:
     """Makes blocks from the events of one stream. Stores the epoch, the file and the server of the stream, and the buffer that is being
     scanned.
 
-    `mariadb` tells whether the stream has GTIDs of MariaDB. `last_time_us` is the commit time of the last transaction in a block or, before
-    the first block, of the start position; 0 if unknown.
+    `mariadb` tells whether the stream has GTIDs of MariaDB. `last_time_us` is the commit time of the last transaction that was put into a
+    block. Before the first block, it is the commit time of the start position. It is 0 if unknown.
     """
 
     def __init__(
@@ -49,8 +49,7 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        # A copy of the rows query event that was at the end of the previous buffer, if the offset of the event in the scan state is
-        # CARRIED.
+        # If QUERY_AT in the scan state is CARRIED: a copy of the rows query event that was at the end of the previous buffer.
         self._query: Bytes = self._buffer
 
     @property

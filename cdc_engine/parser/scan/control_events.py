@@ -350,7 +350,9 @@ class ControlEvents:
         self._state[at.BEGIN_AT] = -1
 
     def _note_begin(self, event: bytes) -> None:
-        """Records where the transaction begins. The kernel does this for the text BEGIN. Other forms of the statement are handled here."""
+        """Records where a transaction begins. The kernel handles a statement whose text is exactly BEGIN. This method handles other forms
+        of BEGIN.
+        """
         seconds = struct.unpack_from("<I", event)[0]
         thread = struct.unpack_from("<I", event, types.HEADER_BYTES)[0]
         began = (self._state[at.BEGAN], len(event), seconds, thread)

@@ -23,7 +23,7 @@ class FileTrack:
 
     def rotate_to(self, file: str) -> None:
         """Handles a ROTATE event, which names the next file or repeats the name of the current file. Raises FilesRenumberedError or
-        PositionLostError if `file` has a lower number than the current file, or another base name.
+        PositionLostError if `file` has a lower number than the current file, or another name before the number.
         """
         if self.file and file != self.file:
             if _base(file) != _base(self.file) or file_number(file) < file_number(self.file):

@@ -135,8 +135,7 @@ def scan(  # noqa: PLR0917  numba has no keyword-only arguments
     queries: Int64s,
 ) -> ScanStatus:
     """Scans the events from state[AT] to state[LIMIT], and returns why the scan stopped. Afterwards, state[AT] is after the last event that
-    was scanned. If Python must handle an event, state[AT] is after this event. `buffer` has the received bytes. `ScanMemory` describes the
-    other arrays.
+    was scanned or handed over to Python. `buffer` has the received bytes. `ScanMemory` describes the other arrays.
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return ScanStatus.BAD_LENGTH

@@ -2,9 +2,9 @@
 parser reads the shared dump through a `DumpReader`, which stores how far the parser has read.
 
 A parser first connects by itself. This proves that its stream continues on the server. The parser reads up to the end that the binlog had
-when the parser connected. Up to this end, a dump by GTID set may leave transactions out. After this end, the parser needs every event. So
-it can then join a shared dump, which is requested by file and offset. If no shared dump runs, and another parser reads the same server, the
-parser starts one.
+when the parser connected. Up to this end, the parser may need a dump by GTID set, which leaves transactions out. After this end, the parser
+needs every event. A shared dump is requested by file and offset, and has every event. So the parser can then join a shared dump. If no
+shared dump runs, and another parser reads the same server, the parser starts one.
 
 When a shared dump ends, each of its parsers connects by itself again, as after a lost connection. So this module decides nothing about
 positions, and stores nothing durably.

@@ -109,8 +109,8 @@ NO_CALLBACKS = ParserCallbacks()
 
 @dataclasses.dataclass
 class StreamCounters:
-    """Counts what a parser has read since it was created, over all connections. Times are in seconds since 1970, or 0 if the event has not
-    happened.
+    """Counts what a parser has read since it was created, over all connections. `received_at` is in seconds since 1970, and
+    `last_commit_time_us` in µs since 1970. Both are 0 before the first value.
     """
 
     bytes: int = 0
@@ -215,7 +215,7 @@ class EventParser:
             if self._rules.sharing is not None:
                 self._rules.sharing.enter()
             while not self._stopping.is_set():
-                # `stop` may have interrupted the sink. This call from the parser's own thread lets the thread use the sink again.
+                # `stop` may have interrupted the sink. The sink accepts blocks again only after this thread itself has called `interrupt`.
                 self._sink.interrupt()
                 self._stream_until_it_breaks()
         except SluiceError as error:
