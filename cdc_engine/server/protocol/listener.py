@@ -235,6 +235,9 @@ def _tls_of(address: Address) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Without this option, OpenSSL refuses to write after `stop_reading`, so the client would not get `ended_because`. A client that ends in
+    # the middle of a packet is noticed by the packet's length.
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
     try:
         context.load_cert_chain(address.certificate_file, address.key_file)
     except (OSError, ssl.SSLError) as error:

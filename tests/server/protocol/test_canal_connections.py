@@ -170,6 +170,21 @@ def test_a_connection_that_is_ended_while_tls_takes_its_socket_is_ended_at_once(
 
 
 @pytest.mark.found
+def test_a_client_with_tls_gets_the_reason_why_it_is_ended_as_the_oldest(
+    stack: contextlib.ExitStack, tmp_path: Path
+) -> None:
+    """Defect 89: OpenSSL wrote nothing after the server had stopped reading, so the client got an alert of TLS and no error 400."""
+    files = write_certificate(tmp_path, "127.0.0.1")
+    address = Address(unauthenticated_max=1, certificate_file=files["server"], key_file=files["server_key"])
+    listener = listening(stack, address)
+    silent = connected_with_tls(stack, listener, files["ca"])
+    connected_with_tls(stack, listener, files["ca"])
+    ended = packet_of(silent)
+    assert (ended.kind, ended.number(1)) == (PacketType.ACK, 400)
+    assert "more than 1 connections have not authenticated" in ended.text(2)
+
+
+@pytest.mark.found
 def test_a_tls_handshake_counts_for_both_bounds(stack: contextlib.ExitStack, tmp_path: Path) -> None:
     """Test for defect 21: a client that begins TLS and does not continue is disconnected, and uses no slot."""
     files = write_certificate(tmp_path, "127.0.0.1")
