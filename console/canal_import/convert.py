@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,11 @@ def import_canal(folder: Path, target: Path) -> Imported:
         found[own], clients[own] = findings, cursors
     said = [each for each in found.values() if each is not found[""]]
     remaining(server, [key for key in _with_value(shared) if not any(each.names(key) for each in said)], found[""])
-    _write(texts, target)
+    _refuse_present(texts)
     with contextlib.ExitStack() as undo:
         for path in texts:
-            undo.callback(path.unlink)
+            undo.callback(path.unlink, missing_ok=True)
+        _write(texts, target)
         config, left = load_config(target), list[Path]()
         for own, cursors in clients.items():
             left += _leave_consumers(config, own, cursors, found[own])
@@ -143,10 +144,14 @@ def _cursors(name: str, hosts: str) -> Cursors:
         end_shared_clients()
 
 
-def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
+def _refuse_present(texts: Iterable[Path]) -> None:
+    """Raises ConfigurationError if one of the files to write exists."""
     there = [path for path in texts if path.exists()]
     if there:
         raise ConfigurationError(f"{there[0]} exists: the import overwrites no files; name another folder with --to")
+
+
+def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
     (target / "destinations").mkdir(parents=True, exist_ok=True)
     for path, record in texts.items():
         replace_file(path, HEAD + yaml.safe_dump(record, sort_keys=False, allow_unicode=True))

@@ -4,6 +4,7 @@ overwritten.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError, MetaError
 from sluice.cdc_engine.meta.left_consumers import FILE_NAME, left_consumers
 from sluice.cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
@@ -263,6 +265,26 @@ def test_an_import_whose_result_is_invalid_leaves_no_file(tmp_path: Path) -> Non
         with pytest.raises(ConfigurationError, match=r"other\.yaml"):
             import_canal(folder, target)
         assert [path for path in target.rglob("*") if path.is_file()] == [other]
+
+
+@pytest.mark.found
+def test_an_import_that_cannot_write_all_its_files_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 90: if the disk became full at the second file, the first file stayed, and the next import refused it."""
+    folder = canal_folder(tmp_path)
+
+    def full(path: Path, text: str) -> None:
+        if path.parent.name == "destinations":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(path, text)
+
+    monkeypatch.setattr(convert, "replace_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        imported(folder, tmp_path)
+    assert not [path for path in (tmp_path / "conf").rglob("*") if path.is_file()]
+    monkeypatch.undo()
+    assert imported(folder, tmp_path).files
 
 
 def test_an_import_whose_ledger_cannot_be_read_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
