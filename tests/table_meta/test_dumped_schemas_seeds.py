@@ -74,6 +74,23 @@ def test_statements_end_where_the_dump_says() -> None:
     assert list(statements_of("-- nothing\n/* else */")) == []
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(("other", "column"), [("t", "second"), ("a.t", "first")])
+def test_a_table_like_another_one_has_the_columns_of_the_table_in_the_named_database(other: str, column: str) -> None:
+    """Defect 92: the first table of the name gave its columns, whatever its database was."""
+    dump = f"""
+        CREATE DATABASE `a`;
+        USE `a`;
+        CREATE TABLE t (id int PRIMARY KEY, first int);
+        CREATE DATABASE `b`;
+        USE `b`;
+        CREATE TABLE t (id int PRIMARY KEY, second int);
+        CREATE TABLE x LIKE {other};
+    """
+    tables = {(each.database, each.table): each for each in dumped_schemas(dump, captured, MYSQL).tables}
+    assert [each.name for each in tables["b", "x"].columns] == ["id", column]
+
+
 def test_a_table_without_a_database_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="which database lonely belongs to: dump with --databases"):
         dumped_schemas("CREATE TABLE `lonely` (`id` int);", captured, MYSQL)

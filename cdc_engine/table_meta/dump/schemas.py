@@ -92,15 +92,16 @@ class _DumpedTables:
         name = (database, statement.name.table)
         if not self._captured(*name):
             return
+
+        def known(other: TableName) -> TableSchema | None:
+            return self._tables.get((other.database or database, other.table))
+
         try:
-            self._tables[name] = created(statement, database, self._charsets.get(database), self._known)
+            self._tables[name] = created(statement, database, self._charsets.get(database), known)
         except CannotFollowError as error:
             self._unreadable[name] = error.reason
         except Exception as error:  # Errors of any kind are caught, so that a defect of Sluice affects only this table.
             self._unreadable[name] = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
-
-    def _known(self, name: TableName) -> TableSchema | None:
-        return next((each for (_, table), each in self._tables.items() if table == name.table), None)
 
     def snapshot(self) -> SchemaSnapshot:
         """Returns the schemas of the collected tables, and the reasons why the other tables of the dump could not be read."""
