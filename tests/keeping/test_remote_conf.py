@@ -202,7 +202,9 @@ def test_a_wrong_token_a_redirect_and_a_large_archive_are_reported(
     monkeypatch.setenv("CONF_TOKEN", SECRET)
     for other in ("http://192.0.2.1/conf.tar.gz", f"file://{conf}/remote.yaml"):
         source.redirect = other
-        assert "answered 302" in problems(pulled(conf))[0]
+        said = problems(pulled(conf))[0]
+        assert "answered 302, and the redirect is not followed" in said
+        assert other not in said
     source.redirect = ""
     monkeypatch.setattr(fetched, "TEXT_BYTES_MAX", 10)
     assert "readable tar or zip file (ValueError)" in problems(pulled(conf))[0]

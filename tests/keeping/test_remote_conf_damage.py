@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import socket
+import stat
 import subprocess
 import threading
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -122,6 +125,22 @@ def test_damage_of_any_kind_is_refused(conf: Path, source: HttpSource, kind: str
     pulled(conf)
     source.put(damaged(kind), '"2"')
     assert "the archive is not a readable tar or zip file (" in problems(pulled(conf))[0]
+    assert names(conf) == ["crm", "shop"]
+
+
+@pytest.mark.found
+def test_a_link_in_a_zip_archive_is_not_read_as_a_text(conf: Path, source: HttpSource) -> None:
+    """Defect 91: the path that a link in a zip archive leads to was read as the text of the file."""
+    source.put(tar_of(TWO), '"1"')
+    pulled(conf)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("destinations/shop.yaml", GOOD)
+        link = zipfile.ZipInfo("destinations/crm.yaml")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        packed.writestr(link, "../shared.yaml")
+    source.put(archive.getvalue(), '"2"')
+    assert "crm.yaml cannot be read: the path is a link: write a file instead" in problems(pulled(conf))[0]
     assert names(conf) == ["crm", "shop"]
 
 

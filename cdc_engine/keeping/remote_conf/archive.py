@@ -15,6 +15,7 @@ from sluice.cdc_engine.keeping.remote_conf.fetched import ARCHIVE_BYTES_MAX, Fet
 
 ANSWER_SECONDS_MAX = 20.0
 CONTENT_SECONDS_MAX = 120.0
+REDIRECTS = range(300, 400)
 UNCHANGED = 304
 REVISION_DIGITS = 16
 
@@ -36,6 +37,11 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
     except urllib.error.HTTPError as error:
         if error.code == UNCHANGED:
             return None
+        if error.code in REDIRECTS:
+            raise RemoteAwayError(
+                f"{remote.shown} answered {error.code}, and the redirect is not followed, because it leads to a file, a URL without TLS, "
+                "or in a circle: set url in conf/remote.yaml to the https URL of the archive itself"
+            ) from None
         raise RemoteAwayError(
             f"{remote.shown} answered {error.code}: correct url and token in conf/remote.yaml, or find the cause on the server"
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from sluice.cdc_engine.errors import ConfigurationError
 TEXT_BYTES_MAX = 16 << 20  # An archive whose YAML files have more bytes together is refused.
 ARCHIVE_BYTES_MAX = 64 << 20
 TAR_END_BYTES = 2 * tarfile.BLOCKSIZE
+UNIX_MODE_SHIFT = 16  # The upper half of a zip entry's `external_attr` is the file's mode, as `zip` on Unix writes it.
+LINK = f"{UNREADABLE}the path is a link: write a file instead".encode()
 _DESTINATION = re.compile(r"destinations/([^/]+)\.yaml")
 
 
@@ -72,7 +75,7 @@ def _below(files: dict[str, str], folder: str) -> dict[str, str]:
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each YAML file of an archive. For a link in a tar file, yields an error instead of a text. The error
+    """Yields the name and the text of each YAML file of an archive. For a link, yields an error instead of a text. The error
     is reported when conf/ is parsed.
 
     Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and any error of tarfile or zipfile for a
@@ -82,7 +85,11 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
     if zipfile.is_zipfile(io.BytesIO(archive)):
         with zipfile.ZipFile(io.BytesIO(archive)) as packed:
             for each in packed.infolist():
-                if each.filename.endswith(".yaml"):
+                if not each.filename.endswith(".yaml"):
+                    continue
+                if stat.S_ISLNK(each.external_attr >> UNIX_MODE_SHIFT):
+                    yield _named(each.filename, LINK)
+                else:
                     left = _left(left, each.file_size)
                     yield _named(each.filename, packed.read(each))
         return
@@ -94,7 +101,7 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
             # Reports a link as an error. If the link were skipped, its destination would seem to be removed, and the destination's engine
             # would stop.
             if file is None:
-                yield _named(member.name, f"{UNREADABLE}the path is a link: write a file instead".encode())
+                yield _named(member.name, LINK)
                 continue
             left = _left(left, member.size)
             yield _named(member.name, file.read())
