@@ -1,7 +1,7 @@
 """Parses times and cron schedules that people write, and formats times. Pure functions.
 
 A cron schedule has five fields. `cron` accepts only schedules that Dagster accepts, because Dagster shows no destination at all if it
-refuses one schedule. A test compares the two. `cron` refuses Dagster's extensions (L, #, @daily).
+refuses one schedule. A test compares `cron` with Dagster. `cron` refuses Dagster's extensions (L, #, @daily).
 """
 
 from __future__ import annotations

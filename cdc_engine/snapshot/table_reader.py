@@ -1,6 +1,4 @@
-"""Reads one table from the source or its replica. Implements `work.TableReader` with one connection per thread. `instance` creates the
-readers.
-"""
+"""Reads one table from the source or its replica. Implements `work.TableReader` with one connection per thread."""
 
 from __future__ import annotations
 
@@ -25,13 +23,14 @@ from sluice.cdc_engine.snapshot.work import SizeEstimate
 from sluice.cdc_engine.source import reader as replica
 
 # A snapshot waits this long, counted from the creation of its `SourceTable`, before it reads from a MySQL server without GTIDs. Such a
-# server does not report which transactions its reads show. A transaction in the binlog is usually committed within milliseconds. It takes
-# longer only if the commit waits for a semi-sync replica, which Sluice checks separately.
+# server does not report which transactions its reads show. After the wait, reads show the transactions that were in the binlog before,
+# because a commit usually ends within milliseconds. It takes longer only if it waits for a semi-sync replica, which Sluice checks
+# separately.
 UNTOLD_SECONDS = 2.0
 
 
 class KeptReaders:
-    """Keeps connections to one server open after a table was read, so that the next table uses them. Any thread may call the methods."""
+    """Keeps the connections of a table open after the table was read, so that the next table uses them. Any thread may call the methods."""
 
     def __init__(self, connect: Callable[[], RowReader]) -> None:
         self._connect = connect
@@ -39,8 +38,8 @@ class KeptReaders:
         self._lock = threading.Lock()
 
     def take(self, server: str = "") -> RowReader:
-        """Returns a kept connection that still answers. If `server` is not empty, the connection must lead to this server. Opens a new
-        connection if no kept connection fits.
+        """Returns a kept connection that still answers and, if `server` is not empty, leads to the server with this identity. If there is
+        no such connection, opens a new connection, whose server is not checked.
         """
         while (reader := self._freed()) is not None:
             with contextlib.suppress(SluiceError):
@@ -65,7 +64,7 @@ class KeptReaders:
 
 
 def estimates(reader: RowReader, tables: Sequence[TableVersion]) -> dict[str, SizeEstimate]:
-    """Returns the server's estimates of the sizes of tables, by name. Makes one query per database."""
+    """Returns the server's estimates of the sizes of tables, by "database.table". Makes one query per database."""
     by_database = dict[str, list[TableVersion]]()
     for table in tables:
         by_database.setdefault(table.database, []).append(table)
@@ -86,7 +85,7 @@ class SourceTable:
     """Reads the rows of one table for its snapshot, over connections that `connect` opens.
 
     - `source`: opens a connection to the server whose binlog the engine reads, if `connect` leads to a replica. Otherwise None.
-    - `logged`: reads this binlog. It is needed if the table has no key and the account may not lock the table.
+    - `logged`: reads the source's binlog. It is needed to read a table without a key if the account may not lock the table.
     - `kept`: gives open connections to this reader, and gets them back. If it is None, the reader opens and closes its own connections.
     """
 
@@ -112,16 +111,17 @@ class SourceTable:
         self._end: SourceEnd | None = None
         self._shown: Position | None = None  # The position with which `shows` was called last.
         self._server = ""  # The identity of the server whose binlog the engine reads. Empty before `shows` is called.
-        # The GTID set that every new connection to a replica must show. One host name may lead to several replicas, and another replica may
-        # lag.
+        # The GTID set that reads over a new connection to a replica must show. The set is checked for each connection, because one host
+        # name may lead to several replicas, and one of them may lag.
         self._needed = ""
 
     def shows(self, position: Position) -> bool:
         """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
         AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
 
-        From this call on, opening a connection raises SourceConnectionError in two cases. Without a replica, the connection does not lead
-        to the server of the position. With a replica, the replica does not reach the position within a minute (`source.reader`).
+        After this call, opening a connection may raise SourceConnectionError. If the rows are read from the source, the error means that
+        the connection leads to another server than the server of the position. If the rows are read from a replica, the error means that
+        the replica did not reach the position within a minute (`source.reader`).
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()

@@ -13,8 +13,8 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
 
-# A LOCK TABLES fails if active writers do not end within this many seconds. It is the server's minimum, because new writers wait behind
-# LOCK TABLES.
+# LOCK TABLES fails if active writers do not end within this many seconds. No server accepts a smaller value. New writers wait while LOCK
+# TABLES waits, so the value must be small.
 LOCK_TRY_SECONDS = 1
 LOCK_WAIT_TIMEOUT = "(error 1205)"
 

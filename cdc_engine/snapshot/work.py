@@ -103,8 +103,8 @@ class SnapshotDependencies:
     - `run_lock`: returns the lock that merge runs hold.
     - `publish`: makes the lake table from the rows and buffered changes, and returns the order key that the rows got.
     - `say`: reports a line of text.
-    - `progress`: called after each chunk. `together`: a context in which `progress` is called for several tables, without other work in
-      between.
+    - `progress`: called after each chunk. `together`: a context in which only calls of `progress` for several tables are made, so that
+      their reports can be stored in one transaction.
     - `flush`: called after some tables were advanced. `say` and `progress` may collect their reports until `flush` is called. `close`:
       called at the end.
     - `conf_changed`: returns why the run must end because conf/ has changed since the run's start, or "" if conf/ is unchanged. A run with
@@ -154,9 +154,11 @@ def next_act(name: str, dependencies: SnapshotDependencies) -> tuple[SnapshotRec
 
 
 def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependencies) -> None:
-    """Begins the reading of a table at the current position: all changes up to this position are merged, and later changes are buffered.
-    Does nothing if the snapshot can no longer begin, for example because an operator canceled it. `expected` is the estimated number of
-    rows. The caller must hold the run lock.
+    """Begins the reading of a table: records the position up to which the stream is staged. The rows that are then read contain all
+    changes up to this position. Later changes are buffered until the publication. `expected` is the estimated number of rows. The caller
+    must hold the run lock.
+
+    Does nothing if the snapshot can no longer begin, for example because an operator canceled it.
     """
     # Reads the record, the table and its facts again, because they may have changed during the wait for the lock.
     now, table, there = (
@@ -230,8 +232,9 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
 
 
 def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[float], object]) -> None:
-    """Waits until reads of the server show every commit up to a position. Otherwise a row that the snapshot reads could lack a change that
-    is already merged, and the change would be lost. Raises SourceConnectionError after VISIBLE_SECONDS_MAX.
+    """Waits until reads of the server show every commit up to a position. Without this wait, the rows that the snapshot reads could lack a
+    change before the position. The publication applies only later changes, so this change would be lost. Raises SourceConnectionError
+    after VISIBLE_SECONDS_MAX.
     """
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
     while not reader.shows(position):
@@ -251,9 +254,9 @@ def _read_chunks(  # noqa: PLR0917  one caller
     whole: list[KeptChunk],
     rows_max: int,
 ) -> None:
-    """Reads the chunks after `whole`, several at a time, each in a thread, and appends them to `whole`. Ends early if the snapshot was
-    paused, canceled or restarted, if the table or conf/ has changed, or after `rows_max` rows. Raises the SluiceError of the first chunk
-    that fails.
+    """Reads the chunks that follow the complete chunks `whole`, several at a time, each in a thread, and appends them to `whole`. Ends
+    early if the snapshot was paused, canceled or restarted, if the table or conf/ has changed, or after `rows_max` rows. If a value cannot
+    be decoded, records that the snapshot failed, and ends. Raises the SluiceError of the first chunk that fails.
     """
     reading: dict[Future[ChunkFacts], Chunk] = {}
     marks = _marks(record)
@@ -300,7 +303,7 @@ class _InThisThread(Executor):
 
 
 def _marks(record: SnapshotRecord) -> Marks | None:
-    """Returns the values of Sluice's own columns for all rows of a snapshot's generation. Returns None for a table without a key, because
+    """Returns the values of Sluice's own columns for all rows that a snapshot reads. Returns None for a table without a key, because
     the order key of its rows is known only after the read.
     """
     if not record.key or record.began_at is None:
@@ -335,8 +338,8 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 
 def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that makes the snapshot read its rows again, because the columns of rows and buffered changes differ. After
-    RESTARTS_MAX restarts for this cause, the transition makes the snapshot fail, because the difference may remain after each reading.
+    """Returns a transition that makes the snapshot read its rows again, because they have other columns than the buffered changes. After
+    RESTARTS_MAX restarts for this cause, the transition makes the snapshot fail, because each reading may give the same columns again.
     """
     cause = RestartCause.COLUMNS
     return lambda now: now.failed(why) if now.restarts_for(cause) >= RESTARTS_MAX else now.again(why, cause=cause)

@@ -60,7 +60,7 @@ class Source:
 
     @property
     def replica_uuid(self) -> str:
-        """The uuid with which the engine registers as a replica. MySQL ends an older dump that has the same uuid. If conf/ sets a server
+        """The uuid with which the engine registers as a replica. MySQL ends an older binlog dump with the same uuid. If conf/ sets a server
         id, the uuid is derived from it too. So an operator who sets another server id also gets another uuid.
         """
         return str(uuid.uuid5(NAMESPACE, f"{self._identity}/{self.server_id}" if self.server_id else self._identity))
@@ -81,7 +81,7 @@ class Source:
         )
 
     def named(self, name: str) -> Source:
-        """Returns the same server with the name `name` instead of the destination. A second dump of the same destination then registers as
+        """Returns this source with `name` in place of its destination. A second binlog dump of the same destination then registers as
         another replica.
         """
         installation = f"{self.installation}/{self.server_id}" if self.server_id else self.installation
@@ -90,6 +90,6 @@ class Source:
     @property
     def _identity(self) -> str:
         """The text from which server id and uuid are derived. Hosts that share a ledger have the same installation id. So after a takeover,
-        the dump of the new host replaces the dump of the failed host.
+        the binlog dump of the new host replaces the binlog dump of the failed host.
         """
         return "/".join(filter(None, [self.installation, self.destination]))

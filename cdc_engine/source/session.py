@@ -72,7 +72,7 @@ class SourceSession(pymysql.connections.Connection):
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_AGAIN_SECONDS)
 
     def drop(self) -> None:
-        """Closes the connection without COM_QUIT, which is not allowed during a dump or before the end of a result."""
+        """Closes the connection without COM_QUIT, which is not allowed during a binlog dump or before the end of a result."""
         self._force_close()
 
 

@@ -199,7 +199,7 @@ SshName = Annotated[str, Field(min_length=1), AfterValidator(_plain_name)]
 
 
 class SshConfig(Strict):
-    """A bastion: a host with an SSH server through which the server is reached, by the system's `ssh`."""
+    """A bastion: a host with an SSH server, through which the system's `ssh` reaches the database server."""
 
     host: SshName = Field(description="Host name or IP address of the bastion.")
     port: int = Field(22, ge=1, le=65535, description="Port of the bastion's SSH server.")

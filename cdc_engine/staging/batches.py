@@ -1,8 +1,8 @@
 """Stores the staged batches of a destination in its folder and, if `staging` in conf/ names an object store, in the object store too.
 
-`instance` publishes a batch after staging, and then writes it to the ledger. If there is an object store, runs need only the copy in the
-object store. The local files stay too, so that runs on this host need no download. A crash before the write of the ledger leaves a folder
-that the ledger does not name, and the next start of the engine removes this folder.
+After staging, the engine publishes a batch with this module, and then writes the batch to the ledger. If there is an object store, runs
+need only the copy in the object store. The local files stay too, so that runs on this host need no download. A crash before the write of
+the ledger leaves a folder that the ledger does not name, and the next start of the engine removes this folder.
 """
 
 from __future__ import annotations

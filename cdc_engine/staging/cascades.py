@@ -53,7 +53,9 @@ Stop = Callable[[tuple[str, str], str, str], None]
 
 
 class RowPositions:
-    """Computes the sequence numbers of a table's rows, chunk by chunk. The rows of an event may continue in the next chunk."""
+    """Computes the sequence numbers of a table's rows, one record batch after another. The rows of an event may continue in the next
+    record batch.
+    """
 
     def __init__(self) -> None:
         self._last_event, self._rows = -1, 0
@@ -76,8 +78,8 @@ class RowPositions:
 
 
 class PositionFile:
-    """Writes the sequence numbers of one table's staged rows to a file. `rows_before` is the number of the table's rows that the batch had
-    before this file was created. These rows get the number 0.
+    """Writes the sequence numbers of one table's staged rows to a file. The first `rows_before` rows of the table were staged before this
+    file was created, and get the sequence number 0.
     """
 
     def __init__(self, path: Path, *, rows_before: int) -> None:
@@ -151,8 +153,8 @@ class CascadeRecorder:
         first_event: int,
         policy: ValuePolicy = DEFAULT_POLICY,
     ) -> None:
-        """Records deleted rows and changed keys from the row events with the ascending indices `chosen`, which belong to one table version.
-        `first_event` is the number, in the batch, of the slice's first event.
+        """Records deleted rows and changed keys from row events of one table version. `chosen` are the ascending indices of these events in
+        the block. `first_event` is the number, in the batch, of the first event of `part`.
 
         Masked values are never recorded. If `policy` masks a referenced column, the child tables stop when a row of the parent table is
         deleted, or when an update may change a referenced column.
@@ -228,7 +230,10 @@ class CascadeRecorder:
                 raise TableStoppedError(version.database, version.table, TableState.IMAGE_NOT_FULL, reason)
             if masked and (rows.column(OPERATION).to_numpy() != Operation.UPDATE_AFTER).any():
                 raise TableStoppedError(
-                    version.database, version.table, TableState.ROWS_RULE, "conf/ masks the referenced columns"
+                    version.database,
+                    version.table,
+                    TableState.ROWS_RULE,
+                    "conf/ masks the referenced columns: remove them from `masks`",
                 )
             events = acting[writer.decoder.events_of(rows.num_rows)] - part.first_event + first_event
             writer.add(rows, events)

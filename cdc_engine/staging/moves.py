@@ -1,12 +1,13 @@
-"""Identifies rows whose keys changed within a segment and whose images lack columns, so that a run can add the missing columns from the
-lake. Called by `segment_writer`, for segments with partial images.
+"""Identifies rows whose keys changed within a segment (one staged file of a table) and whose images lack columns, so that a run can add
+the missing columns from the lake. Called by `segment_writer`, for segments with partial images.
 
 The lake has the missing columns under the key that the row had before the segment. Within the segment, the key may change several times,
 and another row may get the old key. So the key of an image does not always identify the image's row. The following columns identify the
 row:
 
-- `_sluice_birth` (int64): NULL if the key of the image identifies the row. 0 if the row was in the lake before the segment. Otherwise the
-  number (`_sluice_row`) of the image that inserted the row. If a later after image of the row has all columns, the number of that image.
+- `_sluice_birth` (int64): where the missing columns are. NULL: in the lake, under the key of the image. 0: in the lake, under the key in
+  `_sluice_origin_<k>`. Any other number: in the image with this number (`_sluice_row`), the last insert or after image of the row that has
+  all columns.
 - `_sluice_origin_<k>` (type of the key column): the value of key column k that the row had before the segment, or in the image to which
   `_sluice_birth` refers.
 """
@@ -92,8 +93,8 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Returns, for each column of presence bits, the value in which all bits are set. `schema` has three columns of Sluice, then the
-    table's columns, then the columns of presence bits.
+    """Returns, for each column of presence bits (one bit per column of the table, which says whether an image has the column), the value
+    in which all bits are set. `schema` has three columns of Sluice, then the table's columns, then the columns of presence bits.
     """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3

@@ -48,7 +48,7 @@ def refuse_rows(
     key = change.schema.key if change.schema else ()
     if (keys.get(name) or key) != (keys.get(origin) or key):
         reason = (
-            f"the table was renamed from {origin}, and conf/ declares another key for {origin}, by which the rows were merged "
-            "into the lake; set the same `key` for both names, then resume the table"
+            f"the table was renamed from {origin}, and conf/ declares another key for {origin} than for {name}, so the lake "
+            "has the rows under the old name's key; set the same `key` for both names, then resume the table"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)

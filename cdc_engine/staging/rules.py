@@ -1,6 +1,4 @@
-"""Defines the rules by which the tables of a batch are staged. `instance` makes them from conf/ and the ledger, and passes them to
-`stage`.
-"""
+"""Defines the rules by which the tables of a batch are staged. The engine makes the rules of each batch from conf/ and the ledger."""
 
 from __future__ import annotations
 
@@ -25,10 +23,11 @@ class StagingRules:
     - `policies`: the policy of each table whose settings differ from the default: how its invalid values are handled, and which rules apply
       to its rows.
     - `cascade_policy`: (database, table) → whether changes by foreign keys are applied, ignored, or stop the table.
-    - `has_up_to`: returns the order key up to which the lake has the changes of a table. A table that was resumed at an earlier position is
-      behind the others. If no table is behind the others, returns 0 for every table.
+    - `has_up_to`: returns the order key up to which the lake has the changes of a table. A table that was resumed may lack changes that the
+      lake has of other tables. If there is no such table, returns 0 for every table.
     - `logged`: tables with a change log. All before images of these tables are staged.
-    - `again_up_to`: the order key up to which an earlier attempt staged the changes and may have merged some of them, or 0.
+    - `again_up_to`: the order key up to which the changes were staged before, in a batch whose files are missing and that may be merged in
+      part. 0 if there was no such batch.
     """
 
     kept: KeptColumns | None = None

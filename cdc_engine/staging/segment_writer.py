@@ -34,8 +34,8 @@ from sluice.cdc_engine.staging.staged_columns import staged_columns
 # The column with the number of an image among the table's images in the batch, beginning with 1. The number orders the images of a
 # transaction.
 ROW = "_sluice_row"
-# The maximum number of keys that are compared to find out whether all keys of a segment are different. If a segment has more keys, they are
-# not compared, and the merge folds the segment.
+# The maximum number of keys that are kept in memory to find out whether all keys of a segment are different. If a segment has more keys,
+# the keys are not compared, and the merge folds the segment.
 UNIQUE_KEYS_MAX = 1 << 20
 
 

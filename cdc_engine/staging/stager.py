@@ -20,8 +20,9 @@ def make_stager(destination: str, directory: Path, rules_for: RulesFor) -> Stage
     """Returns the function that stages a batch of the destination. `directory` is the folder of the destination. `rules_for` returns the
     rules for a batch.
 
-    The ledger gets a batch after it is staged. If another process takes over the destination meanwhile, both processes may stage a batch
-    with the same end and delivery number. So the names of their directories end in a random text, and neither replaces the other's files.
+    The ledger gets a batch only after the batch is staged. So after a takeover, two processes may stage batches with the same end and
+    delivery number. Each process adds a random text of its own to the names of its directories, so that it never replaces files of the
+    other process.
     """
     process = secrets.token_hex(PROCESS_BYTES)
 

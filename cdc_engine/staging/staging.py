@@ -91,16 +91,18 @@ def stage(
     process: str = "",
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
 ) -> StagingResult:
-    """Decodes `batch`, and writes the files into `directory`/<batch_directory>, for delivery number `delivery` of the ledger `ledger_id`.
+    """Decodes `batch`, and writes its files into the folder that `batch_directory` names, in `directory`. Replaces an existing folder of
+    this name. The same batch gives the same files.
 
-    After each part of the batch was decoded, `more` is called with the part. It returns the next part, or an empty batch at the end.
+    `batch` may be the first part of the batch. After each part was decoded, `more` is called with the part, and returns the next part, or
+    an empty batch after the last part.
 
-    The same batch gives the same files. An existing directory of that name is replaced. If a table cannot be decoded, this table stops, and
-    the other tables continue. The complete segments of the stopped table stay in the batch. `stopped` of the result has the stopped table.
-    The position of the stop is the start of the batch.
+    If a table cannot be decoded, this table stops, and the other tables continue. `stopped` of the result has the stopped tables, each
+    with the start of the batch as the position of its stop. The segments of the table that were complete before the error stay in the
+    batch.
 
-    Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are left,
-    and the batch can be staged again.
+    Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are
+    left, and the batch can be staged again.
     """
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
@@ -380,8 +382,8 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Records the sequence numbers of a table's rows for cascades. Rows from before the foreign key was created get the number 0,
-        because they are before all effects of the foreign key.
+        """Records the sequence numbers of a table's rows for cascades. Rows from before the foreign key was created get the sequence
+        number 0, because they are before all effects of the foreign key.
         """
         if table.positions is None:
             table.positions = PositionFile(self.directory / f"positions.{self.files_begun}.i64", rows_before=table.rows)

@@ -1,8 +1,8 @@
 """The event store in memory and files (`EventStore`). Blocks that do not fit into the ring go to files, and move into the ring, in order,
 when the ring has space.
 
-So disk space, and not memory, limits how many blocks can wait for their acks, and the parser continues to read meanwhile. The files are not
-used after the process ends.
+The parser continues to read while blocks wait for their acks. Disk space limits how many blocks can wait, memory does not. The files are
+not used after the process ends.
 """
 
 from __future__ import annotations

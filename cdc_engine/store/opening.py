@@ -181,7 +181,7 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
     found = events.reader_at(going_on.begin)
     if found is None:
         raise RuntimeError(
-            f"the stored events at {going_on.begin} disappeared while the store was opened: this is a defect of Sluice: report it"
+            f"the stored events at {going_on.begin} disappeared while the store was opened. This is a defect of Sluice: report it"
         )
     log.info("stored_events_continued", directory=str(events.directory), begin=str(going_on.begin), end=str(events.end))
     return found[0]

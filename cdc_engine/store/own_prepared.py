@@ -1,9 +1,7 @@
-"""Provides the prepared XA transactions of a consumer's own stream. These are the transactions that this stream has read, and the
-transactions that were prepared before this stream's start. The destination has records of the latter. Used by
-`instance.consumers.own_start`.
+"""Provides the prepared XA transactions of a consumer's own stream: the transactions that this stream has read, and the destination's
+records of transactions that were prepared before the stream's start. Used by `instance.consumers.own_start`.
 
-Writes nothing. The records belong to the destination, which removes a record only after all consumers have passed the commit of its
-transaction.
+This module writes nothing. The destination removes a record only after all consumers have passed the commit of the record's transaction.
 """
 
 from __future__ import annotations
@@ -32,14 +30,15 @@ class OwnPrepared(MemoryPrepared):
         self._begun = False
 
     def begin_stream(self) -> None:
-        """Marks the start of the consumer's stream, from which on rows are read. Stores the events of the transactions that are prepared
-        now, because a later rewind may discard the transactions.
+        """Marks the start of the consumer's stream. Rows are read only after this start. Stores the events of the transactions that are
+        prepared now, because a later rewind may discard the transactions.
         """
         self._before, self._begun, self.undone = self.undecided(), True, UndoneRows()
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Returns the events of the prepared transaction with this XA name, or None if the transaction is unknown. Before `begin_stream`,
-        returns empty content for an unknown transaction. Raises the errors of `recorded_before`.
+        """Returns the events of the prepared transaction with this XA name, or None if the transaction is unknown. Before `begin_stream`
+        is called, returns empty content for an unknown transaction, because rows before the start of the stream are not read. Raises the
+        errors of `recorded_before`.
         """
         found = super().commit(name, order_key)
         if found is not None:

@@ -128,7 +128,7 @@ class PreparedFiles:
             found = [each for each in known if each.digest == digest and each.prepared <= key]
             if not found:
                 return None
-            # Tries again if the transaction was committed meanwhile and its record was renamed.
+            # Tries again if the record's file was renamed after `known` was computed, because the transaction was committed.
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
                 return verified(self._local_copy(max(found, key=lambda each: each.prepared))).opened()
         raise StagingError(

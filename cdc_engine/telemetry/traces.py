@@ -68,8 +68,8 @@ class Traces:
             self._sender.flush()
 
     def _begun(self, batch: OutstandingBatch, otherwise: int) -> int:
-        """Returns when the batch was taken from the store, in ns since 1970. If another process took the batch, this time is not known
-        here: returns when the staging ended (the manifest's modification time), or `otherwise` if the manifest is gone.
+        """Returns when the batch was taken from the store, in ns since 1970. If another process took the batch, this process does not know
+        the time. In this case, returns when the staging ended (the manifest's modification time), or `otherwise` if the manifest is gone.
         """
         with self._lock:
             taken = self._taken.pop(batch.delivery, 0)

@@ -83,9 +83,9 @@ class WindowBlock:
     """A block in a window. `start` is the count before the block. `end_key` is the key of the last end of a transaction, in the block or
     before the block. `open` identifies the transaction that the block continues, or is None if the block begins with a new transaction.
 
-    `bytes_start` counts the bytes of the window's row events before this block. `bytes_before` has one value for each row event of the
-    block, the number of bytes of the row events before this one, and then the number of bytes of all of them. A statement within a
-    transaction counts as one row event, because the positions before and after it must differ.
+    `bytes_start` counts the bytes of the window's row events before this block. For each row event of the block, `bytes_before` has the
+    number of bytes of the block's earlier row events. The last value is the number of bytes of all row events of the block. A statement
+    within a transaction counts as one row event, because the positions before and after the statement must differ.
     """
 
     block: Block
@@ -140,9 +140,9 @@ def open_after(each: WindowBlock) -> Key | None:
 
 
 def last_offset(each: WindowBlock, events: int) -> int:
-    """Returns the binlog offset of the last of the window's first `events` row events, which must be in this block. A statement within a
-    transaction counts as a row event: returns the statement's offset, or the order key of its first table change if the block does not
-    have the statement.
+    """Returns the binlog offset of the window's row event with the number `events`, counted from 1. The row event must be in this block. A
+    statement within a transaction counts as a row event. For such a statement, returns its offset, or the order key of its first table
+    change if the block does not have the statement.
     """
     block, event = each.block, events - each.start.events - 1
     if event < block.event_count:
@@ -151,8 +151,8 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) -> bool:
-    """Returns whether the transaction that follows `ended` has fewer row events than a reader counted: it ends in these blocks, before
-    the row event with the number `events` of the window.
+    """Returns whether the transaction that follows `ended` ends, in these blocks, before the window's row event with the number `events`.
+    If so, the transaction has fewer row events than a reader counted.
     """
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):

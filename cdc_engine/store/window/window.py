@@ -153,8 +153,8 @@ class Window:
         that the window does not have.
 
         Calls `given_up` whenever the waiting thread wakes up, and stops waiting if `given_up` returns True. `entries_max` limits the
-        number of entries. With `full`, waits until the changes reach `bytes_max`, `entries_max` or half of the window's size. It does not
-        wait for more than half of the size, because the window could then remove the changes after the position.
+        number of entries. With `full`, waits until the changes reach `bytes_max`, `entries_max` or half of the window's size. If the reader
+        waited for more than half of the size, the window could remove the changes after the position.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:

@@ -184,8 +184,8 @@ def followed(before: TableSchema | None, after: TableSchema) -> Altered:
     """Returns the effect if the schema `after` replaces `before` without an ALTER TABLE: a schema change tool renamed its copy of the
     table, or an operator gave a schema. If `before` is None (unknown), the effect has no alterations.
 
-    In both cases, existing rows get the default of a new column, because a schema change tool copies the rows without a value for the new
-    column.
+    Existing rows get the default of a new column, because a schema change tool copies the rows without a value for the new column. A schema
+    that an operator gave is treated in the same way.
     """
     if before is None:
         return Altered(schema=after)
@@ -282,8 +282,8 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
     if isinstance(item, SetDefault):
         definition = ColumnDefinition(column.name, declared_type(column.type), column.charset, default=item.default)
         if item.default is None and column.default and not column.nullable:
-            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. The default without DEFAULT is
-            # stored, because `rewritten_values` assumes that a NOT NULL column without a known default is AUTO_INCREMENT.
+            # After DROP DEFAULT, a NOT NULL column is like a column that was declared without DEFAULT. The zero value of its type is
+            # stored as the default, because `rewritten_values` assumes that a NOT NULL column without a known default is AUTO_INCREMENT.
             return dataclasses.replace(column, default=known_default(dataclasses.replace(definition, nullable=False)))
         return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
     return dataclasses.replace(column, visible=item.visible)

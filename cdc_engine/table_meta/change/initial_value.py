@@ -152,7 +152,9 @@ def _clock(column: LiteralColumn, default: Default, session: StatementSession) -
             there = moments.in_zone(there, column.time_zone)
         return literal_value.shown_moment(column, there)
     except moments.NoMomentError as error:
-        raise InitialValueUnknownError(f"Sluice cannot tell the value of its DEFAULT ({error})") from error
+        raise InitialValueUnknownError(
+            f"Sluice cannot tell the value of the DEFAULT of the column ({error})"
+        ) from error
 
 
 _SHOWN_BY_CLOCK = {"now": ("datetime", "timestamp", "date"), "date": ("date",)}

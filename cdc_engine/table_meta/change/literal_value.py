@@ -60,7 +60,9 @@ def stored(column: LiteralColumn, literal: Default) -> str:
     except KeyError:
         raise _converted(column) from None
     except moments.NoMomentError as error:
-        raise InitialValueUnknownError(f"Sluice cannot tell the value of its DEFAULT ({error})") from error
+        raise InitialValueUnknownError(
+            f"Sluice cannot tell the value of the DEFAULT of the column ({error})"
+        ) from error
 
 
 def shown_moment(column: LiteralColumn, there: moments.DateTimeValue) -> str:

@@ -76,8 +76,8 @@ def _is_other_input(column: ChangedColumn) -> bool:
 
 def _is_numbered(was: DeclaredColumn, session: StatementSession) -> bool:
     """Returns whether the server replaces zeros or NULLs of a column that is AUTO_INCREMENT now. The server does not do so if the column
-    was AUTO_INCREMENT before. The schema history does not store AUTO_INCREMENT, so a NOT NULL column without a known default counts as
-    AUTO_INCREMENT before.
+    was AUTO_INCREMENT before. The schema history does not store AUTO_INCREMENT, so the result is False for a NOT NULL column without a
+    known default, which may have been AUTO_INCREMENT.
     """
     return was.nullable or (bool(was.default) and not session.sql_mode & NO_AUTO_VALUE_ON_ZERO)
 

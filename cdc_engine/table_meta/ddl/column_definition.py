@@ -28,7 +28,7 @@ FIRST = ""  # The value of `after` for a column that becomes the first column of
 class ColumnDefinition:
     """A parsed column definition.
 
-    - `charset`: the column's own charset, or None if the table's applies.
+    - `charset`: the column's own charset, or None if the charset of the table applies.
     - `after`: the column after which this column is placed, or FIRST for the first place. With None, an added column comes last, and a
       changed column stays where it is.
     - `says_null`: whether the definition contains NULL. A TIMESTAMP whose definition does not contain NULL may be NOT NULL.

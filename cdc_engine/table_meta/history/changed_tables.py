@@ -96,7 +96,8 @@ class TouchedTables:
 
     def left_objects(self) -> StoredObjects | None:
         """Returns the triggers and views of the snapshot, or None if the snapshot has none. If a statement of the interval changed a
-        trigger or view, they are marked as incomplete, because the snapshot lacks triggers and views that were dropped in the interval.
+        trigger or view, the result is marked as incomplete, because the snapshot lacks triggers and views that were dropped in the
+        interval.
         """
         objects = self._snapshot.stored_objects
         return (

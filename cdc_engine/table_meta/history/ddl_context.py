@@ -28,8 +28,8 @@ class DdlEffect:
     - `change`: the kind of change for the lake's table, or None if the lake's table does not change. `lake_schema`: the schema for the
       lake, if it differs from `state`.
     - `state`: the table's new state in the schema history, or None if the state does not change.
-    - `early`: another change of the table follows at the same position. This change gets the order key that is lower by one, so that it
-      comes first.
+    - `early`: whether another change of the table follows at the same position. If so, `change` gets an order key that is lower by one, so
+      that it comes first.
     - `pending`: the statement, if it waits for an operator's approval.
     - `renamed_from`: the table's old name, if the lake moves the rows to the new name. `fills`: the values that existing rows get in new
       columns. `alterations`: the changes of the lake's table.

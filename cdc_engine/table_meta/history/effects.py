@@ -112,7 +112,8 @@ def _new_names(
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
     """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
 
-    Renamed MEMORY and MyISAM tables are left out. If foreign_key_checks=0 allowed a foreign key to one, it keeps the old name.
+    Renamed MEMORY and MyISAM tables are left out. A foreign key can refer to such a table only if it was created with
+    foreign_key_checks=0, and keeps the table's old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -388,7 +389,8 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
     """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: the table `name` stops.
 
     If both names are captured, the lake gets the stop even if the table `name` was already stopped, because conf/ may have other filters,
-    masks or transforms for rows of `origin`. The lake gets no stop if a schema change tool keeps its original table as `name`.
+    masks or transforms for rows of `origin`. The lake gets no stop if `name` is the name under which a schema change tool keeps the
+    original table.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -399,7 +401,9 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that lost its name. A schema change tool's copy (not `is_change`) has no effect on the lake."""
+    """Yields the effects on a table that no longer exists under its name, because it was dropped or renamed (`what`). `is_change` is False
+    for a schema change tool's copy, whose rename has no effect on the lake.
+    """
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
@@ -454,7 +458,7 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
-    """Stops the tables that an unreadable statement names, or if it names none, all known tables that its text mentions."""
+    """Stops the tables that an unreadable statement names. If it names no table, stops all known tables that its text mentions."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"the statement cannot be read: {statement.reason}")
     return _stops(statement, why, context)
 

@@ -1,7 +1,7 @@
 """Stores the schema history of one destination: the schema of every captured table at any position of the stream.
 
 The parser calls `apply` for every statement and `resolve` for every new table map, in the order of the stream. The parser calls `rewind`
-when the stream starts again at a position. The instance calls `seed` with the schemas of the source's tables if the history is empty.
+when the stream starts again at a position. If the history is empty, the engine calls `seed` with the schemas of the source's tables.
 `apply` and `resolve` write to disk before they return, so the engine never hands out a change whose schema is not in the history. If the
 history is ahead of the acked position, `rewind` removes the later records, and the same statements produce the same changes again.
 
@@ -239,8 +239,8 @@ class TableHistory:
         return (database, table) in self._cascades().children
 
     def is_undone(self, database: str, table: str) -> bool:
-        """Returns whether a ROLLBACK undoes changes of this table's rows, by the storage engine in the newest schema. True if the schema
-        is unknown.
+        """Returns whether a ROLLBACK undoes changes of this table's rows, which the storage engine in the newest schema decides. True if
+        the schema is unknown.
         """
         state = self._known.table((database, table), self._known.head)
         schema = state.schema if isinstance(state, Stopped) else state

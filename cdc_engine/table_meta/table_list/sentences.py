@@ -17,7 +17,7 @@ CASCADE_CLAUSES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyNote:
-    """A sentence about the changes that a foreign key makes to rows of a captured table without row events. `followed` tells whether the
+    """A sentence about the changes that a foreign key makes, without row events, to rows of a captured table. `followed` tells whether the
     lake applies these changes in all cases.
     """
 

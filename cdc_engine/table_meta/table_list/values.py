@@ -24,7 +24,7 @@ class ListedTable:
 
     - `version`: None if the table is not captured, but foreign keys change its rows.
     - `types`: the types of the columns in the lake, or empty if the lake has no type for one of the columns.
-    - `cascades`: the foreign keys that change rows of this table, which is the child table of each.
+    - `cascades`: the foreign keys whose child table is this table, and that change its rows without row events.
     """
 
     name: str

@@ -88,7 +88,7 @@ class TableListWriter:
         self._prepared = prepared
 
     def _written(self) -> bool:
-        """Writes the changed records and the head. Returns False if another process has written the head meanwhile."""
+        """Writes the changed records and the head. Returns False if another process has written the head since this call read it."""
         found = self._store.read(HEAD)
         if found is not None and found.token > self._token:
             raise written_later(self._store.where(HEAD), self._token)

@@ -126,7 +126,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
         if server.system_time_zone not in {"UTC", "GMT"}:
             server = dataclasses.replace(server, system_zone=system_zone(lambda query: _rows(cursor, query)[0]))
         notation = _notation(server.flavour, facts[0])
-        # Thousands of tables have few different declarations of columns. Each is parsed once.
+        # Thousands of tables have few different declarations of columns. Each declaration is parsed once.
         unnamed = functools.cache(functools.partial(_unnamed, notation))
         databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
         shown = {(row[0], row[1]): row[2:] for row in _rows(cursor, _TABLES) if captured(row[0], row[1])}
