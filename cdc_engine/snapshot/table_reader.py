@@ -75,7 +75,7 @@ def estimates(reader: RowReader, tables: Sequence[TableVersion]) -> dict[str, Si
             f"TABLE_SCHEMA = {_text_literal(database)} AND TABLE_NAME IN ({', '.join(_text_literal(each.table) for each in some)})"
         )
         named = {str(name): SizeEstimate(int(count or 0), int(size or 0)) for name, count, size in rows}
-        # Servers with lower_case_table_names return table names in another letter case.
+        # A server with lower_case_table_names may return a table name in another letter case than `each.table`.
         lower = {name.lower(): size for name, size in named.items()}
         found |= {each.name: named.get(each.table) or lower.get(each.table.lower(), SizeEstimate()) for each in some}
     return found
@@ -195,8 +195,9 @@ class SourceTable:
         return self._checked(self._connect())
 
     def _checked(self, reader: RowReader) -> RowReader:
-        """Returns the connection. If it leads to a replica, first waits until the replica has caught up. Closes the connection and raises
-        SourceConnectionError if the replica stays behind, or if the connection leads to another server than the one that must be read.
+        """Returns the connection. If it leads to a replica, first waits until reads over it show `_needed`. Closes the connection and
+        raises SourceConnectionError if the replica stays behind, or if the connection leads to another server than the one that must be
+        read.
         """
         if self._source is None:
             self._require_same(reader)
@@ -219,9 +220,9 @@ class SourceTable:
 
 
 def _require_executed(reader: RowReader, position: Position) -> None:
-    """Raises SourceConnectionError if a MariaDB server has not executed, in each GTID domain, every transaction that the engine has read.
-    The server id alone does not identify the server, because a server that was rebuilt has the same id. Does nothing on MySQL, whose
-    servers have a UUID.
+    """Raises SourceConnectionError if a MariaDB server lacks, in any GTID domain, a transaction that the engine has read. A comparison of
+    server ids is not sufficient, because a server that was rebuilt has the same id as before. Does nothing on MySQL, whose servers have a
+    UUID.
     """
     if not reader.mariadb or not position.gtid_set:
         return

@@ -54,7 +54,7 @@ class Archive:
         return file in self._paths
 
     def fetch(self, file: str, check: Callable[[IO[bytes]], None], given_up: Callable[[], bool]) -> None:
-        """Fetches a file that the archive lacks, with the command in conf/. Does nothing if another process has fetched it in the meantime.
+        """Fetches a file that the archive lacks, with the command in conf/. Does nothing if another process has just fetched the file.
         `check` raises PositionLostError or BinlogFormatError if the file must not be stored.
 
         The command writes to a temporary file, which is renamed when it is complete. After a crash, the next fetch removes the incomplete
@@ -164,7 +164,7 @@ class Archive:
 
 
 def _member(stream: Any, file: str, path: str) -> IO[bytes]:
-    """Returns the member of a tar that is named `file`. The stream must be at the beginning of the tar."""
+    """Returns the member with the name `file` of a tar. The stream must be at the beginning of the tar."""
     packed = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  open as long as the stream
     for each in packed:
         found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None

@@ -1,4 +1,4 @@
-"""Runs the command in conf/ that fetches a binlog file that neither the source nor the archive has."""
+"""Runs the command in conf/ that fetches a binlog file if neither the source nor the archive has the file."""
 
 from __future__ import annotations
 

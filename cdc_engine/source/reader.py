@@ -2,8 +2,8 @@
 transactions, and refuses a replica that cannot be used. The callers query the servers.
 
 A replica adds a GTID to its executed set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine has committed the
-transaction. So a read shows all transactions of a set that was queried before the read began. It shows no transaction after the end of the
-source's binlog, if this end was queried after the read.
+transaction. So a read shows all transactions of a set that was queried before the read began. The read shows no transaction after the end
+of the source's binlog, if this end was queried after the read.
 """
 
 from __future__ import annotations

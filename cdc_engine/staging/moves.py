@@ -6,7 +6,7 @@ and another row may get the old key. So the key of an image does not always iden
 row:
 
 - `_sluice_birth` (int64): where the missing columns are. NULL: in the lake, under the key of the image. 0: in the lake, under the key in
-  `_sluice_origin_<k>`. Any other number: in the image with this number (`_sluice_row`), the last insert or after image of the row that has
+  `_sluice_origin_<k>`. Any other number: in the image with this number (`_sluice_row`), which is the row's last insert or after image with
   all columns.
 - `_sluice_origin_<k>` (type of the key column): the value of key column k that the row had before the segment, or in the image to which
   `_sluice_birth` refers.
@@ -102,8 +102,8 @@ def _all_bits(schema: pa.Schema) -> dict[str, int]:
 
 
 class _Values:
-    """Stores values in chunks, numbered from 0 in the order in which they are added. Each chunk is at least twice as long as the next
-    chunk, so adding n values copies each value only about log(n) times.
+    """Stores values in several arrays, numbered from 0 in the order in which the values are added. Each array is at least twice as long as
+    the next array, so adding n values copies each value only about log(n) times.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,8 @@ def is_whole(directory: Path) -> bool:
 
 def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
     """Returns whether the files in the manifest exist. The files with rows and the quarantine must have the sizes in the manifest. The
-    files of change logs and for cascades may have any size. `size_bytes` returns the size of a file, or -1 if the file does not exist.
+    files of change logs and the files for cascades may have any size. `size_bytes` returns the size of a file, or -1 if the file does not
+    exist.
     """
     changes = [segment for table in manifest.tables for segment in table.changes]
     sizes = {segment.file.name: segment.size_bytes for segment in changes}

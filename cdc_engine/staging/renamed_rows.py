@@ -16,8 +16,9 @@ def refuse_rows(
     lacking: Collection[str],
     policies: Mapping[str, ValuePolicy],
 ) -> None:
-    """Raises TableStoppedError if the lake lacks rows of the renamed table, or if one of its two names is a shard. Raises the same error if
-    conf/ sets another key or other row rules for the new name than for the old name. Does nothing if `change` is no rename.
+    """Raises TableStoppedError if the lake lacks rows of the renamed table, or if one of its two names is a shard. Raises the same error
+    if conf/ sets another key, or other filters, masks or transforms, for the new name than for the old name. Does nothing if `change` is
+    no rename.
 
     `keys` and `policies` have, by "database.table", the keys that conf/ names and the policies with row rules. `lacking` are the tables
     whose earlier changes are missing in the lake.

@@ -14,7 +14,7 @@ KeptColumns = Callable[[TableVersion], Int32s]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagingRules:
-    """The rules for all tables. Tables are named "database.table".
+    """Says how each table of a batch is staged: with which columns and key, and by which rules. Tables are named "database.table".
 
     - `kept`: returns the indices of the captured columns of a table version (int32, ascending); None means all columns.
     - `keys`: the key columns of tables whose key is not the primary key.

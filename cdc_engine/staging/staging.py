@@ -1,5 +1,7 @@
 """Writes a batch as files that a run merges. `stager` calls `stage` when the engine hands out a batch.
 
+The changes of each table become a sequence of segments. A segment is a file with rows, a schema change, or a TRUNCATE.
+
 Blocks are decoded one at a time, so a spilled transaction of gigabytes is never in memory as a whole. All files are written into a
 directory whose name ends in `.partial`, the manifest last. When all files are on disk, the directory is renamed.
 """
@@ -191,8 +193,8 @@ class _Staging:
         )
 
     def cascade_events(self) -> tuple[CascadeEvents, ...]:
-        """Returns the manifest's entries for the files with recorded rows of parent tables, from which the run computes the changes that
-        foreign keys cause. Call it after `finish`.
+        """Returns the manifest's entries for the files with recorded rows of parent tables. From these files, the run computes the changes
+        that foreign keys cause. Call it after `finish`.
         """
         return tuple(
             dataclasses.replace(
@@ -230,9 +232,9 @@ class _Staging:
         )
 
     def _settle_cascades(self) -> set[tuple[str, str]]:
-        """Returns the tables that the cascades of this batch may change. Stops the tables whose changes cannot be computed, or whose policy
-        is `stop`. A stopped table lacks rows from which changes of its child tables are computed, so the check is repeated until no other
-        table stops.
+        """Returns the tables that the cascades of this batch may change. Stops the tables whose changes cannot be computed, or whose
+        setting `cascades` is stop. A stopped table lacks rows from which changes of its child tables are computed, so the check is
+        repeated until no other table stops.
         """
         while True:
             stops_before = len(self.stopped)
@@ -292,8 +294,8 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes the values that could not be decoded to a file, and returns the manifest's entry for the file. Takes these values from the
-        finished segments. Returns None and writes no file if there are no such values.
+        """Writes a file with the values that could not be decoded, and returns the manifest's entry for the file. Takes these values from
+        the finished segments. Returns None and writes no file if there are no such values.
         """
         refused = [
             (each.database, each.table, value)

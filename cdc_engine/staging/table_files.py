@@ -1,8 +1,8 @@
-"""Groups row events by table, and manages the files of one table of a batch while they are written: the finished segments and the open
-segment. Used by `staging`.
+"""Groups row events by table, and manages the segments of one table of a batch while they are written. A segment is a file with rows, a
+schema change, or a TRUNCATE. The open segment is the file to which rows are being written. Used by `staging`.
 
-If the table has a change log, each segment has a second file with all before images. The first file has only the few before images that a
-merge needs. The two files of a segment end together, so that both have the images of the same row events.
+If the table has a change log, each segment with rows has a second file with all before images. The first file has only the few before
+images that a merge needs. The two files of a segment end together, so that both have the images of the same row events.
 """
 
 from __future__ import annotations

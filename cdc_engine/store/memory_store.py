@@ -1,8 +1,8 @@
 """The event store in memory (`EventStore`): an ordered list of blocks, and the ring's counts (`ring`). One lock protects both.
 
-The parser's thread puts blocks; other threads get, ack and roll back batches. A batch is a tuple of slices, which refer to the blocks
-without a copy. A binary search finds the transactions at which a batch begins and ends. Only an open transaction that fills the whole ring
-goes to disk (`spill`).
+The parser's thread puts blocks; other threads get, ack and roll back batches. A batch is a tuple of slices, each of which refers to a
+block and copies no bytes. A binary search finds the transactions at which a batch begins and ends. Only an open transaction that fills the
+whole ring goes to disk (`spill`).
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """The position before the oldest change without an ack, to which a rollback goes back. This position is the end of the last acked
-        batch or, before the first ack, the store's start position.
+        """The position to which a rollback goes back: the end of the last acked batch or, before the first ack, the store's start
+        position.
         """
         with self._changed:
             return self._acked
 
     @property
     def put_position(self) -> Position | None:
-        """The end of the last complete transaction that was put, from which a new connection can continue. If the store has no complete
-        transaction, `put_position` is `acked_position`.
+        """The position from which a new connection can continue: the end of the last complete transaction that was put. If the store has
+        no complete transaction, `put_position` is `acked_position`.
         """
         with self._changed:
             ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
@@ -93,8 +93,8 @@ class MemoryEventStore:
     def oldest_time_us(self) -> int:
         """The commit time of the first transaction without an ack, in µs since 1970; 0 if everything is acked.
 
-        A transaction without row events and table changes counts only if its time is later than the time of the last acked transaction.
-        Such a transaction at the beginning of a binlog file has the time of the last commit, which may be long ago.
+        A transaction without row events and table changes counts only if its time is later than the time of the last acked transaction. At
+        the beginning of a binlog file, a transaction without row events has the time of the last commit, which may be long ago.
         """
         with self._changed:
             acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0

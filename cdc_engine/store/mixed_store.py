@@ -2,7 +2,7 @@
 when the ring has space.
 
 The parser continues to read while blocks wait for their acks. Disk space limits how many blocks can wait, memory does not. The files are
-not used after the process ends.
+not used after the process ends, because the next process reads these blocks from the source again.
 """
 
 from __future__ import annotations

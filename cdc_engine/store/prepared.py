@@ -82,8 +82,8 @@ class PreparedFiles:
             return RecordedFile(recording.path, recording.size)
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Completes the file that is being recorded, as the record of a prepared transaction. When this method returns, the record is on
-        disk, and in the object store if there is one.
+        """Completes the file to which the events of a transaction were written. The file becomes the record of the prepared transaction
+        with the XA name `name`. When this method returns, the record is on disk, and in the object store if there is one.
         """
         with _sentence(self._directory):
             record = CopyName(_digest(name), order_key)

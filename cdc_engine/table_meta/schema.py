@@ -215,8 +215,8 @@ ROW_TIMES = (
 
 
 def with_row_times(schema: TableSchema) -> TableSchema:
-    """Returns the schema of a table with system versioning with the columns for a row's begin and end times (ROW_TIMES, unless the table
-    declares them). The server adds the end column to the key; the returned schema's key does not have it.
+    """Adds the columns for a row's begin and end times (ROW_TIMES) to the schema of a table with system versioning, unless the table
+    declares such columns. The server adds the end column to the key; the returned schema's key does not have it.
     """
     ends = {column.name for column in schema.columns if column.generated == ROW_END}
     key = tuple(name for name in schema.key if name not in ends)

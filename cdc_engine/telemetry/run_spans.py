@@ -29,7 +29,7 @@ class RunSpans:
         self._begun, self._merged, self._path = time.time_ns(), list[Span](), (BATCH, f"{RUN} {run}")
 
     def merged(self, table: str, milliseconds: int, rows: int, way: str) -> None:
-        """Records the span of the merge of a table, which has just ended and took `milliseconds`. `way` says how the table was merged, for
+        """Records the span of a table's merge, which has just ended and took `milliseconds`. `way` says how the table was merged, for
         example "spark" or "small" (a small merge).
         """
         if self._folder is not None:

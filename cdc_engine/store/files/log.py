@@ -199,7 +199,7 @@ class EventLog:
 
     @property
     def end(self) -> Position:
-        """The end of the last complete transaction."""
+        """The end of the last complete transaction, or the position at which the log begins if it has no complete transaction."""
         if self._last is None:
             return self._segments[-1].start
         return end_position(self._last, self._last.transaction_count - 1)

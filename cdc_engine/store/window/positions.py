@@ -151,8 +151,8 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) -> bool:
-    """Returns whether the transaction that follows `ended` ends, in these blocks, before the window's row event with the number `events`.
-    If so, the transaction has fewer row events than a reader counted.
+    """Returns whether the transaction that begins at the count `ended` ends, in these blocks, before the window's row event with the
+    number `events`. If so, the transaction has fewer row events than a reader counted.
     """
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):
@@ -162,7 +162,9 @@ def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) 
 
 
 def transaction_after(each: WindowBlock, ended: WindowCount) -> Key | None:
-    """Returns the key that identifies the transaction after `ended`, or None if the block has nothing after `ended`."""
+    """Returns the key that identifies the transaction that begins at the count `ended`. Returns None if the block has nothing after this
+    count.
+    """
     block = each.block
     if ended <= each.start and each.open is not None:
         return each.open
@@ -220,7 +222,9 @@ def position_at(blocks: Sequence[WindowBlock], counted: WindowCount) -> WindowPo
 
 
 def following(blocks: Sequence[WindowBlock], ended: WindowCount) -> Key | None:
-    """Returns the key that identifies the transaction after `ended`, or None if the blocks have no part of this transaction."""
+    """Returns the key that identifies the transaction that begins at the count `ended`, or None if the blocks have no part of this
+    transaction.
+    """
     found = (
         transaction_after(each, ended)
         for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]

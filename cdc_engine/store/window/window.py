@@ -1,9 +1,9 @@
 """Keeps the newest blocks of a stream for several readers. Each reader has its own position in the stream.
 
 The parser's thread puts blocks, and readers read in other threads. The window of the live stream never waits: above its limits it removes
-the oldest blocks. If a reader's position was removed, `read` returns None, and the reader must open its own stream of the source. The
-window of a consumer's own stream has one reader, and waits for this reader (`waits`). Windows and the ring share blocks and do not copy
-them.
+the oldest blocks. If the changes after a reader's position were removed, `read` returns None, and the reader must open its own stream of
+the source. The window of a consumer's own stream has one reader, and waits for this reader (`waits`). Windows and the ring share blocks
+and do not copy them.
 """
 
 from __future__ import annotations
@@ -302,7 +302,9 @@ class Window:
         return last_offset(self._blocks[at], counted.events) if at < len(self._blocks) else None
 
     def _begun_after(self, ended: WindowCount) -> Key | None:
-        """Returns the key that identifies the transaction after `ended`, or None if no part of this transaction has arrived."""
+        """Returns the key that identifies the transaction that begins at the count `ended`, or None if no part of this transaction has
+        arrived.
+        """
         if self._blocks:
             return following(self._blocks, ended)
         return self._gone_open if ended < self._tail else None

@@ -137,7 +137,7 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeD
 
 def _approved(item: Item, plan: str) -> str:
     """Returns the plan for a change with the setting `hold` after an operator's approval. If the kind of change does not have the approved
-    plan, returns `apply`, or else the first plan of the kind.
+    plan, returns `apply` if the kind has this plan, otherwise the kind's first plan.
     """
     return plan if plan in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 

@@ -18,8 +18,7 @@ from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_rec
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, rows_elsewhere
 
-# The largest dump in bytes that `records_in` reads. For a larger file it raises ConfigurationError, because the file probably is a dump
-# with rows.
+# The largest dump in bytes that `records_in` reads. A larger file is refused, because it probably is a dump with rows.
 DUMP_BYTES_MAX = 64 << 20
 SAVED_HISTORY = ".jsonl"
 
@@ -104,7 +103,9 @@ class _DumpedTables:
             self._unreadable[name] = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
 
     def snapshot(self) -> SchemaSnapshot:
-        """Returns the schemas of the collected tables, and the reasons why the other tables of the dump could not be read."""
+        """Returns the schemas of the collected tables. The result also names the tables whose rows are not in their own row events, and
+        the tables that could not be read, each with the reason.
+        """
         elsewhere = (
             (
                 *name,

@@ -1,5 +1,5 @@
-"""Finds the tables that DDL statements in an interval of the stream may have changed. `instance` uses this module if the schemas were read
-from the source at a later position than the one where the stream starts.
+"""Finds the tables that DDL statements in an interval of the stream may have changed. The engine uses this module if the schemas were
+read from the source at a later position than the position where the stream starts.
 
 The schemas that were read are the source's current schemas. If a statement changed a table between the start position and the reading, the
 columns of the table before the statement are unknown, and rows before the statement must not be decoded with the current schema.
@@ -84,9 +84,9 @@ class TouchedTables:
         """Does nothing, because nothing is stored by position."""
 
     def left(self) -> SchemaSnapshot:
-        """Returns the snapshot without the schemas of the changed tables. The schema of a changed table becomes known later: from a
-        statement that creates the table, from its table map, or from an operator. The result's `unknown_tables` has the changed tables that
-        may have existed before the interval.
+        """Returns the schema snapshot without the schemas of the changed tables. The schema of a changed table becomes known later: from a
+        statement that creates the table, from its table map, or from an operator. The result's `unknown_tables` has the changed tables
+        that may have existed before the interval.
         """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
         unknown = tuple(sorted(self.names - self._created))
@@ -95,8 +95,8 @@ class TouchedTables:
         )
 
     def left_objects(self) -> StoredObjects | None:
-        """Returns the triggers and views of the snapshot, or None if the snapshot has none. If a statement of the interval changed a
-        trigger or view, the result is marked as incomplete, because the snapshot lacks triggers and views that were dropped in the
+        """Returns the triggers and views of the schema snapshot, or None if it has none. If a statement of the interval changed a trigger
+        or view, the result is marked as incomplete, because the schema snapshot lacks triggers and views that were dropped in the
         interval.
         """
         objects = self._snapshot.stored_objects

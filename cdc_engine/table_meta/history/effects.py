@@ -112,8 +112,8 @@ def _new_names(
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
     """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
 
-    Renamed MEMORY and MyISAM tables are left out. A foreign key can refer to such a table only if it was created with
-    foreign_key_checks=0, and keeps the table's old name.
+    Renamed MEMORY and MyISAM tables are left out. A foreign key that refers to such a table was created with foreign_key_checks=0, and
+    keeps the table's old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}

@@ -47,7 +47,7 @@ def fit(
     metadata.
 
     Raises TableStoppedError with one of these states:
-    - TYPE_UNSUPPORTED: the table map is ambiguous or cannot be parsed.
+    - TYPE_UNSUPPORTED: the table map cannot be parsed, or contradicts itself.
     - SCHEMA_MISMATCH: the table map differs from `schema`, and its own metadata is not sufficient for a schema.
     - SCHEMA_UNKNOWN: `schema` is None, and the table map's metadata is not sufficient for a schema.
     """
@@ -68,7 +68,9 @@ def fit(
 
 
 def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
-    """Returns the columns of a table map. Raises TableStoppedError (TYPE_UNSUPPORTED) if the table map is ambiguous or cannot be parsed."""
+    """Returns the columns of a table map. Raises TableStoppedError (TYPE_UNSUPPORTED) if the table map cannot be parsed or contradicts
+    itself.
+    """
     reason = table_map.unreadable
     if not reason:
         try:

@@ -231,11 +231,11 @@ class TableHistory:
         return changes
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """Returns the cascades that a change of this table's rows can trigger, by the newest schemas."""
+        """Returns the cascades that a change of this table's rows can trigger, according to the newest schemas."""
         return self._cascades().below((database, table))
 
     def follows(self, database: str, table: str) -> bool:
-        """Returns whether foreign keys can change rows of this table, by the newest schemas."""
+        """Returns whether foreign keys can change rows of this table, according to the newest schemas."""
         return (database, table) in self._cascades().children
 
     def is_undone(self, database: str, table: str) -> bool:
@@ -247,7 +247,7 @@ class TableHistory:
         return not isinstance(schema, TableSchema) or has_transactions(schema.engine)
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns every foreign key that may change rows of a captured table without row events, by the newest schemas."""
+        """Returns every foreign key that may change rows of a captured table without row events, according to the newest schemas."""
         return self._cascades().all
 
     def _cascades(self) -> Cascades:

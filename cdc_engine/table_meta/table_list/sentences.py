@@ -27,8 +27,8 @@ class ForeignKeyNote:
 
 
 def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
-    """Returns one note for each foreign key that changes rows of a captured table without row events, ordered by table. `policy(database,
-    table)` returns the table's setting `cascades`.
+    """Returns one note for each foreign key that changes, without row events, rows of a captured table. The notes are ordered by table.
+    `policy(database, table)` returns the table's setting `cascades`.
 
     A note warns if the parent is not captured and another foreign key can change the parent's rows.
     """

@@ -16,7 +16,7 @@ from sluice.cdc_engine.table_meta.table_list.record import AGAIN, UNREADABLE, ca
 from sluice.cdc_engine.table_meta.table_list.values import TableList, list_of, listed_tables
 
 FORMAT = 2
-# A process caches this many parsed files; a further file replaces the one that was not used for longest.
+# A process caches this many parsed files; a further file replaces the least recently used file.
 PARSED_MAX = 4
 
 

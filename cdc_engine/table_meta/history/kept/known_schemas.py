@@ -1,5 +1,5 @@
-"""Keeps the schema history in memory, by position: tables, triggers and views, the charsets of databases, and the settings of the server on
-which DDL statements depend.
+"""Keeps the schema history in memory. For each position, it has the schemas of tables, the triggers and views, the charsets of databases,
+and the settings on which the server's DDL statements depend.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ WITHOUT_IT = "the engine reads the schemas from the source again and stops each 
 class RecordKind(enum.Enum):
     """What a record of the schema history says."""
 
-    SERVER = "server"  # Flavour, default charset and other facts about the server, stored with a snapshot.
+    SERVER = "server"  # Flavour, default charset and other facts about the server, stored with SNAPSHOT records.
     DATABASE = "database"  # The default charset of a database.
     SNAPSHOT = "snapshot"  # The schema of a table as read from information_schema.
     UNKNOWN = "unknown"  # From the record's position on, the table may exist, but its schema is unknown.

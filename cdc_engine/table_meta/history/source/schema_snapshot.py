@@ -48,7 +48,8 @@ from sluice.cdc_engine.table_meta.schema import (
     with_row_times,
 )
 
-# If a statement changes a schema while the schemas are read, they are read again. After this many times, `stable_snapshot` raises an error.
+# If a statement changes a schema during the reading, all schemas are read again. After this many readings, `stable_snapshot` raises an
+# error.
 ATTEMPTS_MAX = 5
 # From these versions on, REFERENCES in a column definition creates a foreign key.
 INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)
