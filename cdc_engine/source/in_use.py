@@ -22,7 +22,7 @@ SOURCE_FILE = "source.json"
 
 def address_in_use(directory: Path) -> str:
     """Returns the address (host:port) of the chosen source. Returns "" if no source was chosen, which means that the first source in conf/
-    is read. Raises ConfigurationError if the file cannot be parsed.
+    is read. Raises ConfigurationError if the file cannot be read or parsed.
     """
     path = directory / SOURCE_FILE
     try:
@@ -47,7 +47,7 @@ def use(directory: Path, address: str, why: str) -> None:
 
 def address_chosen(directory: Path) -> str:
     """Updates the local file from the record store that all hosts share, and returns the chosen address as `address_in_use` does. Raises
-    ConfigurationError if the file cannot be parsed, and MetaError if the record store does not answer.
+    ConfigurationError if the file cannot be read or parsed, and MetaError if the record store does not answer.
     """
     # Reads only the file, which is itself the record if no other host shares the ledger.
     if not as_location(directory).is_shared:

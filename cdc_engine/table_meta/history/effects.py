@@ -290,7 +290,9 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
 
 
 def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the effects on other tables that exchange rows with the altered table, for example through EXCHANGE PARTITION."""
+    """Yields the effects on other tables whose rows the statement moves into or out of the altered table, for example through EXCHANGE
+    PARTITION.
+    """
     for other, what in statement.others:
         there = context.full_name(other)
         if what == "CONVERT TABLE":
