@@ -1,6 +1,5 @@
-"""Writes a batch as files that a run merges. `stager` calls `stage` when the engine hands out a batch.
-
-The changes of each table become a sequence of segments. A segment is a file with rows, a schema change, or a TRUNCATE.
+"""Writes a batch as files that a run merges. `stager` calls `stage` when the engine hands out a batch. The changes of a table become a
+sequence of segments: files with rows, schema changes, and TRUNCATEs.
 
 Blocks are decoded one at a time, so a spilled transaction of gigabytes is never in memory as a whole. All files are written into a
 directory whose name ends in `.partial`, the manifest last. When all files are on disk, the directory is renamed.
@@ -99,9 +98,8 @@ def stage(
     `batch` may be the first part of the batch. After each part was decoded, `more` is called with the part, and returns the next part, or
     an empty batch after the last part.
 
-    If a table cannot be decoded, this table stops, and the other tables continue. `stopped` of the result has the stopped tables, each
-    with the start of the batch as the position of its stop. The segments of the table that were complete before the error stay in the
-    batch.
+    If a table cannot be decoded, this table stops, and the other tables continue. `stopped` of the result has the table, with the start of
+    the batch as the position of its stop. The segments of the table that were complete before the error stay in the batch.
 
     Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are
     left, and the batch can be staged again.

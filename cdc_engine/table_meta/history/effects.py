@@ -112,8 +112,7 @@ def _new_names(
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
     """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
 
-    Renamed MEMORY and MyISAM tables are left out. A foreign key that refers to such a table was created with foreign_key_checks=0, and
-    keeps the table's old name.
+    Renamed MEMORY and MyISAM tables are left out, because a foreign key to such a table (foreign_key_checks=0) keeps the old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -290,9 +289,7 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
 
 
 def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the effects on other tables whose rows the statement moves into or out of the altered table, for example through EXCHANGE
-    PARTITION.
-    """
+    """Yields the effects on other tables whose rows move into or out of the altered table, for example by EXCHANGE PARTITION."""
     for other, what in statement.others:
         there = context.full_name(other)
         if what == "CONVERT TABLE":
@@ -391,8 +388,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
     """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: the table `name` stops.
 
     If both names are captured, the lake gets the stop even if the table `name` was already stopped, because conf/ may have other filters,
-    masks or transforms for rows of `origin`. The lake gets no stop if `name` is the name under which a schema change tool keeps the
-    original table.
+    masks or transforms for rows of `origin`. The lake gets no stop if `name` is a schema change tool's name for the original table.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -403,9 +399,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that no longer exists under its name, because it was dropped or renamed (`what`). `is_change` is False
-    for a schema change tool's copy, whose rename has no effect on the lake.
-    """
+    """Yields the effects on a table that was dropped or renamed (`what`). `is_change` is False if a schema change tool renamed its copy."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
