@@ -143,13 +143,14 @@ re-snapshots it:
 - a date of the foreign key is a string in only one of the two lake tables, because only this table has `zero_dates: text`.
 
 With MINIMAL row images, a child table also stops in two more cases, because neither the images nor the source have the necessary values
-(`tests/spark/snapshot/test_publish_partial_fidelity.py`). Sluice re-snapshots the child. The snapshot succeeds if no row of the child
-changes its key while the child is read:
+(`tests/spark/snapshot/test_publish_partial_fidelity.py`):
 
 - A foreign key refers to another key than the parent's primary key, and the parent's row is deleted. The parent's row image has the primary
   key and not the other key, and the source no longer has the parent's row.
 - A statement changed a child's own key in the same batch as the parent's change. The child's row image lacks the columns that the foreign
   key set.
+
+Sluice re-snapshots the child. The snapshot succeeds if no row of the child changes its key while the child is read.
 
 ## Statements
 
@@ -160,8 +161,8 @@ Sluice computes the schema of each table from the DDL statements in the binlog. 
 - `test_ddl_mutations.py` shows that some 30 000 mutations of these statements stop a table in a named state, or have no effect.
 
 If Sluice cannot parse a statement, the target tables of the statement stop in a named state, and other tables continue
-(`test_ddl_mistakes.py`). If Sluice cannot determine the target tables, all tables stop whose names occur in the statement, or all tables of
-the statement's database.
+(`test_ddl_mistakes.py`). If Sluice cannot determine the target tables, all tables stop whose names occur in the statement. If the
+statement contains DATABASE or SCHEMA, all tables of the database also stop.
 
 In the table below, *re-snapshotted* means: Sluice cannot compute the rows after the statement, so the captured table stops in the named
 state, and a snapshot reads its rows while the stream continues. With `snapshot: never` in conf/, an operator must start the snapshot
