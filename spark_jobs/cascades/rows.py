@@ -252,7 +252,9 @@ def _select(
 
 
 def _coarse_sql(column: str, type_name: str) -> str:
-    """Returns SQL that computes `play.coarse`. The SQL is exact only for values of printable ASCII characters."""
+    """Returns SQL for the coarse form of a column's values (`play.coarse`). Values that the server may consider equal have the same coarse
+    form. For strings, the SQL agrees with `play.coarse` only if all characters are printable ASCII characters.
+    """
     if type_name == "string":
         return f"lower(rtrim({column}))"
     return f"CAST(regexp_replace(hex({column}), '(00)+$', '') AS string)" if type_name == "binary" else column

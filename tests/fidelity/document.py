@@ -227,7 +227,7 @@ the tables whose rows the statement may change:
 If the account lacks TRIGGER and SHOW VIEW, Sluice does not notice two kinds of changes. The changed tables continue without these changes
 until they are re-snapshotted:
 
-- writes by a trigger of the table, or by a function that the trigger or the view calls;
+- writes by a trigger of the table that the statement names, or by a function that such a trigger, or a view in the statement, calls;
 - writes through a view whose table is in another database.
 
 If a session with STATEMENT or MIXED runs a TRUNCATE or ALTER whose table may be a temporary one, the captured table with this name stops.

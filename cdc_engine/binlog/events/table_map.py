@@ -125,15 +125,16 @@ class TableMap:
     not log the optional field.
 
     - `type_codes`: MYSQL_TYPE_*. For ENUM and SET, this is the code of ENUM or SET, although the event has the code of STRING.
-    - `metadata`, by type: for FLOAT, DOUBLE, blobs, JSON and GEOMETRY, the bytes of the value or of its length. For VARCHAR and STRING, the
-      maximum number of bytes. For ENUM and SET, the bytes of the value. For BIT, whole bytes << 8 | additional bits. For NEWDECIMAL,
-      precision << 8 | scale. For TIME2, DATETIME2 and TIMESTAMP2, the fraction digits. For all others 0.
-    - `charsets`: the collations of the character columns; see `collations`. `labelled`: collation ids of the ENUM and SET columns only.
+    - `metadata`, by type: for FLOAT, DOUBLE, ENUM and SET, how many bytes the value has. For blobs, JSON and GEOMETRY, how many bytes the
+      length prefix of the value has. For VARCHAR and STRING, the maximum number of bytes. For BIT, whole bytes << 8 | additional bits. For
+      NEWDECIMAL, precision << 8 | scale. For TIME2, DATETIME2 and TIMESTAMP2, the fraction digits. For all others 0.
+    - `charsets`: the collations of the character columns; see the method `collations`. `labelled`: the collation ids of the ENUM and SET
+      columns.
     - `labels`: the labels of each column; empty for a column that is neither ENUM nor SET.
     - `primary_key`: indices of the key's columns. If it is empty, the table has no primary key, or the server did not log the key (`names`
       is then None). `key_prefixes`: how many characters of each key column are in the key; 0 means all.
     - `geometry_types`: OGC numbers of the geometry columns.
-    - `unreadable`: why only the names could be parsed. Empty if the whole event could be parsed.
+    - `unreadable`: why only `table_id`, `database` and `table` could be parsed. Empty if the whole event could be parsed.
     """
 
     table_id: int

@@ -39,11 +39,12 @@ class TableLayout(NamedTuple):
 
 
 class ImageColumns(NamedTuple):
-    """Which columns the images of an event have. The arrays have one entry per column of the table. The caller fills only `facts` (bits,
-    see `locate_partial`). The kernels fill the other arrays.
+    """Which columns the images of an event have. The arrays have one entry per column of the table. The caller fills only `facts`. The
+    kernels fill the other arrays for each event.
 
-    `before`: whether the before image has the column. `after`: whether the after image has the column. `partial`: whether the column's
-    value in the after image is a JSON difference.
+    `facts`: bits about the column, which locate_partial.py defines (WANTED, KEY, DEFAULTED and others). `before`: whether the before image
+    has the column. `after`: whether the after image has the column. `partial`: whether the column's value in the after image is a JSON
+    difference.
     """
 
     facts: Int8s

@@ -154,8 +154,8 @@ def _stop(
 ) -> DdlEffect:
     """Returns the effect that stops a table. `schema` is the table's schema after the statement, or None if unknown.
 
-    The lake gets the stop only if the table was running. A table that is already stopped keeps the earlier reason. For a table that is not
-    captured, only the schema is stored.
+    The lake gets the stop only if the table was running. A table that is already stopped keeps the earlier reason. If the table is not
+    captured, its schema is stored; if that is unknown, the stop is stored, and the lake does not get it.
     """
     there = context.state(name)
     if isinstance(there, Stopped):

@@ -49,7 +49,7 @@ def refused(position: Position | None = READ, facts: ServerFacts | None = STANDB
         ({"executed": f"{A}:1-80,{B}:1-3"}, ""),
         ({"executed": f"{A}:1-59"}, f"has not executed the transactions {A}:60"),
         ({"executed": f"{A}:1-90", "purged": f"{A}:1-70"}, f"purged the binlog with the transactions {A}:61-70"),
-        ({"gtid_enabled": False}, "Without GTIDs"),
+        ({"gtid_enabled": False}, "only if both servers have GTIDs"),
     ],
     ids=["all", "more", "behind", "purged", "no-gtids"],
 )

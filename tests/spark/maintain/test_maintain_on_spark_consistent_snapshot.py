@@ -98,7 +98,7 @@ def test_small_files_are_joined_and_old_ones_removed_and_consistent_snapshots_ca
         assert {each["act"] for each in json.loads(answer.stdout)["tables"]} <= {"compact", "nothing"}
     reported = [each for each in history_of(captured_table(pipeline.config, numbers)) if each.kind == "maintenance"]
     assert {each.run for each in reported} == {"by hand", ""}
-    assert len({each.version for each in reported}) == len(reported) > 1, "each for itself"
+    assert len({each.version for each in reported}) == len(reported) > 1, "each version was reported once"
     assert not any(each.streamed for each in reported)
 
 
