@@ -76,7 +76,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _value(kind: Any, value: Any, directory: Path) -> Any:
-    """Converts a JSON value to the type `kind`. Raises KeyError, TypeError or ValueError."""
+    """Converts a JSON value to the type `kind`. Raises KeyError, TypeError or ValueError if the value does not fit the type."""
     # JSON has only one type of number, so 1 is valid where a float is expected.
     if kind is float and type(value) is int:
         value = float(value)
@@ -111,9 +111,10 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Selects from the types of a union (`kinds`) the type to which a JSON value is converted. If several types are possible, the field
-    `kind` of a JSON object selects a dataclass. A value that is no object keeps its JSON type if the union contains this type, and
-    otherwise gets the union's first type. Raises ValueError if no dataclass has the object's `kind`.
+    """Selects from the types of a union (`kinds`) the type to which a JSON value is converted. The type of null is NoneType. If several
+    types are possible for another value, the field `kind` of a JSON object selects a dataclass. A value that is no object keeps its JSON
+    type if the union contains this type, and otherwise gets the union's first type. Raises ValueError if no dataclass has the object's
+    `kind`.
     """
     if value is None:
         return type(None)

@@ -179,7 +179,7 @@ class Cascade:
     - `on_delete` and `on_update` are CASCADE, SET NULL, or empty.
     - `doubt` says why it is uncertain that the foreign key has this effect. It is empty if the effect is certain.
     - `captured` says whether the child is captured. `key` is the child's primary key. `generated` says that the child has generated
-    columns.
+      columns.
     - `dated` says that one of `columns` is a date, whose form in the lake depends on conf/.
     - `unlike` says that values of parent and child cannot be compared. `doubt` then says why.
     """

@@ -87,7 +87,7 @@ class CanalClient:
         # Whether an ack or a rollback was sent after the server's last answer. If the server refuses this ack or rollback, the next get
         # receives the refusal as its answer.
         self._unanswered = False
-        # When the server began to refuse acks (monotonic seconds), or 0 if no ack was refused since the last successful get.
+        # When the server began to refuse acks (monotonic seconds), or 0 if the server did not refuse the last ack.
         self._refused_since = 0.0
 
     @classmethod
@@ -217,8 +217,9 @@ class CanalClient:
         when the server refuses an ack. The server may refuse the ack because another engine now serves the destination; that engine sends
         the batch again.
 
-        Raises CanalConnectionError after `retry_seconds` without a server, CanalServerError if the server refuses a request or refuses
-        acks for `retry_seconds`, and CanalAuthenticationError if the server refuses the login.
+        Raises CanalConnectionError after `retry_seconds` without a server, CanalServerError if the server refuses a request or refuses acks
+        for `retry_seconds`, CanalAuthenticationError if the server refuses the login, and CanalProtocolError if the server does not speak
+        Canal's protocol.
         """
         last = time.monotonic()
         while idle_seconds is None or time.monotonic() - last < idle_seconds:
@@ -248,7 +249,7 @@ class CanalClient:
                     raise
                 if time.monotonic() >= deadline:
                     raise
-            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  so that not all clients come at once
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  so that not all clients reconnect at once
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:

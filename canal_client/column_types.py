@@ -52,8 +52,8 @@ class ClientColumnType:
         return _arrow(self)
 
     def column(self, texts: list[str | None]) -> pa.Array[Any]:
-        """Converts texts to an Arrow column. Dates that do not exist become NULL. Raises pyarrow.ArrowInvalid if any other text is not a
-        value of the type.
+        """Converts texts to an Arrow column. Dates and datetimes whose day does not exist become NULL, and so do texts in a TIME column that
+        are not times. Raises pyarrow.ArrowInvalid if any other text is not a value of the type.
         """
         return _column(self, texts)
 
@@ -117,7 +117,7 @@ def _reader(kind: ClientColumnType) -> Callable[[str], Any]:
 
 @functools.lru_cache(maxsize=10_000)
 def _arrow(kind: ClientColumnType) -> pa.DataType:
-    import pyarrow as pa  # noqa: PLC0415  only who asks for Arrow needs it
+    import pyarrow as pa  # noqa: PLC0415  only Arrow columns need pyarrow
 
     if kind.name in INTEGER_BITS:
         made: pa.DataType = getattr(pa, f"{'u' if kind.unsigned else ''}int{INTEGER_BITS[kind.name]}")()

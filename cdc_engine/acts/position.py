@@ -28,7 +28,7 @@ class SetPosition:
     """The callbacks of `set_position`.
 
     - `confirm(question)`: asks the operator. If it returns False, `set_position` changes nothing.
-    - `query_source`: queries the source and returns the facts. `find`: returns the requested position in the source's binlog.
+    - `query_source`: queries the source and returns its facts. `find`: returns the requested position in the source's binlog.
     - `reachable`: returns the source's facts, completed with the binlog files that only an archive still has.
     - `forget_history(token)`: removes the schema history, because the stored schemas are those at the old position. `token` is the token of
       the lease.

@@ -50,10 +50,10 @@ def start_where_lost(directory: Path) -> None:
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call changes nothing. `where` is
-    an SQL condition for the rows to read; an empty text means all rows.
+    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call changes nothing while the
+    snapshots are in progress. `where` is an SQL condition for the rows to read; an empty text means all rows.
 
-    Writes the record of each snapshot before it requests that the stopped table resumes. The engine buffers the changes of a table whose
+    Writes the record of a table's snapshot before it requests that the table resumes. The engine buffers the changes of a table whose
     snapshot record is open, so no change is lost. Raises ActRefusedError if the destination has no position yet, or if a snapshot of a
     table is in progress with another condition. Raises MetaError if a record cannot be written.
     """

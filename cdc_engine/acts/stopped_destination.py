@@ -62,7 +62,7 @@ def _watch_seconds(directory: Path) -> float:
 
 def _once_killed(directory: Path) -> str:
     """Returns the end of a sentence that says when the lease of a killed engine becomes free. Returns "" for a lease in files, which the
-    kernel releases at once.
+    operating system releases at once.
     """
     location = as_location(directory)
     if not location.is_shared:

@@ -38,7 +38,8 @@ class MessageMaker:
 
     - `form`: the format of messages or, for a format with schemas, the `Subjects` that register the schemas.
     - `describe`: returns what kind of statement a logged statement is, and which table it is about.
-    - `policies`, `kept`, `keys`: as for `EntryMaker`.
+    - `policies`: "database.table" → the policy for the table's values. `keys`: "database.table" → the key that conf/ declares.
+    - `kept`: returns the indices of a table's captured columns; None means all columns.
     - `now_ms`: returns the current time in ms since 1970, for the field `ts` of a message.
     """
 

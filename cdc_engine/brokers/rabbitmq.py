@@ -194,7 +194,9 @@ class _Link:
             self._fail(self._gone(type(error).__name__))
 
     def _wait(self, given_up: Callable[[], bool]) -> None:
-        """Runs the event loop for a moment. Raises PublishError if the connection or a message has failed."""
+        """Runs the event loop for a moment. Raises PublishError if the connection or a message has failed, if `given_up` returns True, or
+        if RabbitMQ has confirmed no message for CONFIRM_SECONDS.
+        """
         self._process_events(LOOK_SECONDS)
         if self._failed:
             raise self._failed

@@ -210,7 +210,9 @@ class _Connection:
         return number
 
     def answer(self, number: int, given_up: Callable[[], bool]) -> RocketAnswer:
-        """Waits for the answer to the request `number`. Raises PublishError if no answer arrives within ANSWER_SECONDS."""
+        """Waits for the answer to the request `number`. Raises PublishError if no answer arrives within ANSWER_SECONDS, or if
+        `given_up` returns True.
+        """
         end = time.monotonic() + ANSWER_SECONDS
         while number not in self._answers:
             if given_up():

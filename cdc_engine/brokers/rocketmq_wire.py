@@ -107,7 +107,8 @@ def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
 
 def queues_of(topic: str, body: bytes) -> list[Queue]:
     """Decodes a name server's answer to a request for a topic's route. Returns the queues that accept messages, in the same order as
-    RocketMQ's own client. Raises PublishError for a static topic.
+    RocketMQ's own client. For an ordered topic, returns all queues that the topic's configuration names. Raises PublishError for a static
+    topic.
     """
     route: dict[str, Any] = json.loads(BARE_KEY.sub(rb'\1"\2":', body))
     masters = {
@@ -153,7 +154,7 @@ def _written(found: Mapping[str, str]) -> str:
 
 
 def message_id() -> str:
-    """Returns an id of 16 bytes: the sender, the milliseconds since the beginning of the month, and a counter."""
+    """Returns an id of 16 bytes: ten random bytes of this process, the milliseconds since the beginning of the month, and a counter."""
     now = time.time()
     month = dt.datetime.fromtimestamp(now).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     passed = int((now - month.timestamp()) * 1000) & 0x7FFFFFFF

@@ -435,7 +435,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
         """Returns the policy for each kind of schema change of a table. The table's own policies override the destination's. If conf/
         declares the table's `key`, the default policy for a change of the primary key is `apply`, because the change does not affect the
-        declared key. For a shard, returns the result of `ShardsConfig.policy`.
+        declared key. For a shard, `stop` replaces a policy that would change columns of other shards.
         """
         for each in self.shards:
             if each.of(self.name, database, table) is not None:

@@ -75,7 +75,7 @@ PRIVATE_TWO, PRIVATE_THREE = 0xE000, 0xE3AC
 
 
 def runs(given: dict[str, str]) -> dict[bytes, str]:
-    """Expands runs (see BIG5_RUNS) into a map of byte sequence → character."""
+    """Expands runs into a map of byte sequence → character. `given`: first byte sequence of a run, in hexadecimal → its characters."""
     return {
         (int(first, 16) + index).to_bytes(len(first) // 2): character
         for first, characters in given.items()

@@ -1,4 +1,4 @@
-"""Decodes integers, floats, YEAR and BIT. Each MySQL type becomes the smallest type that fits all its values (docs/fidelity.md)."""
+"""Decodes integers, floats, YEAR and BIT. An integer type becomes the smallest Spark type that fits all its values (docs/fidelity.md)."""
 
 from __future__ import annotations
 

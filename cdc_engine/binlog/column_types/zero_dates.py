@@ -36,8 +36,8 @@ def declared_digits(mysql_type: str) -> int:
 
 def with_zero_dates(found: ColumnType, packed: Packed, digits: int) -> ColumnType:
     """Returns the type `found` with variants for the policies "error" and "text". `digits`: number of fraction digits, or DATE_ONLY.
-    `packed`: returns the values in the packed layout of DATETIME2. If `digits` is DATE_ONLY, `packed` returns the values in the layout that
-    `_packed_days` converts.
+    `packed`: returns the values in the packed layout of DATETIME2, or if `digits` is DATE_ONLY, in the layout (year << 9 | month << 5 |
+    day) << 17.
     """
     strict = dataclasses.replace(found, finish=functools.partial(_refusing, finish=found.finish), may_become_null=False)
     if digits == DATE_ONLY:

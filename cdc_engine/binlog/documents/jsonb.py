@@ -50,7 +50,7 @@ Built = Callable[[list[str] | None, list[Any]], Any]
 
 def read(document: bytes, built: Built) -> Any:
     """Parses a document. Returns a scalar as its text, and an object or array as the result of `built(keys, values)`; for an array, `keys`
-    is None. Raises JsonFormatError if the document is not valid.
+    is None. A document without bytes is the JSON null. Raises JsonFormatError if the document is not valid.
     """
     if not document:
         return LITERALS[0]

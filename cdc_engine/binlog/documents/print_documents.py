@@ -2,9 +2,9 @@
 `column_types.documents`.
 
 `jsonb` describes the format, and tests compare these kernels with `jsonb`. `containers` iterates over the values. Entries of a damaged
-document may share values, which could make its text very long. So the kernels refuse a document with more values than bytes, or with a text
-that is more than TEXT_FACTOR times as long as the document. No server writes such documents. A kernel that prints one document or a part of
-it returns the offset after its text in `out`, or a negative status (`statuses`).
+document may share values, which could make its text very long. So the kernels refuse a document with more values than bytes, and a document
+of n bytes with a text of more than TEXT_FACTOR * n + TEXT_SPARE bytes. No server writes such documents. A kernel that prints one document
+or a part of it returns the offset after its text in `out`, or a negative status (`statuses`).
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

@@ -58,7 +58,7 @@ def beginning(size: Integer, high: Integer) -> Integer:
 
 @kernel
 def measure_images(images: ShownImages, frame: ColumnFrames, measured: MeasuredImages) -> None:
-    """Computes the sizes of all images and of their Column messages, and writes them into `measured`."""
+    """Computes the sizes of all images and of their Column messages, and which values are marked as updated. Writes both to `measured`."""
     image_side, image_event, values = images
     starts, sizes, high, texts = values
     heads, tails = frame.heads, frame.tails
@@ -94,7 +94,7 @@ def _digits(value: Integer) -> Integer:
 @nb.njit(inline="always")
 def header_size(headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
     """Returns the number of bytes of an entry's header. The header has the fields: version 1, file, offset, server, "UTF-8", time, MYSQL,
-    names, length, eventType (only if `kind` is not 0), row count and GTIDs.
+    database and table, length, eventType (only if `kind` is not 0), row count and GTIDs.
     """
     file, rows = headers.file.shape[0], headers.row_counts[entry]
     own = 2 + 1 + varint_size(file) + file + field_size(headers.offsets[entry]) + field_size(headers.servers[entry])

@@ -1,8 +1,8 @@
 """Lists the entries that a consumer gets for a range of a block, in order. Called by the consumers' streams.
 
 An element is one of four things: the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text
-(rows query) of a statement whose first row event is kept. With the settings of a consumer, SQL texts can be left out, and also most of the
-beginnings and ends.
+(rows query) of a statement whose first row event is kept. The settings of a consumer can exclude the SQL texts, and most of the beginnings
+and ends.
 
 As in Canal, most transactions without kept events are omitted. A few of these transactions are listed, so that a client sees that the
 stream moves: the next one after five seconds by the source's clock, or after 8192 omitted transactions. If the beginning of a transaction
@@ -23,7 +23,8 @@ BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 # The index of a transaction that ends in a later block.
 OPEN_HERE = -1
 # A transaction without kept events is listed if its time differs by more than EMPTY_TIME_US_MAX from EMPTY_AT, or if EMPTY_LEFT_OUT is
-# above EMPTY_COUNT_MAX. If `frames` is False, the same limits apply to FRAME_AT and FRAMES_LEFT_OUT.
+# above EMPTY_COUNT_MAX. If `frames` is False, the beginning and the end of any transaction are listed only if its time differs by more than
+# EMPTY_TIME_US_MAX from FRAME_AT, or if FRAMES_LEFT_OUT is above EMPTY_COUNT_MAX.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
 # Fields of the state that one range passes to the next range. BEGUN describes the transaction that is open: WITH_BEGIN if its beginning and

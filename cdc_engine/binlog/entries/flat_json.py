@@ -95,8 +95,8 @@ def _put_null(out: Bytes, at: Integer, writes: bool) -> Integer:
 def put_row(
     out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes a JSON object with the values of an image. Returns the end offset. `old`: whether to omit columns whose value is the same in
-    the next image.
+    """Writes a JSON object with the values of an image. Returns the end offset. `old`: whether to omit columns that the next image
+    omits, or that have the same value in the next image.
     """
     starts, sizes, _, texts = values
     at = _put_byte(out, at, 123, writes)
@@ -135,8 +135,8 @@ def put_rows(
 ) -> Integer:
     """Writes a JSON array of rows, or null if there is no row. Returns the end offset. `images`: the index of each row's first image.
     `side`: 0 to write the first image of each row, 1 to write the second image (the after image of an update). `old`: whether to omit
-    columns whose value is the same in the next image. A row without columns is omitted if `old` is False, and is written as `{}` if `old`
-    is True.
+    columns that the next image omits, or that have the same value in the next image. A row without columns is omitted if `old` is False,
+    and is written as `{}` if `old` is True.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)

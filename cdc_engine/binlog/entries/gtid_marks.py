@@ -45,8 +45,9 @@ class MarkedTransactions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GtidMarks:
-    """The GTID texts of some transactions of a block (`pieces`: three per transaction, see PROPS). `transactions`: the indices of these
-    transactions in the block, ascending. The index `Block.transaction_count` means the transaction that ends in a later block.
+    """The GTID texts of some transactions of a block. `transactions`: the indices of these transactions in the block, ascending. The index
+    `Block.transaction_count` means the transaction that ends in a later block. `pieces`: for each of these transactions its props, the key
+    and length of the field `gtid`, and the executed set (the text of this field).
     """
 
     transactions: Int64s
@@ -155,8 +156,8 @@ def pieces_of(texts: list[str]) -> Pieces:
 def put_marks(
     out: Bytes, writes: bool, marked: MarkedTransactions, firsts: Int64s, templates: Pieces, starts: Int64s
 ) -> None:
-    """Writes the three pieces of each transaction (see PROPS) to `out` if `writes` is True. Always writes the offset of each piece, and the
-    end of the last piece, to `starts`.
+    """Writes three pieces for each transaction to `out` if `writes` is True: its props, the key and length of the field `gtid`, and the
+    text of this field. Always writes the offset of each piece, and the end of the last piece, to `starts`.
     """
     at = np.int64(0)
     for index in range(marked.templates.shape[0]):

@@ -15,8 +15,8 @@ PLAIN_FROM, PLAIN_UPTO = -3, 6  # Java prints numbers with a decimal exponent in
 
 @compiled
 def print_java(texts: Bytes, indices: Int32s, offsets: Int32s, out: Bytes) -> Integer:
-    """Writes the numbers texts[indices[row] : indices[row + 1]] (empty for NULL) to `out` in Java's form, back to back. Returns the number
-    of bytes written.
+    """Writes the numbers texts[indices[row] : indices[row + 1]] (empty for NULL) to `out` in Java's form, back to back, and their ends to
+    `offsets`. Returns the number of bytes written.
     """
     digits = np.empty(DIGITS_MAX, np.uint8)
     used = np.int64(0)

@@ -31,7 +31,8 @@ class ShownImages(NamedTuple):
 
 class ColumnFrames(NamedTuple):
     """The constant bytes of each column's Column messages, in `pool`. `head_at`, `heads`: offset and size of the bytes before the value,
-    three per column (see `assemble.PLAIN`). `tail_at`, `tails`: offset and size of the bytes after the value, one per column.
+    three per column: for the column's usual sqlType, for its wider sqlType and for NULL. `tail_at`, `tails`: offset and size of the bytes
+    after the value, one per column.
     """
 
     pool: Bytes
@@ -43,8 +44,8 @@ class ColumnFrames(NamedTuple):
 
 class MeasuredImages(NamedTuple):
     """The sizes of Column messages. `columns`: bytes of each message (columns by images; -1: omitted). `images`: bytes of all Column
-    messages of an image, each with its protobuf key and length. `updated` (columns by images): whether the value differs from the before
-    image.
+    messages of an image, each with its protobuf key and length. `updated` (columns by images): whether the message marks the value as
+    updated.
     """
 
     updated: Int8s
@@ -89,9 +90,7 @@ class EntrySizes(NamedTuple):
 
 class MessageParts(NamedTuple):
     """The constant parts of a table's flat messages. `keys`: per column, whether it belongs to the key. `columns`: five constant texts per
-    column (see `flat_json.NAME`).
-
-    `frame`: the constant texts of a message (see `flat_json.DATA`).
+    column: its name, its type and its three sqlType numbers. `frame`: the constant texts between the variable parts of a message.
     """
 
     keys: Int8s

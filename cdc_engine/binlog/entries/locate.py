@@ -112,7 +112,7 @@ def locate_images(
     number of differences so far.
 
     `values`: columns by images. `differences` (4 by n): the JSON values that are logged as differences from the document in the before
-    image. `rows.locate_diffs` names the rows of this array.
+    image. The four numbers are the index of the value's column in `values`, its image, and the offset and size of the document.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, partial = columns

@@ -1,8 +1,8 @@
 """Converts the values of whole columns to the texts that Canal sends, and gives each column the numbers of java.sql.Types that Canal sends
 with the texts.
 
-The lake's kernels (`column_types`) decode values whose text is the same in Canal and in the lake. Canal differs from the lake in three
-points: Canal sends ENUM, SET and BIT as numbers, bytes as ISO-8859-1 text, and invalid dates unchanged.
+The lake's kernels (`column_types`) decode values whose text is the same in Canal and in the lake. Canal differs from the lake in some
+types: it sends ENUM, SET and BIT as numbers, floats in Java's form, bytes as ISO-8859-1 text, and invalid dates unchanged.
 """
 
 from __future__ import annotations

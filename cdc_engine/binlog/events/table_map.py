@@ -125,9 +125,9 @@ class TableMap:
     not log the optional field.
 
     - `type_codes`: MYSQL_TYPE_*. For ENUM and SET, this is the code of ENUM or SET, although the event has the code of STRING.
-    - `metadata`, by type: for FLOAT, DOUBLE, ENUM and SET, how many bytes the value has. For blobs, JSON and GEOMETRY, how many bytes the
-      length prefix of the value has. For VARCHAR and STRING, the maximum number of bytes. For BIT, whole bytes << 8 | additional bits. For
-      NEWDECIMAL, precision << 8 | scale. For TIME2, DATETIME2 and TIMESTAMP2, the fraction digits. For all others 0.
+    - `metadata`, by type: for FLOAT, DOUBLE, ENUM and SET, how many bytes the value has. For blobs, JSON, GEOMETRY and VECTOR, how many
+      bytes the length prefix of the value has. For VARCHAR and STRING, the maximum number of bytes. For BIT, whole bytes << 8 | additional
+      bits. For NEWDECIMAL, precision << 8 | scale. For TIME2, DATETIME2 and TIMESTAMP2, the fraction digits. For all others 0.
     - `charsets`: the collations of the character columns; see the method `collations`. `labelled`: the collation ids of the ENUM and SET
       columns.
     - `labels`: the labels of each column; empty for a column that is neither ENUM nor SET.
@@ -205,9 +205,9 @@ class _LoggedFields:
 def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
     """Parses a table map event. `body` is the event without the common header of 19 bytes and without checksum.
 
-    If a length, an index or a type is invalid, the result has only the table id, the names and the reason (`unreadable`). The function
-    raises no error for such an event, because the table may be one that is not captured. Raises BinlogFormatError if the names cannot be
-    parsed.
+    If the part after the table's name is invalid, the result has only the table id, the names of database and table, and the reason
+    (`unreadable`). The function raises no error for such an event, because the table may be one that is not captured. Raises
+    BinlogFormatError if the table id or one of these two names cannot be parsed.
     """
     cursor = ByteCursor(bytes(body), "the table map")
     table_id = cursor.integer(6)
@@ -221,8 +221,8 @@ def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
 
 
 def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
-    """Parses the part of a table map event after the names. Returns `named` with the columns. Raises BinlogFormatError if this part is
-    invalid.
+    """Parses the part of a table map event after the table's name. Returns `named` with the columns. Raises BinlogFormatError if this part
+    is invalid.
     """
     count = cursor.packed()
     if not 0 < count <= COLUMNS_MAX:
@@ -435,7 +435,7 @@ _READERS: dict[int, Callable[[_LoggedFields, ByteCursor, tuple[int, ...]], None]
 
 def _labels(codes: tuple[int, ...], fields: _LoggedFields) -> tuple[tuple[str, ...], ...] | None:
     """Returns the labels of each column, decoded with the charset of the column. Returns None if the server did not log the labels of all
-    ENUM and SET columns.
+    ENUM and SET columns, or did not log the names of the columns.
     """
     waiting: dict[int, Iterator[list[bytes]]] = {
         TypeCode.ENUM: iter(fields.enum_labels or ()),

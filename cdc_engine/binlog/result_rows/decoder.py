@@ -109,7 +109,7 @@ class ResultDecoder:
         """Decodes located values (columns by rows) into a record batch. Rows that do not meet the row filter are left out.
 
         Raises TableStoppedError if a key column is NULL, or if a value cannot be decoded. With the policy "quarantine", NULL replaces a
-        value that cannot be decoded, and the table stops only after REFUSED_VALUES_MAX such values.
+        value outside the key that cannot be decoded, and the table stops only after REFUSED_VALUES_MAX such values.
         """
         found: list[tuple[int, int, bytes, str]] = []
         arrays = [

@@ -28,8 +28,8 @@ class TableLayout(NamedTuple):
     `key`.
 
     `prefix`: number of length bytes before a value, or 0 if the value has a fixed size. `width`: the fixed size in bytes. `slot`: the index
-    of the column in the arrays of LocatedValues, or -1 if the column's values are not located. `key`: slots of the key columns; empty for a
-    table without a key.
+    of the column in the arrays of LocatedValues, or -1 if the column's values are not located. `key`: slots of the columns that are
+    compared in updates, usually the key columns. The before image of an update becomes a row if one of them changes, or if `key` is empty.
     """
 
     prefix: Int8s
@@ -40,11 +40,11 @@ class TableLayout(NamedTuple):
 
 class ImageColumns(NamedTuple):
     """Which columns the images of an event have. The arrays have one entry per column of the table. The caller fills only `facts`. The
-    kernels fill the other arrays for each event.
+    kernels fill the other arrays.
 
-    `facts`: bits about the column, which locate_partial.py defines (WANTED, KEY, DEFAULTED and others). `before`: whether the before image
-    has the column. `after`: whether the after image has the column. `partial`: whether the column's value in the after image is a JSON
-    difference.
+    `facts`: the sum of the bits that apply to the column, such as WANTED (it is decoded) and KEY (it is in the key) in locate_partial.py.
+    `before`: whether the before image has the column. `after`: whether the after image has the column. `partial`: whether the column's
+    value in the after image is a JSON difference.
     """
 
     facts: Int8s
@@ -57,7 +57,8 @@ class ChunkMemory(NamedTuple):
     """Memory to which kernels write the located rows of one chunk. `values`: arrays of shape (columns, rows). `before`: scratch memory for
     one before image. `operation`, `image_event`: the operation of each row and the index of its row event.
 
-    `differences`: JSON differences, see `locate_diffs`.
+    `differences` (4 by n): the JSON values that are logged as differences: slot and row of the value, and offset and size of the document
+    in the before image.
     """
 
     values: LocatedValues
@@ -68,8 +69,8 @@ class ChunkMemory(NamedTuple):
 
 
 class OpenEvent(NamedTuple):
-    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`. `column_in_doubt`: the result of
-    `locate_partial.column_in_doubt` for the event.
+    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`. `column_in_doubt`: the index of
+    the first column that both images omit, if an update of the event may come from REPLACE, else -1.
     """
 
     buffer: Bytes

@@ -7,7 +7,7 @@ and ends when the row is deleted.
 The hash table `slots` contains the old and the new key of each such update, and maps a key to the life of the row that has the key now. An
 image whose key is not in `slots` gets AT_HOME instead of a life, because its key identifies its row in the lake. An insert or an after
 image with all columns begins a new life if its key is in `slots`. The new life has no row in the lake, because the image has all values of
-the row.
+the row. Any other image begins a new life if its key is in `slots`, but no row has this key any more.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
-    """Determines to which life (see the module) each of n consecutive images of a segment belongs. Writes the number of the life, or
+    """Determines to which row each of n consecutive images of a segment belongs. Writes the number of the row's life (see the module), or
     AT_HOME, to `life` (n values). Writes the lives that begin in this call to `begun_here`.
 
     `first_row`: the number that the first of these images has in the segment, counted from 1. `slots` must have free slots for n more keys.

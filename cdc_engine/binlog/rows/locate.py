@@ -119,7 +119,7 @@ def locate_image(
 
 @kernel
 def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer, others: LocatedValues) -> bool:
-    """Returns whether any key column has different bytes in row `row` of `values` and in row 0 of `others`."""
+    """Returns whether any column of `key` has different bytes in row `row` of `values` and in row 0 of `others`."""
     starts, sizes = values
     other_starts, other_sizes = others
     for index in range(key.shape[0]):
@@ -151,7 +151,7 @@ def locate_update(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, row: Integer, memory: ChunkMemory
 ) -> tuple[Integer, Integer]:
     """Locates both images of an updated row. Returns (end of the images, number of rows written), or (-1, 0) if an image is truncated. The
-    before image becomes a row only if a key column changes or the table has no key.
+    before image becomes a row only if a column of `layout.key` changes or `layout.key` is empty.
     """
     after_at = locate_image(buffer, at, end, layout, memory.before, 0)
     if after_at < 0:

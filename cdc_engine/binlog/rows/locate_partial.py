@@ -217,7 +217,8 @@ def locate_partial_update(
     cursor: Int64s,
 ) -> tuple[Integer, Integer]:
     """Locates both images of an updated row. Returns (end of the images, number of rows written). If the event cannot be decoded, returns
-    (-reason, 0), for example (-TRUNCATED, 0). The before image becomes a row only if a key column changes or the table has no key.
+    (-reason, 0), for example (-TRUNCATED, 0). The before image becomes a row only if a column of `layout.key` changes or `layout.key` is
+    empty.
     """
     values, before, key = memory.values, memory.before, layout.key
     after_at = locate_present(event.buffer, at, event.end, layout, images.before, before, 0)

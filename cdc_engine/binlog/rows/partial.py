@@ -73,8 +73,9 @@ def key_null(column: Column, where: str, *, in_source: bool) -> str:
 
 
 def facts_of(version: TableVersion, slot: Any) -> Int8s:
-    """Returns the facts (bits, see `locate_partial`) of each column of a table version. `slot`: one entry per column, -1 if the column is
-    not decoded.
+    """Returns for each column of a table version the sum of the bits that apply to it. WANTED: it is decoded. KEY: it is in the key.
+    DEFAULTED: its default is known. VIRTUAL: it is, or may be, virtual. LARGE: binlog_row_image=NOBLOB omits it. DOCUMENT: it is JSON.
+    `slot`: one entry per column, -1 if the column is not decoded.
     """
     key = {name.lower() for name in version.key}
     return np.array([_facts(column, slot[index] >= 0, key) for index, column in enumerate(version.columns)], np.int8)

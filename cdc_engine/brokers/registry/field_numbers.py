@@ -38,7 +38,7 @@ class Followed:
 
 def with_numbers(latest: str | None, own: str) -> Followed:
     """Returns a table's schema `own` with the field numbers of `latest`, the subject's latest schema. If both schemas have the same fields,
-    returns `latest`.
+    returns `latest`. If `latest` is None or not a schema of this table, returns `own` unchanged.
     """
     if latest is None:
         return Followed(own)
