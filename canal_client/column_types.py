@@ -52,8 +52,8 @@ class ClientColumnType:
         return _arrow(self)
 
     def column(self, texts: list[str | None]) -> pa.Array[Any]:
-        """Converts texts to an Arrow column. Dates and datetimes whose day does not exist become NULL, and so do texts in a TIME column that
-        are not times. Raises pyarrow.ArrowInvalid if any other text is not a value of the type.
+        """Converts texts to an Arrow column. Dates and datetimes whose day does not exist become NULL, and so do texts in a TIME column
+        that are not times. Raises pyarrow.ArrowInvalid if any other text is not a value of the type.
         """
         return _column(self, texts)
 

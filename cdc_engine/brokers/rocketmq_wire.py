@@ -162,8 +162,8 @@ def message_id() -> str:
 
 
 def one_message(body: bytes, written: str, fields: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """Returns the code, fields and body of a request that sends one message. `written` are the message's properties, and `fields` is the
-    result of `send_fields`.
+    """Returns the code, fields and body of a request that sends one message. `written` are the message's properties, and `fields` are
+    the other fields of the request (`send_fields`).
     """
     return SEND_MESSAGE_V2, {**fields, "i": written, "m": "false"}, body
 

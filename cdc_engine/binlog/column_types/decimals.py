@@ -137,8 +137,9 @@ def decode_digits(
 
 @compiled
 def trim_digits(starts: Int64s, digits: Bytes, scale: int, offsets: Any, out: Bytes) -> int:
-    """Writes the numbers of `decode_digits` back to back, in the form that SELECT prints: with at most one leading zero, and with all
-    digits of the scale. Returns the number of bytes written.
+    """Writes numbers to `out`, back to back, in the form that SELECT prints: with at most one leading zero, and with all digits of the
+    scale. Writes their ends to `offsets`. `digits`: the sign and all digits of each number, as `decode_digits` writes them. Returns the
+    number of bytes written.
     """
     used, whole = 0, digits.shape[1] - scale
     offsets[0] = 0

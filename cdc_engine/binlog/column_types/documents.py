@@ -51,9 +51,9 @@ def _refused(status: int, row: int) -> NoReturn:
 def printed(values: Values, expected: int, print_from: PrintFrom, otherwise: Callable[[int, int], bytes]) -> AnyArray:
     """Returns an Arrow array of the texts that a kernel prints, one per value. `expected`: estimated bytes of the texts.
 
-    `print_from` prints the values from a row on and returns (status, row) as `print_documents` does. If the status is ROOM (the buffer is
-    full), `print_from` is called again with a larger buffer. For any other failure, `printed` calls `otherwise` with the status and the
-    row. `otherwise` returns the row's text, or raises ValueRefusedError.
+    `print_from` prints the values from a row on. It returns (status, row): DONE, or why it has not printed this row. If the status is ROOM
+    (the buffer is full), `print_from` is called again with a larger buffer. For any other failure, `printed` calls `otherwise` with the
+    status and the row. `otherwise` returns the row's text, or raises ValueRefusedError.
     """
     offsets = np.zeros(values.count + 1, np.int32)
     text = np.empty(min(ARROW_BYTES_MAX, expected + expected // 2 + SPARE_BYTES), np.uint8)

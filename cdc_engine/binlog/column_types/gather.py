@@ -1,4 +1,5 @@
-"""Kernels that copy values out of a block's buffer into separate buffers. Called by the column types and by `entries.texts`.
+"""Kernels that copy values out of a block's buffer into separate buffers. Called by the column types, `entries.texts` and
+`parser.text_rows`.
 
 `rows.locate` finds the values: it writes their offsets to `starts` (int64, one per row, -1 for NULL) and their sizes to `sizes` (int64,
 bytes), and ensures that all values are within the buffer. A NULL becomes the number zero or an empty value. The column types check whether

@@ -138,8 +138,8 @@ def _code_point(byte: bytes, codec: str) -> int:
 
 @compiled
 def transcoded_size(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s) -> tuple[Integer, Integer]:
-    """Returns (total bytes of the values in UTF-8, first row with an undefined byte or -1). `table`: the code point of each byte (see
-    `_table`).
+    """Returns (total bytes of the values in UTF-8, first row with an undefined byte or -1). `table`: the code point of each byte, or
+    UNDEFINED.
     """
     total = np.int64(0)
     for row in range(starts.shape[0]):
@@ -154,7 +154,7 @@ def transcoded_size(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s)
 @compiled
 def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offsets: Int32s, out: Bytes) -> None:
     """Writes the values of a one-byte charset in UTF-8 to `out`, back to back. Each byte becomes at most three bytes. `table`: the code
-    point of each byte (see `_table`).
+    point of each byte.
     """
     used = np.int64(0)
     offsets[0] = 0

@@ -170,10 +170,11 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """Inserts `node` into `parent`. `kind`, `first`, `second`: the last leg of the difference's path (see `paths.leg`). In an object, the
-    order of the keys determines the position of `node`. In an array, `node` is inserted before the cell with the index `first`, as the
-    first cell if `first` is before the first cell, or as the last cell if `first` is after the last cell. Returns False if `kind` does not
-    fit the parent (MEMBER needs an object, CELL an array), or if the object already has the key.
+    """Inserts `node` into `parent`. `kind`, `first`, `second`: the last leg of the difference's path, which is either MEMBER and the offset
+    and size of a key, or CELL and an index. In an object, the order of the keys determines the position of `node`. In an array, `node` is
+    inserted before the cell with the index `first`, as the first cell if `first` is before the first cell, or as the last cell if `first`
+    is after the last cell. Returns False if `kind` does not fit the parent (MEMBER needs an object, CELL an array), or if the object
+    already has the key.
     """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False

@@ -191,7 +191,7 @@ def _opaque(code: int, payload: bytes) -> str:
 
 
 def _decimal(payload: bytes) -> str:
-    """Prints a DECIMAL. `payload`: a byte of precision, a byte of scale, and the packed digits (see column_types.decimals)."""
+    """Prints a DECIMAL. `payload`: a byte of precision, a byte of scale, and the digits in MySQL's packed format."""
     precision, scale, data = payload[0], payload[1], payload[2:]
     if not precision or scale > precision:
         raise JsonFormatError("a decimal in the document has an invalid precision, scale or digit")

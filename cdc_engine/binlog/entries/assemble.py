@@ -37,8 +37,8 @@ ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)
 
 @nb.njit(inline="always")
 def is_updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image: Integer, paired: bool) -> bool:
-    """Returns whether a value of the after image `image` differs from the value in the before image `image` - 1. `paired`: whether there is
-    a before image. Returns True if there is no before image, or if the before image omits the value.
+    """Returns whether the value of a column in the after image `image` differs from the value in the before image `image` - 1. `paired`:
+    whether there is a before image. Returns True if there is no before image, or if the before image omits the value.
     """
     if not paired:
         return True

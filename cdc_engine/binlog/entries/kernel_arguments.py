@@ -99,10 +99,10 @@ class MessageParts(NamedTuple):
 
 
 class FlatUnits(NamedTuple):
-    """The rows of flat messages, as units (see the module `units`). `kinds` and `images` have one value per unit: the kind of change, and
-    the index of the unit's first image. `begins`, `shown` and `ms` have one value per message: the message's first unit, the image that
-    defines the message's columns and types, and the message's time in milliseconds. `gtids`: the encoded GTIDs. `marks`: the index of each
-    message's GTID in `gtids`.
+    """The rows of flat messages, as units: a unit is an insert, an update or a delete of one row. `kinds` and `images` have one value per
+    unit: the kind of change, and the index of the unit's first image. `begins`, `shown` and `ms` have one value per message: the message's
+    first unit, the image that defines the message's columns and types, and the message's time in milliseconds. `gtids`: the encoded GTIDs.
+    `marks`: the index of each message's GTID in `gtids`.
     """
 
     begins: Int64s

@@ -68,8 +68,8 @@ def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
-    """The located values of row images (columns by images), and the side and event of each image. `differences`: the JSON values that are
-    logged as differences, as `locate_images` writes them.
+    """The located values of row images (columns by images), and the side and event of each image. `differences` (4 by n): the JSON values
+    that are logged as differences: their column and image, and the offset and size of the document in the before image.
     """
 
     starts: Int64s

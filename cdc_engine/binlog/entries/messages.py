@@ -42,8 +42,8 @@ class DescribedStatement(Protocol):
 
 
 class EntryPart(Protocol):
-    """What a consumer gets of one block: elements (see the module `elements`) in order, or one statement. `consumer_stream.Chosen`
-    implements this protocol.
+    """What a consumer gets of one block: elements in order (beginnings and ends of transactions, row events, SQL texts), or one statement.
+    `consumer_stream.Chosen` implements this protocol.
     """
 
     @property

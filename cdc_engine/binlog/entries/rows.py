@@ -63,8 +63,8 @@ class ShownRows:
     """The row images that a consumer gets of some row events, with the values as texts.
 
     `facts` and `events` have one value per entry; `events` is the index of the entry's row event among the requested events. `side` (BEFORE
-    or AFTER) and `event` have one value per image; `event` is the index of the image's entry. `starts`, `sizes`, `texts`, `high`: as in
-    `ShownValues`.
+    or AFTER) and `event` have one value per image; `event` is the index of the image's entry. `starts`, `sizes` and `high` have a row per
+    column and one value per image: the offset and size of the text in `texts`, and whether the value needs the wider sqlType.
     """
 
     facts: EventFacts
@@ -232,7 +232,7 @@ class TableEntries:
 
 
 def _together(shown: list[TextValues], images: Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
-    """Concatenates the texts of all columns. Returns (starts, sizes, high, texts), as in `ShownValues`."""
+    """Concatenates the texts of all columns. Returns (starts, sizes, high, texts), the last four fields of `ShownRows`."""
     starts, sizes = np.empty_like(images.starts, order="C"), np.empty_like(images.sizes, order="C")
     high, parts, used = np.zeros(sizes.shape, np.int8), [np.zeros(1, np.uint8)], 1
     for slot, each in enumerate(shown):

@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Hashing:
-    """How rows of a table are assigned to partitions: by the hash of `columns` (indices of visible columns), with `seed`, modulo
+    """How rows of a table are assigned to partitions: by the hash of `columns` (indices of columns that consumers get), with `seed`, modulo
     `partitions`.
 
     `splits`: whether an update that moves a row between partitions becomes two units. `table`: "database.table", for errors.

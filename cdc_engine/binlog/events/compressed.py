@@ -73,7 +73,7 @@ class _Stream:
 
 @dataclasses.dataclass(frozen=True)
 class _Fields:
-    """The values of the fields before a payload. `at`: bytes between the event's header and the payload."""
+    """The fields before the payload of a TRANSACTION_PAYLOAD event. `at`: bytes between the event's header and the payload."""
 
     at: int
     payload_bytes: int
@@ -95,8 +95,8 @@ def _payload_content(body: Bytes) -> _Stream:
 
 
 def _fields(head: bytes) -> _Fields:
-    """Parses the fields before a payload. The type, length and value of a field are length-encoded integers; FIELD_END has only a type.
-    Skips unknown fields.
+    """Parses the fields before the payload of a TRANSACTION_PAYLOAD event. The type, length and value of a field are length-encoded
+    integers; FIELD_END has only a type. Skips unknown fields.
     """
     found = {FIELD_SIZE: -1, FIELD_COMPRESSION: -1, FIELD_UNCOMPRESSED_SIZE: -1}
     at = 0

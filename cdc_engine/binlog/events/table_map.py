@@ -78,8 +78,9 @@ _METADATA_MAX: dict[int, int] = {
 
 @dataclasses.dataclass(frozen=True)
 class Charsets:
-    """The collations of the character columns, as the server logs them. `each` has one collation per column. If `each` is None, a column
-    has the collation in `others`, or else the collation `default`. Entries of `others`: (index among the character columns, collation).
+    """The collations of the character columns, or of the ENUM and SET columns, as the server logs them. `each` has one collation per
+    column. If `each` is None, a column has the collation in `others`, or else the collation `default`. Entries of `others`: (index among
+    these columns, collation).
     """
 
     each: tuple[int, ...] | None = None

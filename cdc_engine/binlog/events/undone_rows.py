@@ -36,7 +36,7 @@ class UndoneRows:
         self._bounds: dict[FileOfEpoch, tuple[Int64s, Int64s]] = {}
 
     def add(self, epoch: int, file: str, begin: int, end: int) -> bool:
-        """Adds the row events that begin at an offset (bytes) in [`begin`, `end`) of a file to the undone row events. Returns whether the
+        """Records that the row events of a file that begin at the offsets [`begin`, `end`) (bytes) are undone. Returns whether the
         transaction must be read again to leave the events out. The transaction must be read again if the interval is new, the reader needs
         rows, and `only_finds` is False.
         """

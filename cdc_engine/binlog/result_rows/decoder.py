@@ -43,8 +43,8 @@ class SentColumn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusedCell:
-    """A value of a SELECT result that cannot be decoded and was replaced by NULL. `key`: the row's key columns with their values, as in
-    refused_values.RefusedValue.
+    """A value of a SELECT result that cannot be decoded and was replaced by NULL. `key`: the row's key columns with their
+    values, or all columns for a table without a key.
     """
 
     column: Column

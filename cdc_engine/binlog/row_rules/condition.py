@@ -46,7 +46,7 @@ class ConditionRefusedError(Exception):
 
 class Condition:
     """The condition of a row filter, with its literals converted to the types of the columns with which they are compared. `types`:
-    lower-case column name → type. Raises ConditionRefusedError if a literal does not fit its column, or if the table lacks a column.
+    lower-case column name → Arrow type. Raises ConditionRefusedError if a literal does not fit its column, or if the table lacks a column.
     """
 
     def __init__(self, expression: Expression, types: Mapping[str, pa.DataType]) -> None:
@@ -91,7 +91,7 @@ class Condition:
 
     def _bind(self, term: Expression, types: Mapping[str, pa.DataType]) -> None:
         """Converts each literal of a term to the type of its column, and stores the result in `_scalars`. Raises ConditionRefusedError if a
-        literal does not fit.
+        literal does not fit, or if LIKE is used for a column that is not text.
         """
         if isinstance(term, Joined):
             for each in term.terms:

@@ -62,7 +62,7 @@ class Transform:
     call: Callable[[pa.RecordBatch], pa.RecordBatch] = dataclasses.field(compare=False, repr=False)
 
     def as_settings(self) -> dict[str, Any]:
-        """Returns the transform's settings and its `identity` as JSON values (see `RowRules.as_settings`)."""
+        """Returns the transform's settings and its `identity` as JSON values, for a digest that shows whether the transform changed."""
         named = (each for each in dataclasses.fields(self) if each.name != "call")
         return {each.name: getattr(self, each.name) for each in named}
 

@@ -50,7 +50,8 @@ class KeyedImages(NamedTuple):
 
 
 class BegunLives(NamedTuple):
-    """The lives (see the module) that begin in a call of `follow`, in ascending order of their numbers. The arrays have one value per life.
+    """The lives that begin in a call of `follow`, in ascending order of their numbers. A life follows one row of the source (see the
+    module). The arrays have one value per life.
 
     `births`: the number of the image with which the life begins, or 0 if the row was in the lake before the segment. `origins`: the index
     of an image with the key that the row had when its life began. It is an index in the `images` of the call.

@@ -1,5 +1,5 @@
 """Kernel that locates values in row events that omit columns (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or contain JSON differences
-(version 3, see `locate_diffs`). Called by `decoder`.
+(version 3, see `locate_diffs`). Called by `decoder` and `entries.locate`.
 
 The kernel does the same as `locate`, but slower, because it reads the bitmaps of present columns in each event. An image has NULL bits only
 for present columns. If the after image of an update omits a value, the kernel uses the value of the before image. If both images omit a

@@ -28,7 +28,8 @@ REFUSED_VALUES_MAX = 100_000
 class ValuePolicy:
     """The settings by which a table's values are decoded.
 
-    - `zero_dates`: the policy for invalid dates: "null", "error" or "text" (see `column_types.entry.type_of`).
+    - `zero_dates`: the policy for invalid dates. "null" replaces them by NULL, "error" refuses them, and "text" turns the whole column into
+      text.
     - `undecodable`: what happens if a value cannot be decoded. "stop" stops the table. "quarantine" stores the value in the quarantine and
       writes NULL to the row.
     - `charsets`: column name → real charset of the bytes, for columns for which the source declares a wrong charset.

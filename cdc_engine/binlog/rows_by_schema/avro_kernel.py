@@ -179,7 +179,7 @@ def put_messages(
     ends: Int64s,
 ) -> None:
     """Writes the key and the value of each message to `out`, the ends of the keys to `key_ends`, and the ends of the values to `ends`.
-    `frame`: the encoded parts that are the same in all messages (see `SchemaTable.frame`).
+    `frame`: the encoded parts that are the same in all messages: header of the key, header of the value, binlog file, table and ts_ms.
     """
     at = np.int64(0)
     has_key = frame.starts[KEY_HEAD + 1] > frame.starts[KEY_HEAD]

@@ -162,8 +162,8 @@ def put_messages(
     ends: tuple[Int64s, Int64s],
 ) -> None:
     """Writes the key and the value of each message to `out`. `fields`: the fields of the columns in the key's schema, and the fields of the
-    columns in the value's schema. `frame`: the encoded parts that are the same in all messages (see `SchemaTable.frame`). `ends`: two
-    arrays, to which the kernel writes the ends of the keys and of the values.
+    columns in the value's schema. `frame`: the encoded parts that are the same in all messages: header of the key, header of the value,
+    binlog file, table and ts_ms. `ends`: two arrays, to which the kernel writes the ends of the keys and of the values.
     """
     of_key, of_value = fields
     at, sizes = np.int64(0), values.shown.sizes
