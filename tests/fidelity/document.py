@@ -112,18 +112,19 @@ SELECT on the servers.
 
 A foreign key with CASCADE or SET NULL changes rows of a *child* table when a row of its *parent* table changes. InnoDB changes these child
 rows without row events, in all versions of MariaDB and in MySQL before 9.6. With `cascades: apply`, the default, Sluice changes the child
-rows in the lake. In the following cases, tests show that the child rows in the lake equal `SELECT`:
+rows in the lake. In the following cases, tests show that the child rows in the lake equal `SELECT`, or that the child table stops where the
+case says so:
 
 | case | test |
 |---|---|
-| ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on all four servers, and through Spark from MySQL 8.0 and MariaDB 11.4: `tests/fidelity/tables/test_cascade.py` |
+| ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on MySQL 5.7 and 8.0, and MariaDB 10.11 and 11.4, and through Spark from MySQL 8.0 and MariaDB 11.4: `tests/fidelity/tables/test_cascade.py` |
 | foreign keys with row images that leave columns out (MINIMAL, NOBLOB, FULL_NODUP) | `tests/fidelity/tables/test_cascade.py`, for foreign keys that refer to the parent's primary key |
 | keys of every type that a key may have, and of any string | `test_cascade.py`, with a child in the lake for each type |
 | A run is interrupted: before or after the derived rows are stored, or when only children or only parents are merged. | `test_cascade.py`. If the staged files are also lost, a child table whose rows can no longer be derived stops (CASCADE_UNSEEN) |
 | XA, savepoints, triggers and procedures, statements of several tables, temporary tables of the parent's name, CREATE TABLE … SELECT, system-versioned tables, circles, keys that are generated, may be NULL or are not unique | `tests/fidelity/tables/test_cascade_corners.py` |
 | a child that is renamed | `tests/fidelity/tables/test_ddl_renamed_tables.py` |
-| a parent whose storage engine has no foreign keys (MEMORY, MyISAM, with foreign_key_checks=0). When such a parent is renamed, the foreign keys still refer to its old name | `tests/table_meta/corpus/foreign_keys.sql`, on all four servers |
-| foreign keys that DDL creates, drops and renames, inline REFERENCES on servers that apply them, and generated names | `tests/table_meta/corpus/foreign_keys.sql`, on all four servers, after each statement |
+| a parent whose storage engine has no foreign keys (MEMORY, MyISAM, with foreign_key_checks=0). When such a parent is renamed, the foreign keys still refer to its old name | `tests/table_meta/corpus/foreign_keys.sql`, on all five servers |
+| foreign keys that DDL creates, drops and renames, inline REFERENCES on servers that apply them, and generated names | `tests/table_meta/corpus/foreign_keys.sql`, on all five servers, after each statement |
 | A parent is not captured. A child whose rows Sluice cannot compute stops (CASCADE, CASCADE_UNSEEN). | `tests/staging/test_cascade_events.py` |
 
 ON DELETE SET DEFAULT changes no row on any server.
@@ -150,7 +151,7 @@ With MINIMAL row images, a child table also stops in two more cases, because nei
 - A statement changed a child's own key in the same batch as the parent's change. The child's row image lacks the columns that the foreign
   key set.
 
-Sluice re-snapshots the child. The snapshot succeeds if no row of the child changes its key while the child is read.
+In both cases, Sluice re-snapshots the child table. The snapshot succeeds if no row of the child changes its key while the child is read.
 
 ## Statements
 
@@ -175,7 +176,7 @@ schema from the source.
 | names: digits behind a point, no-break spaces, `ANSI_QUOTES`, versions of executable comments, lower_case_table_names | Yes, as the servers truncate and fold these names | `corpus/names.sql`, `test_ddl_names.py` |
 | MariaDB's `sql_mode=ORACLE` | Yes, except for columns that are defined in this mode: SCHEMA_UNKNOWN | `corpus/names.sql` |
 | `CONVERT TO CHARACTER SET` with ENUM or SET | Yes, if the labels' bytes are also characters of the new charset, because the servers leave the bytes unchanged. Otherwise SCHEMA_UNKNOWN | `corpus/client_charsets.sql` |
-| RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | Yes, with the rows: under its new name, each table of the lake equals SELECT. If `include` or `exclude` in conf/ excluded the table's old name, the table is re-snapshotted (DDL_UNSUPPORTED) | random statements on all four servers, and into the lake: `tests/fidelity/tables/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
+| RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | Yes, with the rows: under its new name, each table of the lake equals SELECT. If `include` or `exclude` in conf/ excluded the table's old name, the table is re-snapshotted (DDL_UNSUPPORTED) | random statements on MySQL 5.7 and 8.0, and MariaDB 10.11 and 11.4, and into the lake: `tests/fidelity/tables/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
 | `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | No: both tables are re-snapshotted (DDL_UNSUPPORTED), because rows moved from one to the other without row events | `test_ddl_statements.py`, `test_ddl_retake.py` |
 | tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | No: the row events of these tables do not describe their rows. The tables stop in ROWS_ELSEWHERE when a statement creates them, or when the stream begins if they exist then. A table that is created with `LIKE` from such a table stops too. | `test_ddl_statements.py`, `test_statements_fidelity.py` |
 | `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | No: the table is re-snapshotted once the tablespace exists (DDL_UNSUPPORTED), because rows disappeared or appeared without row events | on MySQL 8.0: `tests/fidelity/tables/test_imported_ddl.py`; `test_ddl_statements.py` |
@@ -194,7 +195,7 @@ schema from the source.
 | names of columns after their table's and database's name (`DROP t.a`, `CHANGE d.t.a b int`, `MODIFY .a int`), which MySQL 5.7 and MariaDB accept | Yes | `corpus/names.sql` |
 | `UPDATE` over an outer join, whose table map declares all columns nullable | Yes | `test_statements_fidelity.py` |
 | MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | No: the table is re-snapshotted (DDL_UNSUPPORTED). Other actions of `ALTER IGNORE` are followed | `test_ddl_names.py` |
-| ALTER TABLE that changes existing values although the column's type in the lake stays the same. For example, a column becomes AUTO_INCREMENT, or a TIMESTAMP becomes NOT NULL. Generated columns are calculated again. A CHAR becomes another type in PAD_CHAR_TO_FULL_LENGTH. TIME or a long DECIMAL gets another number of digits | No: the table is re-snapshotted (DDL_UNSUPPORTED), also if a table without a key gets a key | `test_ddl_alterations.py`, `test_ddl_retake.py` |
+| ALTER TABLE that changes existing values although the column's type in the lake stays the same. Examples: a column becomes AUTO_INCREMENT; a TIMESTAMP becomes NOT NULL; generated columns are calculated again; a CHAR becomes another type in PAD_CHAR_TO_FULL_LENGTH; TIME or a long DECIMAL gets another number of digits | No: the table is re-snapshotted (DDL_UNSUPPORTED), also if a table without a key gets a key | `test_ddl_alterations.py`, `test_ddl_retake.py` |
 | MariaDB's `binlog_alter_two_phase` | Yes: an ALTER counts when it commits, and not when it begins or rolls back | `corpus/keys_and_nulls.sql` |
 | `CREATE DATABASE` without a charset | Yes: the database gets the charset of the session (`collation_server`), which the event contains | `corpus/client_charsets.sql` |
 | `REFERENCES … MATCH …` with ON DELETE or ON UPDATE | Yes. MySQL 5.7, and MariaDB before 10.5, ignore the text after MATCH. Therefore Sluice ignores ON DELETE and ON UPDATE after MATCH for these servers | `corpus/foreign_keys.sql` |
@@ -222,7 +223,7 @@ the tables whose rows the statement may change:
 | a child table, by a foreign key, of a table that the statement writes | CASCADE_UNSEEN |
 | all tables of all databases, if the statement calls a stored function or a procedure | STATEMENT_FORMAT |
 | a table that the statement changes through triggers or views, if Sluice's account has the privileges TRIGGER and SHOW VIEW, which MIXED requires | STATEMENT_FORMAT |
-| all tables of a database, if the statement writes an unknown table of this database, which may be a view, and the account lacks these privileges | STATEMENT_FORMAT |
+| all tables of a database, if the statement writes an unknown table of this database, which may be a view, and the account lacks TRIGGER and SHOW VIEW | STATEMENT_FORMAT |
 
 If the account lacks TRIGGER and SHOW VIEW, Sluice does not notice two kinds of changes. The changed tables continue without these changes
 until they are re-snapshotted:
@@ -230,7 +231,7 @@ until they are re-snapshotted:
 - writes by a trigger of the table that the statement names, or by a function that such a trigger, or a view in the statement, calls;
 - writes through a view whose table is in another database.
 
-If a session with STATEMENT or MIXED runs a TRUNCATE or ALTER whose table may be a temporary one, the captured table with this name stops.
+If a session with STATEMENT or MIXED runs a TRUNCATE or ALTER whose table may be a temporary table, the captured table with this name stops.
 
 ## Where each case is tested
 
