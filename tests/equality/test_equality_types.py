@@ -1,4 +1,4 @@
-"""Tests that every type of the four servers compares equal to what the stream writes, and that one different value in
+"""Tests that every type of the five servers compares equal to what the stream writes, and that one different value in
 any column is found.
 """
 

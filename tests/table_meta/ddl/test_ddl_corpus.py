@@ -1,4 +1,4 @@
-"""Tests several hundred statements on real servers: after each, the schema that is read from the binlog equals the one in
+"""Tests some 1 300 statements on real servers: after each, the schema that is read from the binlog equals the one in
 information_schema.
 """
 
