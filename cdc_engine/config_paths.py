@@ -43,8 +43,9 @@ def local_path(word: str, root: Path | None) -> Path:
 
 
 def local_file(word: str, root: Path | None) -> Path:
-    """Returns the absolute path of a local file, as `local_path` does for a folder, but does not resolve links. Kubernetes replaces a
-    secret by changing the target of a link, and then removes the earlier target. A resolved path would name the removed file.
+    """Returns the absolute path of a local file or folder, with links unresolved. A relative path starts in `root`. Kubernetes replaces a
+    secret by changing the target of a link, and then removes the earlier target. A resolved path would name the removed file. Raises
+    ValueError for an empty text, a URL, a path that begins with `~`, and a relative path if `root` is None.
     """
     if URI.match(word):
         raise ValueError(
@@ -61,7 +62,7 @@ def local_file(word: str, root: Path | None) -> Path:
 
 def table_location(word: str, root: Path | None) -> str:
     """Returns the location of tables: the absolute path of a folder, or the URL of a prefix in an object store, without a slash at the end.
-    A URL that begins with `file:` means a folder. Raises ValueError if Spark cannot read the URL.
+    A URL that begins with `file:` means a folder. Raises ValueError if the location is invalid, for example a URL that Spark cannot read.
     """
     if AZURE_URI.match(word) and not SPARK_AZURE_URI.match(word):
         raise ValueError(f"Spark cannot read {word}; write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
@@ -77,7 +78,7 @@ def _location(word: str, root: Path | None) -> str:
 
 def archive_location(word: str, root: Path | None) -> str:
     """Returns the location of a binlog archive: a folder, or a prefix in an object store. Returns "" if `word` is empty. Raises ValueError
-    if the URL contains credentials, because the credentials of an archive must be in the environment.
+    if the location is invalid. A URL with credentials is invalid too, because the credentials of an archive must be in the environment.
     """
     if URI.match(word) and "@" in word.partition("://")[2].partition("/")[0]:
         raise ValueError(
@@ -88,7 +89,8 @@ def archive_location(word: str, root: Path | None) -> str:
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:
     """Checks the options of an object store, and returns them unchanged. Raises ValueError if an option contains a secret instead of a
-    reference to the secret, if deltalake does not know an option, or if the path of a service account's file is relative.
+    reference to the secret, if the path of a file with credentials is relative, or if `google_bearer_token` is set, which deltalake does
+    not know.
     """
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
@@ -143,10 +145,11 @@ def database_url(url: str, root: Path | None) -> str:
 def path_segment(name: str) -> str:
     """Returns a folder name for the name of a database or table. Different names get different folders.
 
-    ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Any other character becomes `@` and four
-    hexadecimal digits, as in MySQL's own file names. The form `%2F` cannot be used, because deltalake decodes it in paths. The first
-    character becomes `@` and four digits too if it is a dot or a space, or if the name begins with one of OWN_NAMES. A folder name of more
-    than SEGMENT_BYTES_MAX bytes is cut, and gets a digest at its end.
+    ASCII letters and digits, `_ - . $ @` and spaces stay as they are, and so do non-ASCII characters except spaces and control characters.
+    Any other character becomes `@` and four hexadecimal digits, as in MySQL's own file names. An `@` before four hexadecimal digits becomes
+    `@0040`. The form `%2F` cannot be used, because deltalake decodes it in paths. The first character becomes `@` and four digits too if it
+    is a dot or a space, or if the name begins with one of OWN_NAMES, such as `_sluice`. A folder name of more than SEGMENT_BYTES_MAX bytes
+    is cut, and gets a digest at its end.
     """
     text = "".join(char if _is_plain(char) else _escaped(char) for char in ESCAPE.sub("@0040", name))
     if text.startswith((".", " ")) or text.lower().startswith(OWN_NAMES):

@@ -53,8 +53,8 @@ class Column:
     - `mysql_type`: the declared type ("int unsigned") if the schema history knows it, otherwise a derived one.
     - `default`: a tuple with the value that a row gets if its INSERT omits the column, as the server prints it (bytes in hexadecimal).
       (None,) is NULL. () means that the value is unknown or not a constant.
-    - `generated`: "virtual" or "stored" for a generated column, else empty. "unknown" if only a table map is known. For a ROW START or ROW
-      END column of a system-versioned table, one of the values that `binlog.row_rules.history_rows` defines.
+    - `generated`: "virtual" or "stored" for a generated column, else empty. "unknown" if only a table map is known. In a system-versioned
+      table: "row start", "row end", "hidden row start" or "hidden row end".
     """
 
     name: str
@@ -211,7 +211,7 @@ class Block:
 
     A DDL statement is a block of its own, so `changes` is only set in a block without row events. `statement` is the statement of such a
     block, even if it changes no captured table. `start_gtid_set` is the executed set before the first transaction, as text. `file_created`
-    is as in `Position`.
+    is when the file was created, in seconds since 1970, or 0.
     """
 
     epoch: int
@@ -470,7 +470,7 @@ class LedgerLocation:
         return "/".join(part for part in parts if part) if self.staging else ""
 
     def sibling_url(self, what: str) -> str:
-        """Returns the URL of the destination's data `what`, next to its batches in the object store. Returns "" if the data is local."""
+        """Returns the object-store URL of the destination's data of the kind `what`, such as "prepared", or "" if the data is local."""
         return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
     @property

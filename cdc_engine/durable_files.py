@@ -27,8 +27,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Replaces a file as `replace_file` does, but does not sync the folder, which the caller must do. Raises OSError and leaves the file
-    unchanged if the write fails.
+    """Replaces a file: writes a `.tmp` file next to it, syncs it, and renames it. Does not sync the folder, which the caller must do.
+    Raises OSError and leaves the file unchanged if the write fails.
     """
     temporary = path.with_suffix(".tmp")
     try:
@@ -45,7 +45,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def keep_file(path: Path, content: str | bytes) -> None:
-    """Replaces a file as `replace_file` does. If the write fails, raises MetaError, whose message tells an operator what to do."""
+    """Replaces a file durably and as a whole. If the write fails, raises MetaError, whose message tells an operator what to do."""
     try:
         replace_file(path, content)
     except OSError as error:
@@ -65,7 +65,7 @@ def stamp_of(path: Path) -> FileStamp | None:
 
 
 def stamp_in(found: os.stat_result) -> FileStamp | None:
-    """Returns the stamp of a file as `stamp_of` does, from the result of `stat`."""
+    """Returns the stamp of a file from the result of `stat`, or None if the file was written less than RECENT_NS ago."""
     settled = abs(time.time_ns() - found.st_mtime_ns) > RECENT_NS
     return (found.st_ino, found.st_mtime_ns, found.st_size) if settled else None
 

@@ -32,7 +32,7 @@
     │   └── StoreFullError          events could not be stored: disk full, not permitted
     ├── StoreDamagedError           stored events that cannot be read back
     ├── StoreUnfitError             the stored events do not continue at the ledger's cursor, and the source lacks events after the cursor
-    ├── HandlerError                an installed handler failed: each tick calls the handler again, and until then no batch is handed out
+    ├── HandlerError                an installed handler failed: each tick calls it again, and no batch is handed out until it succeeds
     ├── PublishError                a broker did not accept a message: it is sent again
     └── CanalServiceError           a call of get, ack or rollback that is not allowed
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError

@@ -1,5 +1,6 @@
-"""Computes with executed GTIDs: `GtidSet` is MySQL's set of intervals, and `MariadbPosition` is MariaDB's GTID position. The two classes
-have the same methods. Objects of both classes are immutable: every operation returns a new object.
+"""Computes with executed GTIDs: `GtidSet` is MySQL's set of intervals, and `MariadbPosition` is MariaDB's GTID position. Both classes have
+the methods `parse`, `common`, `contains`, `around` and `including`. Objects of both classes are immutable: every operation returns a new
+object.
 
 Text forms: https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html and https://mariadb.com/kb/en/gtid/.
 """
@@ -110,7 +111,7 @@ class GtidSet:
         return bool(self.runs)
 
     def add(self, source: str, first: int, last: int) -> GtidSet:
-        """Returns the set with the transactions `first` to `last` of a source."""
+        """Returns the set with the transactions `first` to `last` of a source added."""
         return self.union(GtidSet({source: ((first, last),)}))
 
     def union(self, other: GtidSet) -> GtidSet:
@@ -259,7 +260,9 @@ class MariadbPosition:
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 
     def around(self, source: str, _number: int) -> SetText:
-        """Returns the text of the position after a transaction of a source, as `GtidSet.around` does."""
+        """Returns the text of the position after a transaction of a source ("domain-server"), divided so that a caller can insert the
+        sequence number of the transaction.
+        """
         domain, writer = (int(part) for part in source.split("-"))
         text = str(MariadbPosition({**self.last, domain: (writer, _MARK)}))
         before, _, after = text.partition(str(_MARK))
@@ -268,7 +271,9 @@ class MariadbPosition:
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> MariadbPosition:
-        """Returns the position after the transactions of a block, as `GtidSet.including` does. Sources are "domain-server"."""
+        """Returns the position after the transactions of a block. `source` and `number` have one value per transaction; `source` is an
+        index into `sources` ("domain-server"), or -1 for a transaction without GTID.
+        """
         ends: dict[int, tuple[int, int, int]] = {}
         for index in np.unique(source[source >= 0]):
             domain, server = (int(part) for part in sources[index].split("-"))
@@ -347,7 +352,8 @@ def executed_after(
     start: str, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
 ) -> str:
     """Returns the executed set after the transactions of a block, as text. `start` is the set before these transactions, in MySQL's or
-    MariaDB's form. `sources`, `source` and `number` are as in `GtidSet.including`.
+    MariaDB's form. `source` and `number` have one value per transaction; `source` is an index into `sources`, or -1 for a transaction
+    without GTID. Raises PositionLostError if `start` cannot be parsed.
     """
     if not (source >= 0).any():
         return start

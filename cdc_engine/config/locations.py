@@ -151,7 +151,7 @@ class CatalogConfig(Strict):
         return self.name, self.schema_.format(**parts).lower(), self.table.format(**parts).lower()
 
     def view_identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str] | None:
-        """Returns the catalog, schema and name of a table's view, as `identifier` does. Returns None if conf/ has no `views`."""
+        """Returns the catalog, schema and name of a table's view, the last two in lower case. Returns None if conf/ has no `views`."""
         if self.views is None:
             return None
         name, schema, _ = self.identifier(destination, database, table)

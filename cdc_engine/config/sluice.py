@@ -329,8 +329,8 @@ class SluiceConfig(Strict):
 
     def catalog_name(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str]:
         """Returns the catalog, schema and name under which a Delta table of a source table is registered. `kind` is "log", "history", or
-        empty for the current-state table. The result is the same for all shards of a Delta table. Raises ValueError if conf/ has no
-        catalog.
+        empty for the current-state table. The result is the same for all shards that the destination has of a Delta table. Raises
+        ValueError if conf/ has no catalog.
         """
         return self._catalog().identifier(destination, *self._named_in_catalog(destination, database, table, kind))
 
@@ -365,7 +365,7 @@ class SluiceConfig(Strict):
 
 
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns a message for each Delta path that cannot be used. `tables` is as in `clashing_tables`."""
+    """Returns a message for each Delta path that cannot be used. `tables` has the known tables of each destination, as "database.table"."""
     return list(dict.fromkeys(clashing_tables(config, tables).values()))
 
 

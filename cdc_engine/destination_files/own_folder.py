@@ -26,7 +26,9 @@ class OwnFolder:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Reads and compares the ids of the two folders. Raises MetaError if an id cannot be read."""
+        """Reads and compares the ids of the two folders. Reads nothing if the ledger is not shared, because then only one folder exists.
+        Raises MetaError if an id cannot be read.
+        """
         self._directory, self._location = directory, as_location(directory)
         self._noted = not self._location.is_shared
         self._own = "" if self._noted else _id_of(directory)
@@ -50,8 +52,8 @@ class OwnFolder:
         )
 
     def note(self) -> None:
-        """Records that the destination's last engine used this folder. Only the first call writes. Raises MetaError if the record cannot be
-        written.
+        """Records that the destination's last engine used this folder. Only the first call writes, and only if the ledger is shared. Raises
+        MetaError if the record cannot be written.
         """
         if not self._noted:
             record_store(self._directory).put(LAST, json.dumps({"id": self._own, "host": platform.node()}))

@@ -68,9 +68,9 @@ class LockWatcher:
 
 
 class BeatLock:
-    """A lock that one process on all hosts can hold, stored as a record. While the lock is held, `token` is greater than the tokens of all
-    earlier holders; otherwise it is 0. `seconds` is the length of a session: after this time without a new version of the record, another
-    process may take the lock.
+    """A lock that only one process of all hosts can hold at a time, stored as a record. While the lock is held, `token` is greater than the
+    tokens of all earlier holders; otherwise it is 0. `seconds` is the length of a session: after this time without a new version of the
+    record, another process may take the lock.
     """
 
     def __init__(self, store: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:

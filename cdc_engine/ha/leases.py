@@ -62,7 +62,7 @@ class Lock(Protocol):
 
 
 class SharedLock(Lock, Protocol):
-    """A lock that one process on all hosts can hold."""
+    """A lock that only one process of all hosts can hold at a time."""
 
     @property
     def token(self) -> int:
@@ -108,16 +108,16 @@ def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
 
 
 def open_lease(location: Location) -> Lease:
-    """Opens the lease of a destination. Raises ConfigurationError if a library is missing, and MetaError if the record store does not
-    answer.
+    """Opens the lease of a destination, without taking it. Raises ConfigurationError if a library is missing, and MetaError if the record
+    store does not answer.
     """
     location = as_location(location)
     return SharedLease(location, _shared_lock(location, LEASE)) if location.is_shared else FileLease(location.directory)
 
 
 def open_lock(location: Location, name: str) -> Lock:
-    """Opens a lock of a destination's runs, by its name in FILES. Raises ConfigurationError if a library is missing, and MetaError if the
-    record store does not answer.
+    """Opens a lock of a destination's runs, by its name in FILES, without taking it. Raises ConfigurationError if a library is missing, and
+    MetaError if the record store does not answer.
     """
     return _lock(as_location(location), name, FILES[name])
 
@@ -143,8 +143,8 @@ def tables_location(location: Location) -> LedgerLocation:
 
 
 def open_table_lock(location: Location, name: str) -> Lock:
-    """Opens the lock of a Delta table that several destinations write. `name` identifies the table and consists of letters and digits.
-    Raises ConfigurationError if a library is missing, and MetaError if the record store does not answer.
+    """Opens the lock of a Delta table that several destinations write, without taking it. `name` identifies the table and consists of
+    letters and digits. Raises ConfigurationError if a library is missing, and MetaError if the record store does not answer.
     """
     return _lock(tables_location(location), f"table-{name}", f"{name}.lock")
 

@@ -48,8 +48,8 @@ class Nodes:
 
 
 class ZooKeeperLock:
-    """A lock in ZooKeeper that one process on all hosts can hold. While the lock is held, `token` is greater than the tokens of all earlier
-    holders; otherwise it is 0.
+    """A lock in ZooKeeper that only one process of all hosts can hold at a time. While the lock is held, `token` is greater than the tokens
+    of all earlier holders; otherwise it is 0.
     """
 
     def __init__(self, nodes: Nodes, seconds: float) -> None:

@@ -85,7 +85,7 @@ class PublishedHistory:
         return self._history.follows(database, table)
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns all foreign keys that change rows without row events, as `TableHistory.all_cascades` does."""
+        """Returns all foreign keys that change rows of captured tables without row events."""
         return self._history.all_cascades()
 
     def rewind(self, position: Position) -> None:
@@ -94,19 +94,21 @@ class PublishedHistory:
         self._history.rewind(position)
 
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
-        """Sets the schemas at a position, as `TableHistory.seed` does. Call it only while the stream is not read."""
+        """Sets the schemas at a position, and writes the list of captured tables. Call it only while the stream is not read."""
         self._fence()
         self._history.seed(snapshot, position)
         self.publish(position)
 
     def resnapshot(self, schema: TableSchema, position: Position) -> None:
-        """Replaces the schema of a table, as `TableHistory.resnapshot` does. Call it only while the stream is not read."""
+        """Replaces the schema of a table from a position on, and writes the list of captured tables. Call it only while the stream is not
+        read.
+        """
         self._fence()
         self._history.resnapshot(schema, position)
         self.publish(position)
 
     def forget_dropped(self, name: TableKey, position: Position) -> None:
-        """Removes a dropped table from the schema history, as `TableHistory.forget_dropped` does. Call it only while the stream is not
+        """Removes a dropped table from the schema history, and writes the list of captured tables. Call it only while the stream is not
         read.
         """
         self._fence()
@@ -114,8 +116,8 @@ class PublishedHistory:
         self.publish(position)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns what the schema history knows about a table at a position, as `TableHistory.state` does. While the parser runs, call this
-        method only for positions up to the cursor, because the parser may still change the history at later positions.
+        """Returns what the schema history knows about a table at a position. While the parser runs, call this method only for positions up
+        to the cursor, because the parser may still change the history at later positions.
         """
         return self._history.state(database, table, position)
 
@@ -125,7 +127,7 @@ class PublishedHistory:
         return self._listed.names
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns the versions of all captured tables at a position, as `TableHistory.versions` does."""
+        """Returns the versions of all captured tables at a position."""
         return self._history.versions(position)
 
     def publish(self, position: Position) -> None:

@@ -128,8 +128,8 @@ class EngineStatus:
 
     `position` is the end of the last transaction that was read, and `cursor` the end of the last transaction that was acked. `lag_seconds`
     is the age of the oldest transaction without an ack, or the time for which the source is known to have unread changes, whichever is
-    larger. `lag_seconds` is 0 if everything is acked. `ring_bytes` and `ring_events` count the row events in memory. `waiting_bytes` counts
-    the row events that wait for the lake, in memory and on disk. `updated_at_us` is when the status was written.
+    larger. `lag_seconds` is 0 if everything is read and acked. `ring_bytes` and `ring_events` count the row events in memory.
+    `waiting_bytes` counts the row events that wait for the lake, in memory and on disk. `updated_at_us` is when the status was written.
 
     `retention_left_hours` is for how many more hours the source will keep the binlog that a restart would read; None means unlimited, or
     unknown. `oldest_binlog_hours` is the age of the source's oldest binlog file; None means unknown. `ticked_at_us` and `acked_at_us` are

@@ -166,7 +166,9 @@ def get_or_start(destination: str) -> Engine:
 
 
 def _started(name: str) -> Lifecycle[Any, Any]:
-    """Returns the running engine of a destination or group, as `get_or_start` does."""
+    """Returns the running engine of a destination or group, and starts one if there is none. If the start fails, records why, and raises
+    the error.
+    """
     if why := why_not_served(name):
         raise EngineStoppedError(why)
     left = _left.get(name, 0.0) - time.monotonic()
@@ -218,7 +220,7 @@ def ended(destination: str) -> bool:
 
 def take_up(name: str) -> None:
     """Starts the engine of a destination or group, and waits until it runs. In the background, the engine stages its first batch if changes
-    arrive within TAKE_UP_SECONDS. Raises the errors of `get_or_start`, except EngineStartingError.
+    arrive within TAKE_UP_SECONDS. Raises LeaseLostError, EngineStoppedError, or another SluiceError if the start fails.
     """
     while True:
         try:
@@ -246,7 +248,7 @@ def _end(destination: str) -> None:
 
 
 def give_up(destination: str) -> None:
-    """Stops the engine as `put_away` does, and does not start it again for LEFT_SECONDS, so that another host takes the destination over.
+    """Stops the engine. Does not start the engine of a destination again for LEFT_SECONDS, so that another host takes the destination over.
     `keeper` starts the engine of a group again at once, because a group must run on the host of its members.
     """
     if destination in conf_in_use().config.destinations:

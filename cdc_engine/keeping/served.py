@@ -1,5 +1,5 @@
-"""Decides which engines this process may start: only the engines of the destinations that an environment variable names. `sluice catch-up`
-sets this variable.
+"""Decides which engines this process may start: all engines, or only those of the destinations that an environment variable names. `sluice
+catch-up` sets this variable.
 
 The process still reads all files of conf/, because an engine also needs the settings of other destinations and of groups. For example, an
 engine does not write a Delta table of another destination, and keeps the schemas that the consumers of a group need.

@@ -188,7 +188,8 @@ class Ledger:
         """Adds a staged batch to the batches in flight, as `outstanding[-1]`. The batch must have the next batch id and delivery number, or
         the numbers that `reserve` has used up.
 
-        Raises the errors of `next_batch`. Raises MetaError if the batch is not staged, or has other numbers.
+        Raises NotContinuousError if the batch does not begin exactly at `resume_position`, or does not end after its start. Raises
+        MetaError if the batch is not staged, has no start, or has other numbers.
         """
         due = self.next_batch(batch.end, batch.start)
         ahead = due.batch_id - batch.batch_id
@@ -258,7 +259,7 @@ class Ledger:
         more, because they may be merged in part.
 
         Removes the tables `without` ("database.table") from the batches. These are the tables that have stopped since the staging. Raises
-        the errors of `ack`.
+        BatchNotFoundError if the batch or the delivery is not in flight, and BatchNotFirstError if an earlier batch is in flight.
         """
         self._first(batch_id, "delivered again", delivery)
         again = tuple(
@@ -273,7 +274,9 @@ class Ledger:
         return dataclasses.replace(self, outstanding=again, next_delivery=self.next_delivery + len(again))
 
     def rollback(self) -> Ledger:
-        """Removes all batches in flight. The changes of these batches are handed out again under new ids and delivery numbers."""
+        """Removes all batches in flight. The changes of these batches are handed out again under new ids and delivery numbers. Sets
+        `given_up` if one of the batches may be merged in part.
+        """
         return self._giving_up(self.outstanding)
 
     def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
@@ -294,7 +297,8 @@ class Ledger:
 
     def rollback_one(self, batch_id: int, delivery: int | None = None) -> Ledger:
         """Rolls back the first batch in flight, whose id must be `batch_id`. Removes all later batches in flight too, because batches are
-        acked in order. (In Canal, the later batches stay and can never be acked.) Raises the errors of `ack`.
+        acked in order. (In Canal, the later batches stay and can never be acked.) Raises BatchNotFoundError if the batch or the delivery is
+        not in flight, and BatchNotFirstError if an earlier batch is in flight.
         """
         self._first(batch_id, "rolled back", delivery)
         return self.rollback()

@@ -91,7 +91,7 @@ class SourceConnection:
         return isinstance(self._connection.take_socket(), ssl.SSLSocket)
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """Returns the rows of one query, one dict per row. Raises the errors of `translated_error`."""
+        """Returns the rows of one query, one dict per row."""
         with _translated(self.source), self._connection.cursor() as cursor:
             # With None instead of an empty tuple, PyMySQL does not treat `%` in a name as a placeholder.
             cursor.execute(sql, tuple(arguments) or None)
@@ -185,7 +185,7 @@ class SourceConnection:
         """Requests the binlog from `offset` of `file` to the current end of the binlog, without a server id, as `mysqlbinlog` does. So the
         server does not end a dump that another connection of the same replica requested.
 
-        Returns False if the server will send the whole file, as `dump_from_file` does.
+        Returns False if the server will send the whole file instead, because the offset is too large for the command (DUMP_OFFSET_MAX).
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET

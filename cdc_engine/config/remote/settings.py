@@ -70,8 +70,8 @@ class RemoteConfig(Strict):
 
     @property
     def shown(self) -> str:
-        """The name of the repository or archive in messages: the URL without its login, query and secrets. If conf/remote.yaml has a
-        reference, such as `$NAME`, instead of the URL, the name contains the reference.
+        """The name of the repository or archive in messages: the URL without login and query, and then `ref` (for git) and `folder`. If
+        conf/remote.yaml has a reference, such as `$NAME`, instead of the URL, the name consists of the kind and the reference.
         """
         if is_reference(self.url):
             return f"the {self.kind} at {self.url}"
@@ -102,7 +102,7 @@ class RemoteConfig(Strict):
 
 def url_problem(kind: str, url: str, *, secret: bool = False) -> str:
     """Returns why a URL cannot be used, or "" if it can be used. The message contains no part of the URL. `secret` says whether the URL may
-    contain a login or a token.
+    contain a password or a token.
     """
     try:
         parts = urlsplit(url)

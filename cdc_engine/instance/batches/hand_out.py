@@ -59,9 +59,9 @@ ENDS = "the engine of {} was stopped during this call"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """The limits of a batch. A batch has about `bytes_max` bytes and `events_max` row events at most. A batch with at most
-    `appendable_bytes_max` bytes of row events is appendable until its run takes it. Until then, the batch's row events stay in memory,
-    because appending stages the whole batch again.
+    """The limits of a batch. A batch has about `bytes_max` bytes and `events_max` row events at most. Only a batch with at most
+    `appendable_bytes_max` bytes of row events can be appendable. Until its run takes it, its row events stay in memory, because appending
+    stages the whole batch again.
     """
 
     bytes_max: int
@@ -110,8 +110,9 @@ class HandOut:
         return self._meta.ledger.head
 
     def next(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight. If there is none, stages the next batch and returns it, or returns None after the timeout. First
-        makes the calls of handlers that are still due. With `appendable`, changes may be appended to the next batch until its run takes it.
+        """Returns the batch in flight. If there is none, stages the next batch and returns it. Returns None after the timeout, or if no
+        changes for the lake have arrived. First makes the calls of handlers that are still due. With `appendable`, changes may be appended
+        to the next batch until its run takes it.
 
         Raises the errors of staging. Raises NotStartedError if another thread has called `close`.
         """
@@ -351,9 +352,9 @@ class HandOut:
         return handed_out
 
     def _record(self, batch: OutstandingBatch, staged: Staged, parts: list[Batch]) -> OutstandingBatch | None:
-        """Records in the ledger the tables that staging stopped. Then publishes the batch, adds it to the ledger, and returns its record.
-        If the batch has no changes for the lake, moves the cursor to its end and returns None. `parts` are the parts of the stream from
-        which the batch was staged, or empty if no changes may be appended to it.
+        """Records in the ledger the tables that staging stopped. Then calls `before` of the handlers, publishes the batch, adds it to the
+        ledger, and returns its record. If the batch has no changes for the lake, moves the cursor to its end and returns None. `parts` are
+        the parts of the stream from which the batch was staged, or empty if no changes may be appended to it.
         """
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"

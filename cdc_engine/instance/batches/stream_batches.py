@@ -90,7 +90,8 @@ class StreamBatches:
         (`Batch.stands_alone`).
 
         The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, the store removes
-        these changes, so that a batch can be larger than the ring. If such a batch is rolled back, the source is read again.
+        these changes, so that a batch can be larger than the ring. If such a batch is rolled back, the source is read again. Raises
+        NotContinuousError if the store's next changes are not after `taken`.
         """
         self._require_started()
         if taken.end is None:
@@ -129,8 +130,8 @@ class StreamBatches:
 
     def append_to(self, taken: Batch, byte_count_max: int, event_count_max: int, keep: Callable[[Batch], bool]) -> None:
         """Calls `keep` with the changes that follow the last batch `taken`, so that `keep` can record these changes and `taken` in the
-        ledger as one batch. Does not wait for changes, and does not call `keep` if there are none. If `keep` returns False or raises an
-        error, the changes are handed out later.
+        ledger as one batch. Does not wait for changes. Does not call `keep` if there are none, if they belong to another epoch, or if they
+        must be a batch of their own. If `keep` returns False or raises an error, the changes are handed out later.
         """
         self._require_started()
         with self._taking, contextlib.ExitStack() as undo:

@@ -163,11 +163,11 @@ class SourceStream:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position, with the parameters and the result of `Window.read`. If an error ended the stream, raises
-        the error when the consumer has read all changes before the error.
+        """Returns the changes after a position as soon as there are any, or a reading without pieces if none arrive within
+        `timeout_seconds`. If an error ended the stream, raises the error when the consumer has read all changes before the error.
 
-        Returns None if the live stream has begun another epoch. The caller then opens another own stream, which numbers binlog files as the
-        live stream does.
+        Returns None if the position is not in this stream's window, or if the live stream has begun another epoch. The caller then opens
+        another own stream, which numbers binlog files as the live stream does.
         """
         if self._epoch() != self._live_epoch:
             return None

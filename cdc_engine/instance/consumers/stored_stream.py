@@ -100,8 +100,8 @@ class StoredStream:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position, as `Window.read` does, but never waits. Returns None at the end of the files, or if the
-        files were removed.
+        """Returns the changes after a position, and never waits. Returns a reading without pieces if `given_up` returns True. Returns None
+        at the end of the files, if the files were removed, or if the position is not in the part that was read from the files.
         """
         del timeout_seconds, full
         while not given_up():

@@ -206,8 +206,8 @@ class Engine(Lifecycle[EngineParts, Consumers]):
         return self._handing_out().outstanding()
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight. If no batch is in flight, stages the next batch and returns it, or returns None if staging is not
-        finished within the timeout. With `appendable`, changes may be appended to the next batch until its run takes it.
+        """Returns the batch in flight. If no batch is in flight, stages the next batch and returns it, or returns None if no batch is
+        staged within the timeout. With `appendable`, changes may be appended to the next batch until its run takes it.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -239,14 +239,15 @@ class Engine(Lifecycle[EngineParts, Consumers]):
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
         """Rolls a batch back, so that the same changes are handed out again under a new delivery number. With `damaged`, the run could not
-        read the staged files, so the changes are staged again. Raises CanalServiceError as `ack` does.
+        read the staged files, so the changes are staged again. Raises CanalServiceError if the batch is not in flight any more.
         """
         self._handing_out().rollback(batch, damaged=damaged)
         self._conflicts.look()
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
         """Stops the tables of a batch that cannot be merged. Each table stops at the batch's start, and the batch is handed out again
-        without these tables. `reasons` maps "database.table" to (state, reason). Raises CanalServiceError as `ack` does.
+        without these tables. `reasons` maps "database.table" to (state, reason). Raises CanalServiceError if the batch is not in flight any
+        more.
         """
         self._handing_out().stop_tables(batch, reasons)
 

@@ -190,8 +190,8 @@ def failover_of(
     position: Callable[[], Position | None],
     gives_way: Callable[[], None],
 ) -> Failover | None:
-    """Returns the failover of an engine, or None if conf/ names only one source. For `position` and `gives_way`, see
-    `FailoverDependencies`.
+    """Returns the failover of an engine, or None if conf/ names only one source. `position` returns the position at which another source
+    must continue, or None if nothing was read yet. `gives_way` is called once, when another source must be read.
     """
     if len(config.sources) <= 1:
         return None

@@ -1,8 +1,9 @@
 """Decides which other source can continue the stream from a position, and in which order sources are tried. Used by `failover`.
 
 A source can take over if its GTIDs prove two things: it has executed every transaction that was read, and it has purged no later
-transaction. The failover does not switch to a source that lacks a transaction that was read, because the lake would then have changes that
-the source does not have. The engine's status reports such a source.
+transaction. Without GTIDs, a source can take over only with `failover: by_time` in conf/, at a position that is found by commit time. The
+failover does not switch to a source that lacks a transaction that was read, because the lake would then have changes that the source does
+not have. The engine's status reports such a source.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ class BinlogInterval:
 
 
 def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
-    """Finds the requested interval in the source's binlog, or in the archive that the request names. Raises the errors of `make_plan`."""
+    """Finds the requested interval in the source's binlog, or in the archive that the request names. Raises PositionLostError if the
+    requested time or a GTID is purged, ActRefusedError or ConfigurationError if the request is refused, and SourceConnectionError.
+    """
     files = files_for(config, request.archive, ledger.cursor)
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
@@ -152,7 +154,9 @@ def tables_unlike(
 
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:
-    """Returns the names of the requested tables, including stopped ones. Raises ConfigurationError if a requested table is not captured."""
+    """Returns the names of the requested tables, or of all captured tables if the request names none. Stopped tables count as captured.
+    Raises ConfigurationError if a requested table is not captured.
+    """
     stopped = {each.name for each in ledger.stopped_tables}
     return rules.chosen(request, sorted(stopped | schemas.versions().keys()))
 

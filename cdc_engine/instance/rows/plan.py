@@ -95,7 +95,7 @@ class Plan:
 
 def make_plan(config: DestinationConfig, directory: Path, request: RequestedInterval, now_us: int) -> Plan:
     """Returns the plan of a backfill. Raises PositionLostError if the requested time or a GTID is purged, ConfigurationError or
-    ActRefusedError if the request is refused, and the errors of `IntervalReader.staged`.
+    ActRefusedError if the request is refused, and another SluiceError if the binlog cannot be read or staged.
     """
     rules.check_request(request, now_us)
     ledger = read_ledger(directory)

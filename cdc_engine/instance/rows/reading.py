@@ -39,8 +39,8 @@ def binlog_files(config: DestinationConfig) -> BinlogFiles:
 
 
 def files_for(config: DestinationConfig, archive: str, cursor: Position | None) -> ReadableFiles:
-    """Returns the binlog files in the archive that a request names, without a query to the source. If the request names no archive, returns
-    the source's binlog files. Raises the errors of `binlog_files`, and PositionLostError.
+    """Returns the binlog files in the archive that a request names, without a query to the source. If the request names no archive, or the
+    destination has no cursor, returns the source's binlog files. Raises SourceConnectionError, ConfigurationError or PositionLostError.
     """
     return archive_alone(Archive(archive), cursor) if archive and cursor is not None else binlog_files(config)
 
@@ -148,8 +148,9 @@ class IntervalReader:
         return f"{database}.{table}" in self._tables
 
     def _within(self, block: Block, until: Position | None) -> tuple[BlockSlice, bool]:
-        """Returns the events of the transactions in a block that end at or before `until`, and whether the block reaches `until`. Sets the
-        attribute `end` to the end of the last of these transactions.
+        """Returns the events of a block that belong to the interval, and whether the block reaches `until`. If it does, these are the
+        events of the transactions that end at or before `until`, otherwise all events. Sets the attribute `end` to the end of the last
+        complete transaction among them.
         """
         whole = BlockSlice(block, 0, block.event_count)
         if not block.transaction_count:

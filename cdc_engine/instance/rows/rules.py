@@ -187,7 +187,9 @@ def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
 
 
 def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ...]:
-    """Returns the requested tables. Raises ConfigurationError if a requested table is not captured."""
+    """Returns the requested tables, or all captured tables if the request names none. Raises ConfigurationError if a requested table is not
+    captured.
+    """
     unknown = sorted(set(request.tables) - set(captured))
     if unknown:
         raise ConfigurationError(

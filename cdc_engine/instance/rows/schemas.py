@@ -83,9 +83,8 @@ class IntervalSchemas:
     # ── called by the scan ──
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        """Returns the version of the table that a table map describes, as `TableHistory.resolve` does. If the table is stopped, raises
-        TableStoppedError without a version, so that the scan drops the table's rows. Only consumers need the rows of a stopped table, and
-        consumers do not read the interval.
+        """Returns the version of the table that a table map describes. If the table is stopped, raises TableStoppedError without a version,
+        so that the scan drops the table's rows. Only consumers need the rows of a stopped table, and consumers do not read the interval.
         """
         try:
             return self._history.resolve(table_map, position)

@@ -50,8 +50,8 @@ class SourceRows:
 
     def read(self, name: str, conditions: Iterable[str], low: Position, folder: Path) -> RowsRead:
         """Reads the rows of the table `name` ("database.table") that meet one of the SQL `conditions`. The rows include all changes up to
-        the position `low`. Raises ActRefusedError if the table is not captured or its rows cannot be decoded, and the errors of
-        `TableReader`.
+        the position `low`. Raises ActRefusedError if the table is not captured, if `conditions` is empty, if the table changes during the
+        read, or if its rows cannot be decoded. Raises another SluiceError if the source cannot be read.
         """
         table = self._tables.table(name)
         if table is None:

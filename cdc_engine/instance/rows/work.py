@@ -87,8 +87,8 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
 
 
 class BackfillReading:
-    """Reads the source for one backfill or repair, and stages the changes in `folder`. `refused` maps "database.table" to the reason why a
-    table is left out. Tables are added to `refused` while the source is read.
+    """Reads the binlog for one backfill or repair, and stages the changes in `folder`. `refused` maps "database.table" to the reason why a
+    table is left out. Tables are added to `refused` while the binlog is read.
 
     `find` finds the interval. `advice` says what to do about refused tables.
     """
@@ -151,8 +151,8 @@ class BackfillReading:
         return (self._request.from_us, self._request.to_us or 0) if found is None else (found.from_us, found.to_us)
 
     def read(self) -> None:
-        """Reads up to the end of the source's binlog. Raises ActRefusedError if a requested table or all tables are refused. If the refusal
-        is known before reading, reads nothing.
+        """Reads up to the end of the binlog. Raises ActRefusedError if all tables are refused, or if a table that the request names is
+        refused and `all_or_none` is set. If the refusal is known before reading, reads nothing.
         """
         self.judge()
         self._go_on()
@@ -160,7 +160,9 @@ class BackfillReading:
 
     def catch_up(self) -> tuple[str, Position]:
         """Reads more of the binlog if the lake may be at a later position than `read` has reached, and checks the tables again. Call it
-        under the run lock. Returns the id and the cursor of the ledger. Raises the errors of `read`.
+        under the run lock. Returns the id and the cursor of the ledger. Raises ActRefusedError if the binlog ends before the lake's
+        position, if the destination got another ledger or server, or if all tables are refused, or a named one although `all_or_none` is
+        set.
         """
         ledger = read_ledger(self._directory)
         cursor = self._refuse_another(ledger)
@@ -209,8 +211,8 @@ class BackfillReading:
         return cursor
 
     def judge(self) -> None:
-        """Adds to `refused` the tables that `rules.refusal` refuses by the facts that are known so far. Raises ActRefusedError as `read`
-        does.
+        """Adds to `refused` the tables that `rules.refusal` refuses by the facts that are known so far. Raises ActRefusedError if all
+        tables are refused, or if a table that the request names is refused and `all_or_none` is set.
         """
         facts = facts_of(
             *(self.names, self._config, self._directory, self._schemas, self.staged),

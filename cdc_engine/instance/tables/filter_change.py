@@ -54,8 +54,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     *,
     policies: Mapping[str, ValuePolicy] | None = None,
 ) -> None:
-    """Compares conf/ with the settings of the engine's last start. Requests a snapshot of each newly included table, or stops the table.
-    Stops each table whose row settings changed. Then saves the current settings.
+    """Compares conf/ with the settings of the engine's last start. Requests a snapshot of each newly included table. If conf/ allows no
+    snapshot, stops the table, unless the destination is new. Stops each table whose row settings changed. Then saves the current settings.
 
     `tables` are the captured tables at `begin`. `known` are all tables ("database.table") that the schema history ever had. `policies` are
     the value policies with which the engine decodes; None means the policies of the current conf/. May be repeated after a crash. Raises

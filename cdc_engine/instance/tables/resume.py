@@ -51,8 +51,8 @@ def take_up(
     read_again: Callable[[], None],
     folder: Path,
 ) -> None:
-    """Moves the cursor back to the earliest stop from which the source can still be read, and restarts the stream there. Call it only while
-    no batch is in flight.
+    """Moves the cursor back to the earliest stop from which the source can still be read, and restarts the stream there. A table whose
+    changes since its stop can no longer be read gets the state RESUME_LOST. Call it only while no batch is in flight.
 
     `query_facts` returns the facts of the source, with the creation times of some binlog files. `read_again` starts the stream at the
     cursor. `folder` is the destination's folder. If the source does not answer, raises SourceConnectionError, changes nothing, and keeps

@@ -1,8 +1,8 @@
 """Executes the operators' requests that only the engine can execute: to re-snapshot a stopped table from the cursor on, and to cancel a
 snapshot.
 
-`engine` calls this module while no batch is in flight and the stream is not read. The request's record is removed only after the request
-was executed. So after a crash before the removal, the request is executed again.
+`engine_acts` calls this module while no batch is in flight or being staged. The request's record is removed only after the request was
+executed. So after a crash before the removal, the request is executed again.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
 
 
 def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Stops the table in the ledger, and then cancels its snapshot. In the other order, a crash between the two writes would leave a table
-    that is not stopped and whose changes are no longer buffered, so its next merge would lack the buffered changes.
+    """Stops the table in the ledger, and then cancels its snapshot. Does nothing if the table has no open snapshot. In the other order, a
+    crash between the two writes would leave a table that is not stopped and whose changes are no longer buffered, so its next merge would
+    lack the buffered changes.
     """
     record = dependencies.records.get(wanted.name)
     if record is None or not record.is_open:

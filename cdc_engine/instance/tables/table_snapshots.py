@@ -106,7 +106,8 @@ class SnapshotDecisions:
         """Yields the record of each open snapshot with the decision about its next step. Raises MetaError if the record store does not
         answer.
 
-        If an unexpected error prevents the decision, yields the step READ. A run then reads the table and reports the error.
+        If a setting of the table is invalid, yields the step WAIT with the error. If an unexpected error prevents the decision, yields the
+        step READ. A run then reads the table and reports the error.
         """
         records, look = self._records.all(), self._tables.look_at_once()
         for each in records:
@@ -164,8 +165,8 @@ class SourceTables:
         return self._situation(name, self._ledger.get(), self.table(name))
 
     def look_at_once(self) -> Callable[[str], SnapshotSituation]:
-        """Returns a function that does the same as `look`, for many tables. The ledger and the list of tables are read once, not once per
-        table.
+        """Returns a function that returns the situation of a table, by name. The ledger and the list of tables are read once for all
+        tables.
         """
         ledger, versions = self._ledger.get(), self._versions()
         return lambda name: self._situation(name, ledger, self._captured(name, versions))

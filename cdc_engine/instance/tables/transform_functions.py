@@ -66,7 +66,7 @@ class _Function:
 
     def called(self, rows: pa.RecordBatch, *, table: tuple[str, str], seconds_max: float) -> Any:
         """Calls the function in a thread, and returns its result. Raises TransformFailedError if the function fails or does not return
-        within `seconds_max`.
+        within `seconds_max`, or if an earlier call for the table still runs.
         """
         late = self.late.get(table)
         if late is not None and late.is_alive():

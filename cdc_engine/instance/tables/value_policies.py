@@ -76,7 +76,7 @@ class _WithShards(Mapping[str, T]):
 
 
 def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePolicy:
-    """Returns the value policy of one table. Raises ConfigurationError as `policies_of` does."""
+    """Returns the value policy of one table. Raises ConfigurationError if a condition, a salt or the function of a transform is invalid."""
     options, shard = config.table(database, table), config.shard(database, table)
     return ValuePolicy(
         zero_dates=options.zero_dates,
@@ -88,8 +88,8 @@ def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePoli
 
 
 def rules_of(name: str, table: TableConfig, destination: str = "") -> RowRules:
-    """Returns the row rules of a table. `name` is "database.table". `destination` is empty if the rules are only checked and never
-    applied. Raises ConfigurationError as `policies_of` does.
+    """Returns the row rules of a table. `name` is "database.table". `destination` is empty if the rules are only checked and never applied.
+    Raises ConfigurationError if a condition, a salt or the function of a transform is invalid.
     """
     rules = RowRules(
         condition=table.rows.strip(),

@@ -85,7 +85,7 @@ def _acquired(lock: FileLock, wait_seconds: float) -> bool:
 
 def pull_at_start(directory: Path) -> None:
     """Pulls when a process starts. If the pull fails, logs why, and the process uses the last valid revision. If there is no such revision,
-    raises the errors of `pull`.
+    raises the error.
     """
     try:
         record = remote_record(directory)

@@ -245,8 +245,9 @@ class GroupStream:
         self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
 
     def _refuse_lost(self, view: View) -> None:
-        """Raises the error that permanently ended a member's stream. Called when the group waits for the member, after all transactions
-        that must come first were handed out. After a temporary error (AWAY), raises nothing, so that the group continues to wait.
+        """Raises ConsumerStoppedError if an error has permanently ended a member's stream. Called when the group waits for the member,
+        after all transactions that must come first were handed out. After a temporary error (AWAY), raises nothing, so that the group
+        continues to wait.
         """
         if view.trouble is not None and not isinstance(view.trouble, AWAY):
             raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble

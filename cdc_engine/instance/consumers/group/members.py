@@ -47,7 +47,9 @@ class Members:
         self._closed = False
 
     def here(self, name: str) -> Here:
-        """Returns a member whose engine runs in this process. Raises SluiceError if the engine runs elsewhere or does not run."""
+        """Returns the consumers and the clock of a member whose engine runs in this process. Raises SluiceError if the engine runs
+        elsewhere or does not run.
+        """
         consumers = self._consumers_of(name)
         with self._lock:
             found = self._here.get(name)
@@ -164,16 +166,16 @@ class MemberStream:
             self._woken.wait(seconds)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Selects what the consumer gets from pieces of the stream that `look` returned. Raises ConsumerStoppedError as `Selection.chosen`
-        does.
+        """Selects what the consumer gets from pieces of the stream that `look` returned. Raises ConsumerStoppedError if the pieces contain
+        rows that cannot be shown, or a RENAME to a name for which conf/ has other row rules or columns.
         """
         if self._read is None:
             raise NotStartedError(f"the engine of {self.name} does not run in this process; `sluice status` shows why")
         return self._read[1].selection.chosen(pieces, state)
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
-        """Returns how many whole transactions in the pieces come before the first row event that cannot be read, as `Selection.readable`
-        does.
+        """Returns how many whole transactions in the pieces come before the first row event that cannot be shown. Returns None if there is
+        no such row event, or if nothing was read yet.
         """
         return self._read[1].selection.readable(pieces) if self._read is not None else None
 
