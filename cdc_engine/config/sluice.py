@@ -335,8 +335,8 @@ class SluiceConfig(Strict):
         return self._catalog().identifier(destination, *self._named_in_catalog(destination, database, table, kind))
 
     def catalog_view(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str] | None:
-        """Returns the catalog, schema and name of the view of a Delta table. `kind` is as in `catalog_name`. Returns None for a change log,
-        and if conf/ has no `views`.
+        """Returns the catalog, schema and name of the view of a Delta table. `kind` is "history", "log", or empty for the current-state
+        table. Returns None for a change log, and if conf/ has no `views`.
         """
         if kind == "log":
             return None

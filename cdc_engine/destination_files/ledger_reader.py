@@ -26,5 +26,5 @@ def head_of_line(location: Location) -> OutstandingBatch | None:
 
 
 def lease_holder(location: Location) -> Holder | None:
-    """Returns the process that holds the lease or held it last (see `Holder.held`), or None if no process ever held it."""
+    """Returns the process that holds the lease or held it last (`held` of the result is then False), or None if no process ever held it."""
     return read_holder(location)

@@ -22,8 +22,8 @@ class ResumeKind(enum.StrEnum):
     """What an operator requests for a table."""
 
     RESUME = "resume"  #: The table continues from the position at which it stopped.
-    RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, and is re-snapshotted.
-    CANCEL = "cancel"  #: The table's snapshot is canceled, and the table stops at the position before the snapshot.
+    RE_SNAPSHOT = "re-snapshot"  #: The table continues at the cursor, and is re-snapshotted.
+    CANCEL = "cancel"  #: The snapshot is canceled, and the table stops at the position up to which it is merged.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,9 +85,9 @@ class StreamBatches:
         kept: bool = False,
     ) -> Batch:
         """Returns the changes after `taken` as a further part of the same batch. `taken` is the result of the previous `get` or `get_more`.
-        The result is limited by `byte_count_max` and `event_count_max` as in `get`. The result's batch_id is -1 if no change arrives within
-        `timeout_seconds`. It is also -1 if a new epoch begins, or if `taken` or the next part must be a batch of its own
-        (`Batch.stands_alone`).
+        The result has as many whole transactions as fit into `byte_count_max` bytes and `event_count_max` row events, but at least one. The
+        result's batch_id is -1 if no change arrives within `timeout_seconds`. It is also -1 if a new epoch begins, or if `taken` or the
+        next part must be a batch of its own (`Batch.stands_alone`).
 
         The caller has written `taken` to files. With `kept`, the store keeps the changes of `taken`. Without `kept`, the store removes
         these changes, so that a batch can be larger than the ring. If such a batch is rolled back, the source is read again. Raises
@@ -123,8 +123,8 @@ class StreamBatches:
 
     def skip(self, batch: OutstandingBatch) -> None:
         """Moves the cursor to the end of a batch that has no changes for the lake: hands the batch out and acks it, in one write of the
-        ledger. Then frees the batch's changes in the store. Raises the errors of `Ledger.hand_out`, and MetaError if the ledger cannot be
-        written.
+        ledger. Then frees the batch's changes in the store. Raises NotContinuousError if the batch does not begin at the end of the last
+        batch, and MetaError if the ledger cannot be written.
         """
         self._settle(lambda ledger: ledger.hand_out(batch).ack(batch.batch_id))
 

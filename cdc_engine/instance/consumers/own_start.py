@@ -54,7 +54,8 @@ class OwnStart:
     def learn(self, source: Source, archive: Archive | None, captured: Captured, given_up: Callable[[], bool]) -> None:
         """Reads the DDL statements from `known` to `begin` from the source, unless an earlier call has done so. `archive` has binlog files
         that the source has purged. `captured` returns whether conf/ captures a table. `given_up` returns whether to end the call early.
-        Raises the errors of `scan_ddl`. After an error, the next call reads the statements again from `known`.
+        Raises PositionLostError if `known` is purged, InterruptedError if `given_up` ended the call, and another SluiceError if the binlog
+        cannot be read. After an error, the next call reads the statements again from `known`.
         """
         if self._learnt:
             return

@@ -68,7 +68,7 @@ class ArchiveAlone:
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
     ) -> Generator[Block]:
         """Yields the blocks from `start` to the end of the archive. Raises PositionLostError if the archive lacks the file of `start`, and
-        the errors of the scan.
+        BinlogFormatError if the files cannot be parsed.
         """
         names = [log.file for log in self.logs]
         if start.position.file not in names:

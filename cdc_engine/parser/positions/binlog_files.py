@@ -170,7 +170,7 @@ class BinlogFiles:
     ) -> Generator[Block]:
         """Yields the blocks from `start`, which is in one of the files, to the current end of the binlog.
 
-        Raises SourceConnectionError, PositionLostError, or the errors of the scan.
+        Raises SourceConnectionError, PositionLostError, or BinlogFormatError if the binlog cannot be parsed.
         """
         if self._archive is not None and start.position.file in self._archived:
             start = yield from self._from_archive(self._archive, start, history, captured, prepared)
