@@ -182,7 +182,7 @@ def follow(
 
 
 def what_stays(directory: Path) -> str:
-    """Returns a sentence that says which files and which ledger of a destination remain after its file was removed from conf/."""
+    """Returns a sentence that says which files and which ledger of a destination remain after its engine was stopped."""
     try:
         ledger = read_ledger(directory)
     except SluiceError as error:
@@ -192,8 +192,8 @@ def what_stays(directory: Path) -> str:
     out = f", {len(ledger.outstanding)} batch(es) without an ack" if ledger.outstanding else ""
     acked = f"acked up to {ledger.cursor}" if ledger.cursor else "nothing acked yet"
     return (
-        f"the ledger of the destination stays in {directory} ({acked}{out}): if you restore the file in "
-        "conf/destinations, the destination continues from this ledger"
+        f"the ledger of the destination stays in {directory} ({acked}{out}): the destination continues from "
+        "this ledger if it is started again, or if its file in conf/destinations is restored"
     )
 
 
