@@ -50,7 +50,7 @@ def order_key(epoch: int, number: int, offset: int) -> int:
 
 
 def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the order keys of one or more offsets in one file. Raises BinlogFormatError as `order_key` does."""
+    """Returns the order keys of one or more offsets in one file. Raises BinlogFormatError if a part is out of its range."""
     order_key(epoch, number, int(offsets.max()))  # Raises BinlogFormatError if an offset is too large.
     keys: npt.NDArray[np.int64] = order_key(epoch, number, 0) + (offsets >> UNIT_BITS)
     return keys

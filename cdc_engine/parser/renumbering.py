@@ -17,8 +17,8 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 def renumbered(cursor: Position, facts: ServerFacts) -> str:
-    """Returns a sentence that tells why the server's file is not the cursor's file, although both files have the same name. Returns "" if
-    nothing indicates that they are different files.
+    """Returns a sentence that tells why the server no longer has the cursor's file: the number of the cursor's file is higher than the
+    number of the server's last file, or the server's file of the same name has another creation time. Otherwise returns "".
     """
     if names_restarted(cursor.file, facts):
         return f"{cursor.file} comes after the server's last binlog file {facts.file}: the server's binlog was reset"
@@ -48,7 +48,8 @@ def refilled(
     cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
 ) -> str:
     """Returns a sentence if the cursor's file no longer exists and the server's files do not continue the cursor's binlog, otherwise "".
-    The files continue the cursor's binlog if all transactions that were read, `taken`, are in `purged`.
+    The files continue the cursor's binlog if all transactions that were read, `taken`, are in `purged`. Returns "" too if a MariaDB server
+    did not report its purged transactions.
 
     One case is not detected: the server used the same GTIDs again for other transactions, and has purged exactly the transactions with the
     GTIDs up to the cursor.
@@ -68,8 +69,9 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
     """Returns the GTIDs of transactions that the stream has read, and that the server may have used again in its new files. Returns "" if
     GTIDs prove that the stream continues.
 
-    Transactions in `purged` are older than the new files, so their GTIDs were not used again. MariaDB identifies servers only by a number,
-    so on MariaDB the transactions of all servers are compared.
+    Transactions in `purged` are older than the new files, so their GTIDs were not used again. On MySQL, only the GTIDs with the uuid
+    `server_uuid` are compared with `purged`. MariaDB identifies servers only by a number, so on MariaDB the GTIDs of all servers are
+    compared.
     """
     if isinstance(taken, MariadbPosition) or isinstance(purged, MariadbPosition):
         return "" if purged.contains(taken) else str(taken)  # type: ignore[arg-type]
@@ -79,7 +81,7 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
 
 def names_restarted(file: str, facts: ServerFacts) -> bool:
     """Returns whether the server has started its file numbers again: whether the number of `file` is higher than the number of the server's
-    current file.
+    current file. Returns False if the two names differ before the number.
     """
     if not file or not facts.file or base(file) != base(facts.file):
         return False

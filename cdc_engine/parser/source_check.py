@@ -213,12 +213,12 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
 
 
 def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:
-    """Raises ReplicaClashError if another replica has the engine's server id. With the same id, the server would end the engine's dump
-    whenever the other replica connects, and the other replica's dump whenever the engine connects.
+    """Raises ReplicaClashError if the source itself or another replica has the engine's server id. With the same id, the server would end
+    the engine's dump whenever the other replica connects, and the other replica's dump whenever the engine connects.
 
     A replica that also has the engine's uuid is an earlier dump of this engine, or the dump of the host that ran this engine before. The
-    engine's new dump replaces that dump, so this is not a clash. With `displaced` (`check_source`), every replica with the engine's server
-    id is a clash: a replica that has just ended the engine's dump is not an earlier dump.
+    engine's new dump replaces that dump, so this is not a clash. `displaced` tells that a replica has just ended the engine's dump. Then
+    every replica with the engine's server id is a clash, because such a replica is not an earlier dump.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(

@@ -110,8 +110,8 @@ def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns `start` in a new epoch. Returns `start` unchanged if it is `Lost`, or if it is in the cursor's epoch and the ledger has no
-    higher epoch.
+    """Returns `start` in a new epoch, or `Lost` if no new epoch may begin now. Returns `start` unchanged if it is `Lost`, or if it is in
+    the cursor's epoch and the ledger has no higher epoch.
     """
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
@@ -132,8 +132,9 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start after a cursor. The start is in the cursor's epoch if the server's files continue the cursor's binlog. The start is
-    in the next epoch if the server is another one, or if the server's file names have started again.
+    """Returns the start after a cursor, or `Lost` if the stream cannot continue without a gap. The start is in the cursor's epoch if the
+    server's files continue the cursor's binlog. The start is in the next epoch if the server is another one, or if its file names have
+    started again or differ from the cursor's before the number.
     """
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     renumbering = renumbered(cursor, facts) if same_server else ""

@@ -68,9 +68,10 @@ class FileRecordStore(RecordStore):
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Implements `RecordStore.read_all`. Lists the folder again if a file in it was replaced, added or removed since the last call, or
-        if LISTED_SECONDS_MAX have passed since the last listing. Most records stay unchanged, so reads only the files that were replaced.
-        If nothing has changed, returns the same object as the last call.
+        """Returns all records whose names consist of `prefix` and further characters without a slash, by name. Lists the folder again if a
+        file in it was replaced, added or removed since the last call, or if LISTED_SECONDS_MAX have passed since the last listing. Most
+        records stay unchanged, so reads only the files that were replaced. If nothing has changed, returns the same object as the last
+        call.
         """
         folder, now, last = self._folder_stamp(prefix), time.monotonic(), self._listings.get(prefix, NEVER_LISTED)
         if folder is not None and folder == last.folder and now - last.listed_at < LISTED_SECONDS_MAX:
@@ -130,8 +131,8 @@ class FileRecordStore(RecordStore):
         return _version(content)
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:  # noqa: ARG002  of the contract
-        """Implements `RecordStore.write_all`. Writes up to LOCKED_MAX records, syncs their folders, and releases the lock, so that the
-        ledger can be written before the next records.
+        """Creates or replaces many records durably, whatever their stored versions are. After each LOCKED_MAX records, syncs their folders
+        and releases the lock, so that the ledger can be written before the next records.
         """
         names = list(texts)
         for begin in range(0, len(names), LOCKED_MAX):

@@ -97,7 +97,9 @@ class SqlRecordStore(RecordStore):
         return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
-        """Implements `RecordStore.write`. Ignores `also`, which is for programs that read ZooKeeper."""
+        """Replaces the record if its stored version is `version`, or creates the record. Ignores `also`, which is for programs that read
+        ZooKeeper.
+        """
         values = {"record": text, "version": version + 1, "token": token}
         try:
             with self._translated("written"), self._engine.begin() as connection:
@@ -115,7 +117,9 @@ class SqlRecordStore(RecordStore):
         )
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Implements `RecordStore.write_all`. Creates up to CREATED_MAX new records with one statement."""
+        """Creates or replaces many records. Creates up to CREATED_MAX new records with one statement, and replaces existing records one by
+        one.
+        """
         names = list(texts)
         for begin in range(0, len(names), CREATED_MAX):
             some = names[begin : begin + CREATED_MAX]

@@ -25,7 +25,9 @@ WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 class ZooKeeperRecordStore(RecordStore):
-    """A record store in ZooKeeper. The keys of `also` (see `write`) are paths under the destination's node."""
+    """A record store in ZooKeeper. `write` also gets values for programs other than Sluice (`also`), by their paths under the destination's
+    node.
+    """
 
     def __init__(self, servers: ZooKeeperServers, destination: str, session_seconds: float) -> None:
         self._servers, self._destination, self._session_seconds = servers, destination, session_seconds
@@ -77,7 +79,7 @@ class ZooKeeperRecordStore(RecordStore):
         return version + 1
 
     def write_all(self, texts: Mapping[str, str], *, token: int = 0) -> None:
-        """Implements `RecordStore.write_all`. Creates up to CREATED_MAX new records at the same time, and replaces existing records one by
+        """Creates or replaces many records. Creates up to CREATED_MAX new records at the same time, and replaces existing records one by
         one.
         """
         names = list(texts)

@@ -60,7 +60,7 @@ _lock = threading.Lock()
 
 
 def destination_path(destination: str, *parts: str) -> str:
-    """Returns /otter/canal/destinations/<destination>/…"""
+    """Returns the path of a node: /otter/canal/destinations/<destination>, and then `parts`, separated by slashes."""
     return "/".join((DESTINATIONS, destination, *parts))
 
 

@@ -222,8 +222,9 @@ class ConsumerService(Generic[PositionT, Content_co]):
         return text
 
     def continue_after(self, text: str) -> bool:
-        """Moves the consumer to the position that a broker stored as `text`. Does nothing if this position is not after the acked position.
-        A move drops waiting deliveries. Returns whether the consumer moved. Raises SluiceError if the two positions cannot be compared.
+        """Moves the consumer to the position that a broker stored as `text`. Does nothing if `codec` is None, or if this position is not
+        after the acked position. A move drops waiting deliveries. Returns whether the consumer moved. Raises SluiceError if the two
+        positions cannot be compared.
         """
         while self._codec is not None and text:
             acked = self._line.acked

@@ -61,8 +61,8 @@ class FollowedTables:
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns, for each table in `tables`, whether the table is not stopped. As in `CapturedTables.mask`, the mask is computed again
-        only when the list is longer than before.
+        """Returns, for each table in `tables`, whether the table is not stopped. All blocks of a parser have the same list `tables`, to
+        which the parser only appends. So the mask is computed again only when the list is longer than before.
         """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables

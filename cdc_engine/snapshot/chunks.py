@@ -60,7 +60,8 @@ def chunks(
 
 def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
     """Returns the key by which a table is split into chunks. Returns None if the table has no key, or if the values of the key cannot be
-    ordered or cannot be written as exact literals.
+    ordered or cannot be written as exact literals. UUIDs in the key are compared as text if the server compares UUIDs in another order than
+    it sorts them.
 
     `index` of the result is PRIMARY if the table's primary key begins with the columns of the result, and none of its columns is indexed by
     a prefix only. Otherwise, `index` is empty.

@@ -85,8 +85,8 @@ def rows_at_a_position(
 def _between_positions(
     connect: Callable[[], RowReader], table: TableVersion, unlocked: Unlocked, refused: ConfigurationError
 ) -> Iterator[tuple[RowReader, SourceEnd]]:
-    """Yields the same as `rows_at_a_position`, but without a lock. If the table is changed during every attempt, raises `refused`, the
-    error that names the missing GRANT.
+    """Yields a connection and a binlog position, without a lock: reads over the connection show the table as it was at this position. If
+    the table is changed during every attempt, raises `refused`, the error that names the missing GRANT.
     """
     with contextlib.closing(connect()) as reader:
         tables = {(table.database, table.table), *_parents(reader, (table.database, table.table))}
@@ -150,8 +150,8 @@ def binlog_end(reader: RowReader) -> tuple[str, int]:
 
 
 def require_lock(reader: RowReader, table: TableVersion) -> None:
-    """Checks, by locking the table for a moment, whether the account may lock the table. Does nothing if `rows_at_a_position` needs no
-    lock. Raises ConfigurationError with the GRANT that the account lacks.
+    """Checks, by locking the table for a moment, whether the account may lock the table. Does nothing on MariaDB if the table's storage
+    engine has transactions, because the table is then read without a lock. Raises ConfigurationError with the GRANT that the account lacks.
     """
     if reader.mariadb and _is_transactional(reader, table):
         return

@@ -76,7 +76,9 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
 
 
 def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, StepDecision]:
-    """Advances the snapshots for `run_all` until `deadline`, a time of the monotonic clock."""
+    """Advances all snapshots until no snapshot can be advanced, conf/ has changed, or the monotonic clock has reached `deadline`. Then
+    returns the last decision about each table, or raises the first error.
+    """
     stopping = threading.Event()
     while True:
         decisions: dict[str, StepDecision] = {}

@@ -56,7 +56,7 @@ class RowReader:
         return "mariadb" in str(self._session.get_server_info()).lower()  # type: ignore[no-untyped-call]
 
     def server(self) -> str:
-        """Returns the identity of the server that answers, in the form of `Position.server_uuid`."""
+        """Returns the identity of the server that answers: its uuid, or "mariadb-<server id>" on MariaDB."""
         ((found,),) = self.texts(IDENTITY[self.mariadb])
         return f"mariadb-{found}" if self.mariadb else str(found)
 

@@ -78,8 +78,8 @@ class SnapshotRecords:
         return None if text is None else self._parsed(_key(name), text)[1]
 
     def begin(self, record: SnapshotRecord) -> None:
-        """Stores the record of a requested snapshot. Raises ActRefusedError while another snapshot of the table is open, and MetaError if
-        the record cannot be stored.
+        """Stores the record of a requested snapshot, and removes the files of the table's earlier snapshot. Raises ActRefusedError while
+        another snapshot of the table is open, and MetaError if the record cannot be stored.
         """
 
         def begun(before: SnapshotRecord | None) -> SnapshotRecord:
@@ -159,8 +159,8 @@ class SnapshotRecords:
         return open_lock(self._location, READING)
 
     def take_reading(self) -> Lock | None:
-        """Acquires the lock that `reading` describes, and returns it. Returns None if another run has the lock. With a shared ledger, waits
-        until the lock of a run that was killed on another host would have expired.
+        """Acquires the lock that a run holds while it reads and publishes snapshots, and returns the lock. Returns None if another run has
+        the lock. With a shared ledger, waits until the lock of a run that was killed on another host would have expired.
         """
         reading = self.reading()
         seconds = 2 * self._location.session_seconds if self._location.is_shared else 0.0

@@ -23,8 +23,8 @@ def view_contains(reader: RowReader, position: Position) -> bool:
     """Begins a consistent read of MariaDB, and returns whether the read shows every commit up to a position. After the call, the connection
     is still in this read.
 
-    If the read's position in the binlog is before `position`, compares the GTIDs instead, because events without a commit can move the
-    engine's position beyond the last commit.
+    If the read's position in the binlog is before `position`, compares the GTIDs instead, because events without a commit can move
+    `position` beyond the server's last commit.
     """
     reader.texts(CONSISTENT_READ)
     seen = position_of_read(reader)

@@ -373,8 +373,9 @@ def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
 
 
 def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | None:
-    """Publishes the rows of a table's snapshot, and returns the snapshot's record. Returns None if the snapshot can no longer be published.
-    The caller must hold the run lock, so that no merge run buffers or merges changes at the same time.
+    """Publishes the rows of a table's snapshot, and returns the snapshot's record. Returns None if the snapshot cannot be published now. If
+    its rows must be read again, restarts it, or makes it fail after RESTARTS_MAX restarts for the same cause. The caller must hold the run
+    lock, so that no merge run buffers or merges changes at the same time.
     """
     # Reads the record and the table again, because they may have changed during the wait for the lock.
     now, table = dependencies.records.get(name), dependencies.table(name)

@@ -58,7 +58,8 @@ class Archive:
         `check` raises PositionLostError or BinlogFormatError if the file must not be stored.
 
         The command writes to a temporary file, which is renamed when it is complete. After a crash, the next fetch removes the incomplete
-        file. Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` returned True.
+        file. Raises SourceConnectionError if there is no command, if it fails, or if `check` refuses the file. Raises InterruptedError if
+        `given_up` returned True.
         """
         if self._fetch is None or not _FETCHED_NAME.fullmatch(file):
             raise SourceConnectionError(

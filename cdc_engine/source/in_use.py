@@ -46,8 +46,9 @@ def use(directory: Path, address: str, why: str) -> None:
 
 
 def address_chosen(directory: Path) -> str:
-    """Updates the local file from the record store that all hosts share, and returns the chosen address as `address_in_use` does. Raises
-    ConfigurationError if the file cannot be read or parsed, and MetaError if the record store does not answer.
+    """Returns the address (host:port) of the chosen source, or "" if no source was chosen. If several hosts share the ledger, first updates
+    the local file from the record store. Raises ConfigurationError if the file cannot be read or parsed, and MetaError if the record store
+    does not answer.
     """
     # Reads only the file, which is itself the record if no other host shares the ledger.
     if not as_location(directory).is_shared:

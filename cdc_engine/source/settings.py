@@ -29,7 +29,7 @@ LocalFile = Annotated[Path, AfterValidator(lambda path, info: config_paths.local
 
 
 def _time_text(value: Any) -> Any:
-    """Returns an ISO date as text, because YAML converts ISO dates to date objects."""
+    """Converts a date object, to which YAML converts an ISO date, back to ISO text. Returns any other value unchanged."""
     return value.isoformat() if isinstance(value, dt.date) else value
 
 

@@ -8,7 +8,7 @@ Called by `staging`. The run computes the changes (spark_jobs/cascades/derive.py
 - Per child table, the sequence number of each of its staged rows (int64, little-endian, in the order of its segments).
 
 A sequence number (`_sluice_sequence_number`) orders the rows of all tables of a batch. The sequence number consists of the number of the
-row event, the number of the row in the event, and a bit that is set for after images.
+row event, the number of the row in the event, and a bit that is 0 only for the before image of an update.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ class CascadeRecorder:
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
-        """Closes the files. If a file cannot be completed, the child tables of its parent table stop. Call `close` before `set_off`,
-        because `set_off` must not yield a parent table whose file is incomplete.
+        """Closes the files. If a file cannot be completed because of an unexpected error, the child tables of its parent table stop. Raises
+        SluiceError and OSError. Call `close` before `set_off`, because `set_off` must not yield a parent table whose file is incomplete.
         """
         for key, writer in tuple(self._writers.items()):
             try:
@@ -276,7 +276,8 @@ def _acting(block: Block, chosen: Int64s) -> Any:
 
 def _may_remove(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
     """Returns a mask of the events `chosen`, with True for each event that may remove values to which foreign keys refer. An update whose
-    after images have no referenced column (binlog_row_image MINIMAL) removes no such value.
+    after images have no referenced column (binlog_row_image MINIMAL) removes no such value. In a table with more than SHORT_COUNT_MAX
+    columns, every event counts as removing such values.
     """
     count = len(version.columns)
     if count > SHORT_COUNT_MAX:

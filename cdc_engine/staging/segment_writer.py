@@ -40,8 +40,8 @@ UNIQUE_KEYS_MAX = 1 << 20
 
 
 class _KeyFacts:
-    """The minimum and the maximum of each key column in a segment. For a key of one integer column, also whether all values of the key are
-    different.
+    """The minimum and the maximum of each key column in a segment, for integers, decimals and texts. For a key of one integer column, also
+    whether all values of the key are different.
     """
 
     def __init__(self, decoder: RowDecoder) -> None:

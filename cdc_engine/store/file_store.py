@@ -57,16 +57,17 @@ class FileEventStore(BackedEventStore):
             return self._log.end
 
     def put(self, block: Block) -> None:
-        """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if another thread dropped the open transaction, or
-        StoreFullError if the files cannot be written or synced. After an error the store is unchanged.
+        """Appends a block. Waits while the files are full, except if no ack would free space. Raises InterruptedError if another thread
+        dropped the open transaction, or StoreFullError if the files cannot be written or synced. After an error the store is unchanged.
         """
         # Syncs before the put. If the sync failed after the put, the caller would put the same block twice.
         self._log.sync_if_due()
         super().put(block)
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, as `ports.EventStore.get` does. Raises StoreDamagedError if the next block cannot be read back, and
-        StoreFullError if the files cannot be synced.
+        """Returns the next batch: as many complete transactions as both limits permit, but at least one. Waits up to `timeout_seconds` for
+        a complete transaction, and returns an empty batch if none arrives. Raises StoreDamagedError if the next block cannot be read back,
+        and StoreFullError if the files cannot be synced.
         """
         # A put syncs the blocks that were put before it, if a sync is due. A get does so too, in case no further block is put.
         self._log.sync_if_due()
@@ -79,9 +80,9 @@ class FileEventStore(BackedEventStore):
             self._changed.notify_all()
 
     def go_back(self, position: Position) -> bool:
-        """Goes back to a position before the last ack, so that all changes after the position are handed out again, as
-        `ports.EventStore.go_back` does. Returns False and changes nothing if the files do not have all these changes. Returns True and
-        changes nothing if the position is not before the last ack.
+        """Goes back to a position before the last ack, so that all changes after the position are handed out again. Returns False and
+        changes nothing if the files do not have all these changes. Returns True and changes nothing if the position is not before the last
+        ack.
         """
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:
@@ -97,7 +98,7 @@ class FileEventStore(BackedEventStore):
             return True
 
     def clear(self) -> None:
-        """Removes all blocks, as `ports.EventStore.clear` does, and the files of the blocks. Raises StoreFullError if the files cannot be
+        """Removes all blocks and their files. The parser reads again from `acked_position`. Raises StoreFullError if the files cannot be
         replaced.
         """
         with self._changed:

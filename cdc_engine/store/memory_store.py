@@ -125,8 +125,8 @@ class MemoryEventStore:
         )
 
     def put(self, block: Block) -> None:
-        """Puts a block, as `ports.EventStore.put` does. Raises InterruptedError if another thread dropped the open transaction, and
-        StagingError if the block could not be written to disk. After an error the store is unchanged.
+        """Appends a block. Waits while the store is full, except if no ack would free space. Raises InterruptedError if another thread
+        dropped the open transaction, and StagingError if the block could not be written to disk. After an error the store is unchanged.
         """
         if block.changes and (block.event_count or block.transaction_count > 1):
             raise ValueError(
@@ -139,7 +139,10 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, as `ports.EventStore.get` does. A batch without row events and table changes has an end and no slices."""
+        """Returns the next batch: as many complete transactions as both limits permit, but at least one. Waits up to `timeout_seconds` for
+        a complete transaction, and returns an empty batch if none arrives. A batch without row events and table changes has an end and no
+        slices.
+        """
         with self._changed:
             if not self._changed.wait_for(self._is_ready, timeout_seconds):
                 return NOTHING
@@ -155,8 +158,8 @@ class MemoryEventStore:
             return batch
 
     def ack(self, end: Position) -> None:
-        """Acks a batch and all batches before it, as `ports.EventStore.ack` does. An ack at or before the last ack has no effect. Raises
-        BatchNotFoundError if no batch that was handed out ends at `end`.
+        """Acks the batch that ends at `end`, and all batches before it, and removes their events. An ack at or before the last ack has no
+        effect. Raises BatchNotFoundError if no batch that was handed out ends at `end`.
         """
         with self._changed:
             if self._acked is not None and end.order_key <= self._acked.order_key:
@@ -202,8 +205,8 @@ class MemoryEventStore:
             self._acked = position
 
     def go_back(self, position: Position) -> bool:
-        """Returns whether all changes after a position can still be handed out, as `ports.EventStore.go_back` does. Returns False for a
-        position before the last ack, because acked blocks are not in memory. Changes nothing.
+        """Returns whether all changes after a position can still be handed out. Returns False for a position before the last ack, because
+        acked blocks are not in memory. Changes nothing.
         """
         with self._changed:
             return self._acked is not None and self._acked.order_key <= position.order_key

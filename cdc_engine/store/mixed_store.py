@@ -26,7 +26,9 @@ class MixedEventStore(BackedEventStore):
         return super().put_position if end == ANYWHERE else end
 
     def clear(self) -> None:
-        """Removes all blocks, as `ports.EventStore.clear` does, and the files. Raises StoreFullError if the files cannot be replaced."""
+        """Removes all blocks and the files. The parser reads again from `acked_position`. Raises StoreFullError if the files cannot be
+        replaced.
+        """
         with self._changed:
             self._restart()
 

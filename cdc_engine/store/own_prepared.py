@@ -16,8 +16,8 @@ NO_EVENTS = b""
 
 
 class OwnPrepared(MemoryPrepared):
-    """The prepared transactions of a consumer's own stream (`ports.PreparedTransactions`). `recorded_before` returns the destination's
-    record for an XA name, as `PreparedFiles.recorded_before` does.
+    """The prepared transactions of a consumer's own stream (`ports.PreparedTransactions`). `recorded_before` returns the events that the
+    destination recorded of the last transaction with an XA name that was prepared before the stream's start, or None.
 
     Before `begin_stream` is called, the caller reads the part of the binlog before the stream's start, and uses only its statements and
     its prepared transactions.

@@ -120,7 +120,8 @@ class PreparedFiles:
 
     def recorded_before(self, name: str, begin: Position) -> RecordedFile | None:
         """Returns the events of the last transaction with this XA name that was prepared before the position `begin`, for a stream that
-        begins at this position. Any thread may call it. Raises the errors of `commit`.
+        begins at this position. Any thread may call it. Returns None if there is no such transaction. Raises BinlogFormatError if the
+        record is damaged, and StagingError if it cannot be read.
         """
         digest, key = _digest(name), begin.order_key
         for _ in range(LOOKS_MAX):

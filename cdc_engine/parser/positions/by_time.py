@@ -5,13 +5,13 @@ The changes of these seconds are read twice. So only destinations with `failover
 change cannot be applied twice are stopped (`instance.failover.by_time`). If the binlog of the new source has no commit at the time of the
 last event that was read or later, the new source lacks changes, and the parser waits for these changes.
 
-The stream cannot continue by time if these seconds contain one of the following:
+The stream cannot continue by time in the following cases:
 
-- a statement that changes a captured table: rows from before the statement would be decoded with the columns that the table has after the
-  statement, and a rename would happen twice;
-- the commit of an XA transaction whose XA PREPARE, which has the rows, is before these seconds;
-- row images without all columns (binlog_row_image): if two rows had the same key one after the other, the values of both rows would be
-  mixed.
+- These seconds contain a statement that changes a captured table: rows from before the statement would be decoded with the columns that the
+  table has after the statement, and a rename would happen twice.
+- These seconds contain the commit of an XA transaction whose XA PREPARE, which has the rows, is before these seconds.
+- The new source writes row images without all columns (binlog_row_image is not FULL): if two rows had the same key one after the other, the
+  values of both rows would be mixed.
 """
 
 from __future__ import annotations

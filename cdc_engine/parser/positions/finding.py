@@ -25,10 +25,10 @@ def exact_position(
     """Returns the requested position as a position between two transactions. For the latest position, returns a `StartChoice` without
     values.
 
-    `archive` is searched if the server has purged the position. `reader` is a replica. If the replica's binlog has the requested time, the
-    replica's binlog is searched instead of the source's binlog. If neither server nor archive has the requested position, raises
-    PositionLostError with the available positions. Raises ConfigurationError for a reader without GTIDs, SourceConnectionError, and the
-    errors of the scan.
+    `archive` is searched if the server has purged the position. `reader` is a replica. If a time is requested without a file, and the
+    replica's binlog has this time, the replica's binlog is searched instead of the source's binlog. If neither server nor archive has the
+    requested position, raises PositionLostError with the available positions. Raises ConfigurationError for a reader without GTIDs,
+    SourceConnectionError, and the errors of the scan.
     """
     if reader is not None and wanted.time_us is not None and not wanted.file:
         found = position_on_reader(reader, facts, wanted.time_us)

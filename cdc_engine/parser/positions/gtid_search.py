@@ -47,8 +47,8 @@ class FoundTransactions:
 def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> FoundTransactions:
     """Finds the transactions of the GTID set `wanted`, which `gtid.named_transactions` made. `epoch` is the epoch for the order keys.
 
-    Raises PositionLostError if the server has purged some of the transactions. Raises ConfigurationError if some transactions are not in
-    the binlog, or if the set has only one half of an XA transaction. The messages name the GTIDs.
+    Raises PositionLostError if the server has purged some of the transactions, or does not list its binlog files. Raises ConfigurationError
+    if some transactions are not in the binlog, or if the set has only one half of an XA transaction. The messages name the GTIDs.
     """
     files.reach(lambda oldest: not executed_part(_begin_set(files, oldest), wanted))
     search, halves = _Search(wanted, epoch, _file_before(files, wanted)), _XaHalves()
@@ -139,7 +139,7 @@ def _one_half(chosen: _XaHalf, other: _XaHalf | None) -> ConfigurationError:
 
 class _Search:
     """Searches block after block of the binlog for the wanted transactions. `missing` are the transactions that are not found yet.
-    `previous` is the position after the last block.
+    `previous` is the end of the last block that was searched, or the beginning of `file`.
     """
 
     def __init__(self, wanted: GtidSet, epoch: int, file: str) -> None:
@@ -205,7 +205,7 @@ def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
 
 def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
     """Returns the newest file that begins before all wanted transactions. Raises PositionLostError if some wanted transactions are in
-    purged files.
+    purged files, or if the server does not list its files.
     """
     names = [log.file for log in files.logs]
     if not names:

@@ -41,8 +41,8 @@ class OldestFile:
         )
 
     def unknown(self, facts: ServerFacts) -> tuple[str, ...]:
-        """Returns the oldest file if its creation time is not known, so that the next query reads the creation time. Otherwise
-        returns ().
+        """Returns the oldest file in `facts` if another file was the oldest one at the last query, or if its creation time is not known.
+        The next query then reads the creation time. Otherwise returns ().
         """
         file = oldest_file(facts)
         return () if not file or (file == self.file and file in self.creations) else (file,)
@@ -72,8 +72,9 @@ class OldestFile:
         """Returns for how many seconds the source was observed to retain its binlog, or infinity if no observation contradicts its
         settings.
 
-        After a purge, the result is the age of the oldest file. Before a purge, the result is infinity, except on Cloud SQL. On Cloud SQL,
-        no query shows the setting, whose value is at least a day. So the result is then the age of the oldest file, but at least a day.
+        After a purge, the result is the age of the oldest file. Before a purge, or if this age is unknown, the result is infinity.
+        Exception: before a purge on Cloud SQL, the result is the age of the oldest file, but at least a day, because no query shows the
+        setting, whose value is at least a day.
         """
         age = self.age_seconds(now)
         if age is not None and self.purged:

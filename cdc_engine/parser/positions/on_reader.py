@@ -32,8 +32,8 @@ def logs_replicated(facts: ServerFacts) -> bool:
 
 def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> StartChoice | None:
     """Returns the GTID set of all transactions before the first transaction that committed at `time_us` or later. Returns None if the
-    source's own binlog must be searched: the replica writes no binlog, or has purged the binlog of that time, or the source cannot begin a
-    stream after the found GTID set.
+    source's own binlog must be searched: the replica writes no binlog, or has purged the binlog of that time, or the found GTID set is
+    empty, or the source cannot begin a stream after this set.
 
     Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError if a connection fails or the replica does not catch up with
     the source in time, and the errors of the scan.

@@ -29,7 +29,7 @@ def next_file(file: str, facts: ServerFacts) -> str:
 
 def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> bool:
     """Returns whether the source has purged binlog that a restart from `saved` must read. With GTIDs, the stream may be able to continue
-    although the file is purged.
+    although the file of `saved` is purged. The result is then False.
 
     If an archive may have the purged files (`archived`), returns False. A file that is newer than the files in `facts.logs` is not purged:
     the server created it after the facts were read.
@@ -41,9 +41,9 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 
 def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
-    """Returns the earliest time at which the source may purge a file, in seconds since 1970. Returns None if the source never purges, if
-    the source promises no retention and no purge was observed, or if `facts` do not list the file. `facts.created` must have the creation
-    time of the next file.
+    """Returns the earliest time at which the source may purge a file, in seconds since 1970. Returns None if `facts` do not list the file,
+    or if neither a retention nor a size limit gives a time. For example, the source never purges, or the source promises no retention and
+    no purge was observed. `facts.created` must have the creation time of the next file.
 
     `observed_seconds` is the time for which the source was observed to retain its binlog. Infinity if nothing contradicts the promised
     retention.

@@ -44,8 +44,8 @@ def scan_ddl(
     - `captured`: tables whose prepared XA transactions are recorded in `prepared`.
     - `given_up`: called for each block. If it returns True, the scan stops.
 
-    Raises PositionLostError if `begin` is purged, InterruptedError if `given_up` stopped the scan, SourceConnectionError, and the errors of
-    the scan.
+    Raises PositionLostError if neither the server nor the archive has `begin`, InterruptedError if `given_up` stopped the scan,
+    SourceConnectionError, and the errors of the scan.
     """
     prepared = prepared or UnwantedRows()
     connection = SourceConnection(source)

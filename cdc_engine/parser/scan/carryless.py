@@ -36,8 +36,8 @@ def _power(exponent: int) -> int:
 
 
 def _distance(bits: int) -> tuple[int, int]:
-    """Returns the two factors (for the lower and the upper half) by which a 128-bit value is multiplied to append `bits` zero bits to it,
-    modulo the polynomial.
+    """Returns the two factors by which the lower and the upper half of a 128-bit value are multiplied to append `bits` zero bits to the
+    value, modulo the polynomial.
     """
     return _power(bits + 32), _power(bits - 32)
 

@@ -314,7 +314,7 @@ class ControlEvents:
 
     def _undo(self, what: str, rows: int, begin: int) -> Iterator[Block]:
         """Marks the row events of the open transaction from the file offset `begin` on as undone. `rows` is the number of the transaction's
-        row events before `begin`.
+        row events before `begin`. If they were not marked before, sets `undoing`, so that the transaction is read again without them.
 
         Raises UnknownEventError if the row events cannot be left out. This is the case in an XA transaction or a compressed transaction,
         whose events have no file offsets of their own, and in a transaction with a DDL statement, which a ROLLBACK does not undo.
@@ -388,7 +388,9 @@ class ControlEvents:
     # ── XA ──
 
     def _mariadb_xa(self, event: bytes) -> Iterator[Block]:
-        """Handles MariaDB's GTID event with an XA flag. The kernel has read the GTID already."""
+        """Handles MariaDB's GTID event with an XA flag: begins to record an XA transaction if its row events follow. The kernel has read
+        the GTID already.
+        """
         if event[types.HEADER_BYTES + 12] & MARIADB_PREPARED_XA:
             self._xa.start()
         yield from ()

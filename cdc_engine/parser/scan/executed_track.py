@@ -48,7 +48,7 @@ class ExecutedTrack:
 
     def name_sources(self, sources: Int64s, count: int, *, mariadb: bool) -> None:
         """Appends to `self.sources` the names of the GTID sources that the kernel has found since the last call. `sources` is the kernel's
-        array, with `count` sources in the layout of `state.SOURCE_NEW`.
+        array with `count` columns, one per source: MySQL's uuid (two integers) and tag, or MariaDB's domain and server id.
         """
         for index in range(len(self.sources), count):
             high, low = sources[:2, index].tolist()
@@ -60,8 +60,8 @@ class ExecutedTrack:
                 self.sources.append(f"{server}:{tag}" if tag else str(server))
 
     def take(self, source: Int64s, number: Int64s) -> None:
-        """Adds the transactions of a block to the executed set. `source` and `number` give the GTID of each transaction: the index of the
-        GTID source in `self.sources`, and the number.
+        """Adds the transactions of a block to the executed set. Does nothing while the set is unknown. `source` and `number` give the GTID
+        of each transaction: the index of the GTID source in `self.sources`, and the number.
         """
         if not self.known or not len(source) or source.max() < 0:
             return

@@ -147,7 +147,7 @@ class PacketFramer:
         return ROOM_BYTES_MIN < self._packet_bytes() <= len(self._buffer) - self._begin
 
     def _move_tail(self) -> None:
-        """Copies the incomplete packet to a new buffer with space for the whole packet."""
+        """Copies the incomplete packet to a new buffer, with space for the whole packet if its length is known."""
         tail = self._buffer[self._begin : self._end]
         fresh: Bytes = np.empty(max(self._buffer_bytes, self._packet_bytes()), np.uint8)
         fresh[: len(tail)] = tail

@@ -135,7 +135,7 @@ def scan(  # noqa: PLR0917  numba has no keyword-only arguments
     queries: Int64s,
 ) -> ScanStatus:
     """Scans the events from state[AT] to state[LIMIT], and returns why the scan stopped. Afterwards, state[AT] is after the last event that
-    was scanned or handed over to Python. `buffer` has the received bytes. `ScanMemory` describes the other arrays.
+    was scanned or handed over to Python. `buffer` has the received bytes. The module `state` describes the other arrays.
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return ScanStatus.BAD_LENGTH
@@ -329,7 +329,7 @@ def _take_rows(  # noqa: PLR0917
     version: int,
     body_end: int,
 ) -> ScanStatus:
-    """Adds a row event of a captured table to `events`. Layout: table id (6 bytes), flags (2); in version 2 also length (2), extra data."""
+    """Adds a row event to `events` if its table is captured. Layout: table id (6 bytes), flags (2); since version 2 length (2), extra data."""
     event = state[EVENT]
     body = event + HEADER_BYTES
     if body + 8 > body_end:
@@ -403,7 +403,7 @@ def _find(tables: Int64s, table_id: int) -> int:
 
 @kernel
 def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> ScanStatus:
-    """Handles a table map that equals the last one with the same table id. Returns HAND_OVER for any other table map."""
+    """Handles a table map that equals the last one with its table id. Returns HAND_OVER for other table maps, and in an XA transaction."""
     body = state[EVENT] + HEADER_BYTES
     if body + 8 > body_end:
         return ScanStatus.BAD_BODY
@@ -428,7 +428,7 @@ def _same(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) ->
 
 @kernel
 def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> ScanStatus:
-    """Handles a QUERY event whose text is exactly BEGIN or COMMIT. Returns HAND_OVER for other statements."""
+    """Handles a QUERY event whose text is BEGIN or COMMIT. Returns HAND_OVER for other texts, and for COMMIT in an XA transaction."""
     body = state[EVENT] + HEADER_BYTES
     if body + QUERY_POST_HEADER > body_end:
         return ScanStatus.BAD_BODY

@@ -126,7 +126,8 @@ class EventWalk:
 
     def step(self, buffer: Bytes, begin: int, end: int) -> tuple[int, bool]:
         """Processes events in buffer[begin:end]. Returns (offset after the last processed byte, whether the processing stopped after an
-        event that opens a file). After such an event, the caller must call `step` again for the remaining bytes.
+        event that opens a file). After such an event, the caller must call `step` again for the remaining bytes. At a packet that ends the
+        stream, sets `answer`.
 
         Raises BinlogFormatError for bytes that are not a stream of events.
         """

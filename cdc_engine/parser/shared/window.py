@@ -71,7 +71,7 @@ class DumpWindow:
 
     def make_room(self, seconds: float) -> bool:
         """Returns whether the dump may add a buffer. If the window is full, waits up to `seconds` until the fastest reader has passed the
-        oldest buffer.
+        oldest buffer, and removes this buffer. Without readers, removes it at once.
         """
         deadline = time.monotonic() + seconds
         with self._changed:
@@ -143,7 +143,10 @@ class DumpWindow:
             self._changed.notify_all()
 
     def read(self, reader: DumpReader, space: memoryview, seconds: float) -> int:
-        """Copies the next bytes for a reader into `space`, as `DumpReader.receive_into` describes."""
+        """Copies the next bytes for a reader into `space`. Returns their number, or 0 if none arrived within `seconds`. Raises
+        FellBehindError if the window has removed the next bytes. After the last byte of a dump that has ended, raises the error that ended
+        the dump.
+        """
         deadline = time.monotonic() + seconds
         with self._changed:
             while not (found := self._following(reader.at, len(space))).nbytes:
@@ -159,7 +162,9 @@ class DumpWindow:
         return found.nbytes
 
     def _following(self, at: int, bytes_max: int) -> Bytes:
-        """Returns up to `bytes_max` readable bytes, from one buffer, that follow the first `at` bytes of the dump."""
+        """Returns up to `bytes_max` readable bytes, from one buffer, that follow the first `at` bytes of the dump. Raises FellBehindError
+        if they were removed.
+        """
         if at < self._pieces[0].begin:
             raise FellBehindError
         piece = next(each for each in reversed(self._pieces) if each.begin <= at)

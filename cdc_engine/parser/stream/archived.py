@@ -162,8 +162,9 @@ class ArchivedInterval:
 
     def _require_closed(self, file: str, ended: bytes, following: str) -> None:
         """Raises PositionLostError if a file does not end with the event with which a server closes a file. Without this event, the file
-        was copied before the server closed it, or the copy is truncated. On MySQL with GTIDs nothing is checked, because the GTIDs of the
-        next file would show a gap.
+        was copied before the server closed it, or the copy is truncated. Nothing is checked if `following` is empty, because the server may
+        still have written the file when it was copied. Nothing is checked either on MySQL with GTIDs, because the GTIDs of the next file
+        would show a gap.
         """
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if following and not proven and not is_closed(ended, following):

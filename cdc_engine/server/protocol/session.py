@@ -174,8 +174,8 @@ class ClientSession:
             return False
 
     def _authenticate(self, packet: Packet) -> ClientAnswer:
-        """Authenticates the client with its first packet. If the packet also names a destination, subscribes the client to this
-        destination.
+        """Authenticates the client with its first packet. If the packet also names a destination and a client id, subscribes this client to
+        the destination.
         """
         user = packet.text(1)
         wanted = self._access.user
@@ -241,8 +241,8 @@ class ClientSession:
         return ClientAnswer()
 
     def _rollback(self, packet: Packet) -> ClientAnswer:
-        """Rolls back one batch, or all batches if the packet names batch 0. Sends nothing after success, as Canal does. Does nothing if the
-        client is not subscribed, because such a client has no batches.
+        """Rolls back all batches that wait for an ack. If the packet names a batch other than 0, this batch must be the first of them.
+        Sends nothing after success, as Canal does. Does nothing if the client is not subscribed, because such a client has no batches.
         """
         if (missing := _missing(packet, "Rollback")) is not None:
             return missing

@@ -71,8 +71,8 @@ class Counts:
 
     @classmethod
     def of(cls, block: Block) -> Counts:
-        """Counts a block as `timeline.entry_in_memory` does. A block with table changes in which no transaction ends counts as one row
-        event more in `all`, because the marks before and after the block must differ.
+        """Counts the transactions that end in a block, its row events, and their bytes. A block with table changes in which no transaction
+        ends counts as one row event more in `all`, because the marks before and after the block must differ.
         """
         transactions = block.transaction_count
         within = int(bool(block.changes) and not transactions)

@@ -309,8 +309,8 @@ class EventLog:
 
 
 def _whole_segments(directory: Path) -> list[Segment]:
-    """Returns the newest segments without a gap between their numbers. Each segment gets the size that the next segment recorded for it,
-    and the newest segment gets the size of its file.
+    """Returns the newest segments without a gap between their numbers. Removes the newest files if their first records are incomplete. Each
+    segment gets the size that the next segment recorded for it, and the newest segment gets the size of its file.
     """
     found: list[Segment] = []
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):

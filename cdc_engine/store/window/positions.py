@@ -68,8 +68,8 @@ class WindowReading:
     """The result of a read: pieces of the stream in order, or none if nothing was available. The next read begins at `end`.
 
     `restarted` is True if the reader had read a part of a transaction, and the stream now has another transaction in its place. Then
-    `pieces` begin with the first row event of the other transaction. `in_time` is False if a read with `full` reached its time-out before
-    the requested amount had arrived.
+    `pieces` begin with the first row event of the other transaction. `in_time` is False if a read that waits for a requested amount of
+    changes reached its time-out before this amount had arrived.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -242,8 +242,8 @@ def pieces_after(
     until: WindowCount | None = None,
 ) -> tuple[tuple[WindowPiece, ...], WindowCount]:
     """Returns the pieces of the stream after `begin`, up to the limits, and the count after the pieces. If anything follows `begin`, the
-    pieces have at least one row event or transaction, even above the limits. `entries_max` limits the number of entries, as
-    `entries_between` counts them.
+    pieces have at least one row event or transaction, even above the limits. `entries_max` limits the number of entries: one per row event
+    and two per transaction.
 
     The pieces end with the end of a transaction, if a transaction ends within the limits. The pieces also end before a table is renamed:
     if conf/ has other filters or masks for the new name, the consumer must stop before the renamed table's rows. With `isolated`, a
