@@ -207,7 +207,9 @@ def acts_on(state: TableState) -> tuple[OperatorAct, ...]:
 
 
 def way_out(state: str, destination: str, table: str) -> str:
-    """Returns the commands that resume a stopped "database.table", as the end of a sentence, or "" if the state is not a stop."""
+    """Returns what an operator must do so that a stopped "database.table" continues, with the commands, as the end of a sentence. Returns
+    "" if the state is not a stop.
+    """
     acts = acts_on(TableState(state)) if state in TableState.__members__ else ()
     if not acts:
         return ""

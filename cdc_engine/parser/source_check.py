@@ -40,8 +40,8 @@ def check_source(
     displaced: bool = False,
     captured: Callable[[str, str], bool] = lambda _database, _table: False,
 ) -> list[str]:
-    """Returns warnings about a server, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if another
-    replica uses the engine's server id.
+    """Returns warnings about a server, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if the server
+    itself or another replica uses the engine's server id.
 
     `captured` tells whether a table (database, table) is captured. `displaced` tells whether the server ended the engine's last dump
     because a replica with the same identity connected. In this case, the engine must not connect again, because the dumps of the engine and

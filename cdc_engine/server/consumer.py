@@ -72,7 +72,7 @@ class DeliveryQueue(Generic[PositionT]):
 
     def rolled_back(self, batch_id: int | None, who: str) -> DeliveryQueue[PositionT]:
         """Removes all waiting deliveries, so that their changes are handed out again. If `batch_id` is given, it must be the id of the
-        first delivery. Raises the errors of `acked_up_to`.
+        first delivery. Raises BatchNotFoundError if no waiting delivery has this id, and BatchNotFirstError if a later delivery has it.
         """
         if batch_id is not None:
             self._first(batch_id, f"rollback error, {who} batchId:{batch_id} is not exist , please check")
@@ -200,7 +200,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
 
     def rollback(self, batch_id: int | None = None) -> None:
         """Removes all waiting deliveries, so that their changes are handed out again. If `batch_id` is given, it must be the id of the
-        first delivery. Raises the errors of `ack`.
+        first delivery. Raises BatchNotFoundError if no waiting delivery has this id, and BatchNotFirstError if a later one has it.
         """
         self.stop_waiting()
         with self._taking, self._settling:

@@ -12,8 +12,8 @@ from sluice.cdc_engine.contracts import Int32s, TableVersion
 
 
 class ColumnFilter:
-    """A filter of columns. `include` lists, per table, the columns to capture, and `exclude` the columns to leave out. If both name a
-    table, only `include` is used for this table.
+    """A filter of columns. `include` lists, per table, the columns to capture, and `exclude` the columns to leave out, as items
+    `database.table:a/b` separated by commas. If both name a table, only `include` is used for this table.
 
     Table names are not patterns, and their letter case does not matter. As in Canal, an item has no effect if it does not have exactly one
     colon, followed by a column. `ignored` has the items without effect, so that a check of the configuration can report them. Unlike in

@@ -52,7 +52,7 @@ class ChunkFiles(Protocol):
 
 
 class ChunksInFolder:
-    """Implements `ChunkFiles` in a local folder."""
+    """The chunks of one generation in a local folder (`ChunkFiles`)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class ChunksInFolder:
 
 
 class ChunksInStore:
-    """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
+    """The chunks of one generation in an object store (`ChunkFiles`). Rows are written to a local folder and then uploaded.
 
     A process that hung may still write files after another process has replaced it. So each process uses its own file names, and the record
     of a chunk names the file with the chunk's rows. The publication reads all files of the generation. If a hung process has added a second

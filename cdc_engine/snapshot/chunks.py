@@ -43,7 +43,7 @@ def chunks(
     caller requests the chunk. A table without a key is one chunk without bounds.
 
     When the bound of a chunk is searched, the chunk has `rows_per_chunk` rows that `where` selects. The last chunk has fewer rows. Raises
-    the errors of `RowReader`.
+    TableChangedError, ConfigurationError or SourceConnectionError.
     """
     if after is not None and not after.up_to:
         return

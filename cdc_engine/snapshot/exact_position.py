@@ -197,8 +197,8 @@ def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]
 
 
 def _lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Locks the table, or raises ConfigurationError with the GRANT that the account lacks. It would not be enough to compare only the
-    binlog's end before and after the read, because a transaction is in the binlog before reads show its changes.
+    """Locks the table, or raises ConfigurationError with the GRANT that the account lacks. The lock is necessary: a comparison of the
+    binlog's end before and after the read is not sufficient, because a transaction is in the binlog before reads show its changes.
     """
     try:
         lock(reader, table, seconds_max)

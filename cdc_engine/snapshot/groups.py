@@ -76,8 +76,8 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
 
 
 def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, StepDecision]:
-    """Advances all snapshots until no snapshot can be advanced, conf/ has changed, or the monotonic clock has reached `deadline`. Then
-    returns the last decision about each table, or raises the first error.
+    """Advances all snapshots until no snapshot can be advanced, conf/ has changed, or the monotonic clock has reached `deadline`. Returns
+    the last decision about each table. After a round in which tables failed, raises the first error.
     """
     stopping = threading.Event()
     while True:

@@ -9,7 +9,7 @@ when the first chunk was read, and all later changes are buffered. The deletion 
 row cannot reappear.
 
     WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: all chunks must be read again, for example after an ALTER TABLE
-       ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: can follow every state except PUBLISHED
+       ▲          └────────┴─▶ FAILED ─▶ WANTED   FAILED can follow WANTED too, and CANCELED every state except PUBLISHED
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads one table from the source or its replica. Implements `work.TableReader` with one connection per thread."""
+"""Reads one table from the source or its replica for a snapshot, over one connection per thread (`work.TableReader`)."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Archive:
 
     def sizes(self) -> dict[str, int]:
         """Returns the size in bytes of each binlog file as the archive stores it. For a compressed file, this is the compressed size.
-        Raises the same errors as `files`.
+        Raises SourceConnectionError if the archive cannot be read, and ConfigurationError if its location is invalid.
         """
         with self._translated():
             store, root = self._store()

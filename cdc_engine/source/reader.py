@@ -44,7 +44,8 @@ def shows(address: str, executed: str, wanted: str) -> bool:
 
 def still_behind(address: str, executed: Callable[[], str], wanted: str) -> str:
     """Waits until a replica has executed all transactions of the GTID set `wanted`, and returns "". After WAIT_SECONDS_MAX, returns a
-    message that says what is missing. `executed` queries the replica's executed set. Raises the errors of `shows` and `executed`.
+    message that says what is missing. `executed` queries the replica's executed set. Raises ConfigurationError if one of the two sets is
+    empty, and the errors of `executed`.
     """
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not shows(address, there := executed(), wanted):

@@ -49,7 +49,9 @@ class Recording:
 
 
 class RecordedFile:
-    """Reads the recorded events, the first `size` bytes of a file, as `ports.Content`. Closes the file after the last byte was read."""
+    """Reads the recorded events of a file piece by piece: its first `size` bytes (`ports.Content`). Closes the file after the last byte was
+    read.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = self._left = size

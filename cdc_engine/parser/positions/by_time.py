@@ -39,8 +39,8 @@ def start_by_time(
 ) -> DumpStart | Lost:
     """Returns where the stream starts on the server that `facts` describes, in a new epoch: `back_seconds` before the cursor's commit time.
 
-    `changed(statement, mariadb)` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError, and the
-    errors of the scan.
+    `changed(statement, mariadb)` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError, and
+    BinlogFormatError if the binlog cannot be parsed.
     """
     if not cursor.time_us:
         return Lost(

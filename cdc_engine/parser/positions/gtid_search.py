@@ -45,7 +45,7 @@ class FoundTransactions:
 
 
 def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> FoundTransactions:
-    """Finds the transactions of the GTID set `wanted`, which `gtid.named_transactions` made. `epoch` is the epoch for the order keys.
+    """Finds the transactions of the GTID set `wanted` (the option --gtids) in the binlog. `epoch` is the epoch for the order keys.
 
     Raises PositionLostError if the server has purged some of the transactions, or does not list its binlog files. Raises ConfigurationError
     if some transactions are not in the binlog, or if the set has only one half of an XA transaction. The messages name the GTIDs.

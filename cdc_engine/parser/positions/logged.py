@@ -72,7 +72,7 @@ def logged_after(
     `until` (file, offset). Without `until`, the second value is False.
 
     Any statement counts as a change. If the GTID set `executed` is given, the first transactions after `begin` are ignored as long as the
-    set contains them. Raises SourceConnectionError, or the errors of the scan.
+    set contains them. Raises SourceConnectionError, and BinlogFormatError if the binlog cannot be parsed.
     """
     key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])
     start = _executed_up_to(source, begin, executed) if executed else begin

@@ -36,7 +36,7 @@ def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> Sta
     empty, or the source cannot begin a stream after this set.
 
     Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError if a connection fails or the replica does not catch up with
-    the source in time, and the errors of the scan.
+    the source in time, and BinlogFormatError if the binlog cannot be parsed.
     """
     with contextlib.closing(SourceConnection(reader)) as connection:
         facts = read_facts(connection)

@@ -45,7 +45,7 @@ def scan_ddl(
     - `given_up`: called for each block. If it returns True, the scan stops.
 
     Raises PositionLostError if neither the server nor the archive has `begin`, InterruptedError if `given_up` stopped the scan,
-    SourceConnectionError, and the errors of the scan.
+    SourceConnectionError, and BinlogFormatError if the binlog cannot be parsed.
     """
     prepared = prepared or UnwantedRows()
     connection = SourceConnection(source)

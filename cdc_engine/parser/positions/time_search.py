@@ -38,7 +38,8 @@ def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice
     """Returns the position before the first transaction that committed at `time_us` or later, or the end of the binlog if there is no such
     transaction. If `file` is given, only this file is searched.
 
-    Raises PositionLostError with the earliest available time if the time is purged, SourceConnectionError, and the errors of the scan.
+    Raises PositionLostError with the earliest available time if the time is purged, SourceConnectionError, and BinlogFormatError if the
+    binlog cannot be parsed.
     """
     found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):

@@ -48,7 +48,7 @@ class ExecutedTrack:
 
     def name_sources(self, sources: Int64s, count: int, *, mariadb: bool) -> None:
         """Appends to `self.sources` the names of the GTID sources that the kernel has found since the last call. `sources` is the kernel's
-        array with `count` columns, one per source: MySQL's uuid (two integers) and tag, or MariaDB's domain and server id.
+        array, whose first `count` columns have one source each: MySQL's uuid (two integers) and tag, or MariaDB's domain and server id.
         """
         for index in range(len(self.sources), count):
             high, low = sources[:2, index].tolist()

@@ -101,7 +101,9 @@ class PacketFramer:
         return memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
 
     def received(self, count: int) -> Iterator[Block]:
-        """Scans the `count` bytes that the caller has written into `space()`, and yields blocks. Raises the errors of `Scanner.feed`."""
+        """Scans the `count` bytes that the caller has written into `space()`, and yields blocks. Raises BinlogFormatError if the bytes
+        cannot be parsed, and PositionLostError.
+        """
         self._end += count
         self.bytes_received += count
         if self._beginning is not None:

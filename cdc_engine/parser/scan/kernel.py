@@ -329,7 +329,7 @@ def _take_rows(  # noqa: PLR0917
     version: int,
     body_end: int,
 ) -> ScanStatus:
-    """Adds a row event to `events` if its table is captured. Layout: table id (6 bytes), flags (2); since version 2 length (2), extra data."""
+    """Adds a row event of a captured table to `events`. Layout: table id (6 bytes), flags (2); in version 2 also length (2), extra data."""
     event = state[EVENT]
     body = event + HEADER_BYTES
     if body + 8 > body_end:

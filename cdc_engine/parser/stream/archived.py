@@ -126,7 +126,8 @@ class ArchivedInterval:
 
     def blocks(self, scanner: Scanner) -> Iterator[Block]:
         """Yields the blocks of the archived files, from the cursor on. Fetches the files that the archive lacks. Raises PositionLostError
-        for an incomplete file or a file of another server, the errors of `fetch`, and the errors of the scan.
+        for an incomplete file or a file of another server, BinlogFormatError if a file cannot be parsed, SourceConnectionError if a file
+        cannot be fetched or read, and InterruptedError if `given_up` canceled a fetch.
         """
         newest, checksum = 0, False
         for file in self.files:

@@ -152,8 +152,8 @@ def begin_independent_dump(
 
 
 def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterator[Block]:
-    """Yields the blocks of a dump that ends at the end of the binlog. Raises SourceConnectionError, an error that the server reports, or an
-    error of the scan.
+    """Yields the blocks of a dump that ends at the end of the binlog. Raises SourceConnectionError, the error that the server reports, or
+    BinlogFormatError if the binlog cannot be parsed.
     """
     source = connection.source
     while framer.answer is None:

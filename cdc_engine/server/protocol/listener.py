@@ -253,7 +253,8 @@ _lock = threading.Lock()
 
 def listen(address: Address, destination: str, served: Served) -> Callable[[], None]:
     """Serves a destination at an address. Returns a function that stops serving the destination. Raises ConfigurationError if another
-    destination uses the address with other settings, and the errors of `CanalListener`.
+    destination uses the address with other settings, or if the certificate cannot be used. Raises CannotListenError if the address cannot
+    be used.
     """
     key = (address.host, address.port)
     with _lock:
