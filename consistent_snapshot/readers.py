@@ -63,7 +63,8 @@ def spark_views(
     """Creates temporary views `database_table` in a Spark session with Delta, and returns their names.
 
     Spark ignores letter case in names, and `a_b.c` and `a.b_c` give the same name. If several views would have the same name, the names get
-    `__1`, `__2`, … at the end. Raises ConsistentSnapshotError as `duckdb_views` does.
+    `__1`, `__2`, … at the end. If some tables cannot be read, creates the views of all readable tables, and then raises
+    ConsistentSnapshotError.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}

@@ -56,10 +56,11 @@ def is_of_users(database: str) -> bool:
 class DeclaredColumn:
     """A column as it is declared.
 
-    - `type`: the canonical text of `declared_type`.
+    - `type`: the type as text, for example `int unsigned`. Different spellings of one type (INTEGER, INT) have the same text.
     - `charset`: the charset of a text, enum or set; `binary` for byte strings; otherwise empty.
-    - `generated`, `default`: as in contracts.Column. Row images contain generated and invisible columns too, in the order of the
-      declaration.
+    - `generated`: "virtual", "stored", "unknown" if only a table map is known, or a constant such as ROW_START for the times of a row in a
+      table with system versioning. Empty for an ordinary column. Row images contain generated and invisible columns too.
+    - `default`: a tuple with the value that a row gets if its INSERT omits the column. (None,) is NULL. () means that the value is unknown.
     - `comment`: ignored when columns are compared.
     """
 
@@ -224,7 +225,7 @@ def with_row_times(schema: TableSchema) -> TableSchema:
 
 
 def kept_engine(engine: str) -> str:
-    """Returns an engine's name in the form of `TableSchema.engine`."""
+    """Returns an engine's canonical name in capitals, or "" for an engine that supports foreign keys."""
     name = engine.upper()
     return _ENGINE_NAMES.get(name, name)
 
@@ -301,7 +302,9 @@ class DdlServerFacts:
     logs_cascades: bool = False
 
     def known(self, session: StatementSession) -> StatementSession:
-        """Returns the session with unknown settings replaced by the server's settings."""
+        """Returns the session with the server's flavour, with the server's explicit_defaults_for_timestamp if the session's value is
+        unknown, and with the server's named zone instead of SYSTEM.
+        """
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
         if zone == "SYSTEM":  # The server's abbreviation of its zone is ambiguous, unless it is UTC or GMT.

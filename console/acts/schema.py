@@ -91,8 +91,8 @@ def _table_json(
 
 
 def listed(name: str, tables: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Returns at most LISTED_MAX of `tables`, and a message about the tables that are left out (see `shortened`). Stopped tables come
-    first. `name` is the destination of the tables.
+    """Returns at most LISTED_MAX of `tables`, and a message about the tables that are left out, or "" if none is left out. Stopped tables
+    come first. `name` is the destination of the tables.
     """
     stopped = sorted({each["state"] for each in tables} - {TableState.FLOWING})
     return shortened(tables, lambda each: str(each["state"]), stopped, f"sluice schema show {name} --verbose")

@@ -35,8 +35,8 @@ def is_lost(config: SluiceConfig, destination: str) -> bool:
 
 
 def require_all(destination: str, tables: Sequence[str], where: str) -> None:
-    """Raises ActRefusedError if a request for snapshots names tables, or a condition for rows (`where`). If the position of a destination
-    is lost, every table may lack changes, so all rows of all tables must be read.
+    """Raises ActRefusedError if a request for snapshots names tables, or a condition for rows (`where`). Called if the position of the
+    destination is lost: every table may lack changes, so all rows of all tables must be read.
     """
     if tables or where:
         raise ActRefusedError(
@@ -129,8 +129,8 @@ def _waits(config: SluiceConfig, destination: str) -> dict[str, str]:
 
 
 def listed(shown: Sequence[ShownSnapshot]) -> tuple[list[ShownSnapshot], str]:
-    """Returns at most LISTED_MAX of the snapshots, and a message about the snapshots that are left out (see `shortened`). Failed and open
-    snapshots come first.
+    """Returns at most LISTED_MAX of the snapshots, and a message about the snapshots that are left out, or "" if none is left out. Failed
+    and open snapshots come first.
     """
     return shortened(shown, lambda each: str(each.record.state), RANK, "sluice snapshot status --verbose")
 

@@ -198,6 +198,6 @@ def _has_ledger(config: SluiceConfig, name: str) -> bool:
         return bool(ledger_text(location))
     finally:
         if location.kind == "zookeeper":
-            from sluice.cdc_engine.records.zookeeper_client import end_shared_clients  # noqa: PLC0415  as above
+            from sluice.cdc_engine.records.zookeeper_client import end_shared_clients  # noqa: PLC0415  needs kazoo
 
             end_shared_clients()

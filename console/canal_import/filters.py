@@ -15,8 +15,9 @@ TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")
 
 
 def not_captured(client_filter: str, include: str, exclude: str) -> list[str]:
-    """Returns the patterns in a client's filter that may match tables that the destination does not capture. Compares a pattern with the
-    patterns in `include` as text. So it also returns a pattern that has the same meaning as one in `include` but another spelling.
+    """Returns the patterns in a client's filter that may match tables that the destination does not capture. Matches a pattern that names
+    one table with `include` and `exclude`. Compares any other pattern as text with the patterns in `include`, unless `include` has all
+    tables. So it also returns a pattern that has the same meaning as one in `include` but another spelling.
     """
     captured = TableFilter(include, exclude)
     known = {pattern.lower() for pattern in split_patterns(include)}

@@ -19,7 +19,7 @@ from sluice.console.canal_import.standby import sources_of
 EXCLUDE = str(DestinationConfig.model_fields["exclude"].default)
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 CANAL_PORT, METRICS_PORT = 11111, 11112
-ANYWHERE = "0.0.0.0"  # noqa: S104  what Canal listens on unless told otherwise
+ANYWHERE = "0.0.0.0"  # noqa: S104  the address on which Canal listens by default
 INSTANCE = "canal.instance."
 XML = "canal.instance.global.spring.xml"
 METRICS = "canal.metrics.pull.port"

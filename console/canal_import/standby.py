@@ -19,8 +19,8 @@ READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IG
 
 
 def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], left: list[str]) -> dict[str, Any]:
-    """Returns the setting `source`, or `sources` and `heartbeat` if Canal has a standby. `common` are the settings that all servers share:
-    all except the address. Appends lines to `taken` and `left`, the lists of the report.
+    """Returns the setting `source`, or `sources` and `heartbeat` if Canal has a standby with another address. `common` are the settings
+    that all servers share: all except the address. Appends lines to `taken` and `left`, the lists of the report.
     """
     master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
     second = settings.get(STANDBY)

@@ -1,6 +1,6 @@
 """Completes the names of destinations and tables in the shell. `main` calls `complete_names` when a shell requests completions.
 
-The names come from conf/ and from the destinations' tables.json, so completions need no connection.
+The names come from conf/ and from the destinations' lists of captured tables, so completions need no connection to a source.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def destination_names(incomplete: str) -> list[str]:
 
 def table_names(incomplete: str) -> list[str]:
     """Returns the captured tables of all destinations, as "database.table", whose names begin with `incomplete`. If `incomplete` is a
-    comma-separated list, completes the last name in the list.
+    comma-separated list, completes the last name in the list. The result is empty if conf/ or a list of tables cannot be read.
     """
     from sluice.cdc_engine.config import load_config  # noqa: PLC0415
     from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415

@@ -42,8 +42,8 @@ def load_shop(connection: Connection[Any]) -> Shop:
 
 class TrafficThread:
     """Runs the traffic in a thread, with `rate` transactions per second. Executes an ALTER TABLE when `alter_after_seconds` have passed
-    since the start of the traffic, and a TRUNCATE after `truncate_after_seconds`. `failure` is the error that ended the traffic, or None.
-    `transactions` is the number of committed transactions.
+    since the start of the traffic, unless an earlier start of the demo has executed it. Executes a TRUNCATE after `truncate_after_seconds`.
+    `failure` is the error that ended the traffic, or None. `transactions` is the number of committed transactions.
     """
 
     def __init__(

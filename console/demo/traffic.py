@@ -58,7 +58,7 @@ class DemoTraffic:
         ]
 
     def next(self) -> Transaction:
-        """Returns the next transaction, which has between one and a dozen statements. No statement needs the result of another one."""
+        """Returns the next transaction, which has one to four statements. No statement needs the result of another one."""
         return self._draw.choice(self._kinds)()
 
     def _weights(self) -> list[tuple[Callable[[], Transaction], int]]:

@@ -108,8 +108,8 @@ def render(records: Iterable[Record]) -> Table:
 
 def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
     """Decodes the quarantined values of a destination again, and writes the values that can be decoded now into the lake. `table` is a
-    "database.table", or empty for all tables. Returns one result for each column. Raises RunLockTimeoutError if runs hold the run lock for
-    RUN_LOCK_SECONDS, and SetupError if Spark does not answer.
+    "database.table", or empty for all tables. Returns one result for each column, or several if the values of a column have different
+    types. Raises RunLockTimeoutError if runs hold the run lock for RUN_LOCK_SECONDS, and SetupError if Spark does not answer.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415

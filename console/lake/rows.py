@@ -42,7 +42,9 @@ def backfill_request(config: SluiceConfig, given: RowsConfig) -> BackfillRequest
 
 
 def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:
-    """Returns the plan of a backfill. Raises ConfigurationError if the destination does not exist, and the errors of `plan_backfill`."""
+    """Returns the plan of a backfill. Raises ConfigurationError if the destination does not exist, PositionLostError if the source no
+    longer has a requested time or GTID, and SluiceError for other expected errors.
+    """
     require_destination(config, request.destination)
     return plan_backfill(config, request)
 
@@ -112,7 +114,9 @@ def backfill_outcome(done: Done) -> Table:
 
 
 def repair_plan(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
-    """Returns the plan of a repair. Raises ConfigurationError if the destination does not exist, and the errors of `plan_repair`."""
+    """Returns the plan of a repair. Raises ConfigurationError if the destination does not exist, and SluiceError if the source or the lake
+    does not answer.
+    """
     require_destination(config, request.destination)
     return plan_repair(config, request)
 

@@ -43,8 +43,8 @@ Row = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class SqlTable:
-    """A Delta table, and the database and name under which a query finds it. `spelled` is the name "database.table" without an appended
-    number (see `_distinguished`), or empty if no number was appended.
+    """A Delta table, and the database and name under which a query finds it. Names that differ only in letter case get a number at the end.
+    `spelled` is then "database.table" without this number, otherwise empty.
     """
 
     database: str
@@ -129,8 +129,8 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
 
 
 def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
-    """Runs a query on the lake. If the query fails, raises SetupError with DuckDB's message. If DuckDB did not find a name, the message
-    also lists the tables.
+    """Runs a query on the lake. Raises SetupError if `sluice sql` cannot read the lake, if the lake has no table, or if the query fails. If
+    DuckDB did not find a name, the message lists the tables.
     """
     if not is_readable(config.lake):
         raise SetupError(

@@ -41,8 +41,9 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake, as its Delta log describes it. `owner` is None if the log names no owner. `epoch` and `delivery` are the highest
-    epoch and the highest delivery number that runs with the owner's ledger have recorded in the log, or 0 if they have recorded none.
+    """A table of the lake, as its Delta log describes it. `owner` is None if the log names no owner. `delivery` is the highest delivery
+    number in the newest commits of runs with the owner's ledger. `epoch` is the highest epoch that these runs have recorded. In a
+    current-state table that no shards share, the epochs in the order keys of rows count too. Both numbers are 0 if there is none.
     """
 
     name: str
@@ -90,7 +91,7 @@ class DestinationLake:
         return max((table.epoch for table in self.tables()), default=0)
 
     def take_over(self, ledger_id: str) -> None:
-        """Makes a ledger the owner of all of the destination's tables that exist in the lake (see `own`)."""
+        """Makes a ledger the owner of all of the destination's tables that exist in the lake. The caller must hold the run lock."""
         for table in self.tables():
             self.own(table, ledger_id)
 
@@ -179,8 +180,8 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def rows(self, path: str, version: int | None = None) -> int | None:
-        """Returns the number of rows of a Delta table in a version, or in the newest version if `version` is None. Rows that are marked as
-        deleted do not count. Returns None if the table does not exist or cannot be read, or if its log does not contain the number.
+        """Returns the number of rows of a Delta table in a version, or in the newest version if `version` is None. Rows that deletion
+        vectors remove do not count. Returns None if the table does not exist or cannot be read, or if its log does not contain the number.
         """
         try:
             log = self._open(path)

@@ -214,8 +214,9 @@ class Window:
         self._putter = me
 
     def _has_after(self, counted: WindowCount, bytes_min: int, entries_min: int) -> bool:
-        """Returns whether enough changes follow a count to reach `bytes_min` or `entries_min`. Also returns True if so many changes follow
-        that the window may soon remove the changes after this count.
+        """Returns whether enough changes follow a count to reach `bytes_min` or `entries_min`. Also returns True if these changes fill half
+        of the window, by bytes or by blocks, because the window may soon remove them. Also returns True if a window with `waits` is full,
+        because no further block arrives before the reader reads.
         """
         following = bisect.bisect_right(self._blocks, counted, key=lambda each: each.end)
         if following == len(self._blocks):

@@ -60,8 +60,8 @@ class Altered:
     """The effect of an ALTER TABLE: the table's `schema` after the statement, and the `alterations` that the lake's table needs.
 
     - `fills`: the values that new columns get in existing rows.
-    - `unknown`: why the binlog does not contain the values of new columns, or the changed values of existing columns. Empty if all values
-      are known.
+    - `unknown`: why the lake needs a re-snapshot: the binlog lacks values of new or changed columns, or the statement adds a key to a table
+      without a key. Empty if the lake needs none.
     - `alterations`: in an order in which the lake can apply them. DROP and RENAME have the column's name before the statement; ADD, WIDEN
       and CONVERT have the name after the statement.
     """
@@ -352,8 +352,8 @@ def _index(slots: list[_Slot], definition: ColumnDefinition) -> int:
 
 
 def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the primary key after the statement. If the statement sets no key, returns the old key with the new names of its columns and
-    without dropped columns.
+    """Returns the primary key after the statement. Returns () if the statement only drops the key. If it neither drops nor sets the key,
+    returns the old key with the new names of its columns and without dropped columns.
     """
     # The key refers to columns by name. So after DROP a, ADD a, the key contains the new column a.
     now = {slot.column.name.lower(): slot.column.name for slot in slots if slot.was is None}
@@ -373,7 +373,7 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
     """Returns a column after CONVERT TO. A text type becomes a larger text type if the new charset needs more bytes per character. Byte
-    strings do not change. Raises CannotFollowError if a charset is unknown.
+    strings do not change. Raises CannotFollowError if a charset is unknown, or if a label of an ENUM or SET cannot be converted.
     """
     declared = declared_type(column.type)
     if not declared.has_charset or column.charset == "binary":

@@ -32,7 +32,7 @@ class ForeignKeyRules(NamedTuple):
 
     - `inline`: REFERENCES in a column definition creates a foreign key.
     - `indexed`: in FOREIGN KEY name (…), the name is the constraint's name. Without `indexed`, the name is only the index's name.
-    - `lower_case`: the server converts table names to lower case.
+    - `lower_case`: the server converts the names of databases and tables to lower case.
     - `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH.
     - `same_names`: a definition that does not list the parent's columns refers to the parent's columns with the names of the child's
       columns (MariaDB). Without `same_names`, such a definition refers to the parent's primary key.
@@ -64,7 +64,7 @@ def of_altered(
     statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules
 ) -> tuple[ForeignKey, ...]:
     """Returns the foreign keys of a table after an ALTER TABLE. `before` and `after` are the schemas before and after the statement, but
-    `after` still has the old foreign keys.
+    `after` still has the old foreign keys. Returns () if the table's engine does not support foreign keys.
     """
     if after.engine:
         return ()

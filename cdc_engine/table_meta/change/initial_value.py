@@ -2,7 +2,8 @@
 
 Without DEFAULT, the value is NULL in a nullable column, and the type's zero value in a NOT NULL column. With a literal as DEFAULT, the
 value is what the type stores for the literal (`literal_value`). With CURRENT_TIMESTAMP, the value is the time of the statement. For any
-other DEFAULT, for example an expression, the functions raise InitialValueUnknownError, and the table is re-snapshotted. Pure functions.
+other DEFAULT, for example an expression, the functions raise InitialValueUnknownError, and the table stops and needs a re-snapshot. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> tuple[str | None, ...]:
-    """Returns the value that a row gets if its INSERT omits the column, as a tuple in the form of `contracts.Column.default`. Returns ()
-    if the value is not certain.
+    """Returns a tuple with the value that a row gets if its INSERT omits the column: the value as MySQL prints it, or None for NULL.
+    Returns () if the value is not certain.
     """
     if column.generated or column.type.base in _BY_SERVER:
         return ()

@@ -1,7 +1,7 @@
 """Converts a literal after DEFAULT to the value that a column stores. Pure functions.
 
 The rules cover literals for which MySQL 5.7 and 8.0 and MariaDB 10.11 and 11.4 all store the same value. Any other literal raises
-InitialValueUnknownError, and the table is re-snapshotted. A default is never guessed.
+InitialValueUnknownError, and the table needs a re-snapshot. A default is never guessed.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class LiteralColumn:
 
 
 def stored(column: LiteralColumn, literal: Default) -> str:
-    """Returns the value that the column stores for the literal, in the form of `contracts.Column.default`. Raises InitialValueUnknownError
-    if the value is not certain.
+    """Returns the value that the column stores for the literal, as MySQL prints it: bytes in hexadecimal, a TIMESTAMP in UTC. Raises
+    InitialValueUnknownError if the value is not certain.
     """
     try:
         return _STORES[column.type.base](column, literal)

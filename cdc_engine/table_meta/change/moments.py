@@ -1,7 +1,7 @@
 """Parses dates and times in column defaults, and converts them between UTC and the time zone of a session. Pure functions.
 
 Servers accept many forms of a date (`'20200102'`, `20-1-2`, `'2020.01.02 3:4'`). This module accepts only the forms that people and `SHOW
-CREATE TABLE` write. Any other form raises NoMomentError, and the table is re-snapshotted.
+CREATE TABLE` write. Any other form raises NoMomentError, and the table needs a re-snapshot.
 https://dev.mysql.com/doc/refman/8.0/en/date-and-time-literals.html
 """
 
@@ -89,7 +89,7 @@ def moment(text: str) -> DateTimeValue:
 
 
 def time_text(text: str, digits: int) -> str:
-    """Parses `[-]hh:mm:ss[.ffffff]` or "0", and returns the value as a TIME column with `digits` digits of a second prints it. Raises
+    """Parses `[-]hh:mm:ss[.ffffff]` or "0", and returns the value as a TIME column with `digits` fraction digits prints it. Raises
     NoMomentError for any other text.
     """
     text = text.strip(" ")

@@ -152,8 +152,8 @@ def _why_everything(found: StoredObject) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectChanges:
-    """What a statement does to triggers and views. `objects` has the new definition of each changed trigger or view, or None if the
-    statement drops it. If `unknown` is True, the statement may change any trigger or view.
+    """What a statement does to triggers and views. `objects` has the new definition of each changed trigger or view by its key, or None if
+    no trigger or view has this key after the statement. If `unknown` is True, the statement may change any trigger or view.
     """
 
     objects: Mapping[ObjectKey, StoredObject | None] = dataclasses.field(default_factory=dict)

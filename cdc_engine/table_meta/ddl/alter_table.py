@@ -1,7 +1,8 @@
 """Parses ALTER TABLE after the table's name. ACTIONS has one entry for each kind of action.
 
 An action that changes neither columns nor rows is skipped. Any other action becomes an item that `alteration` applies, or a change of rows
-without row events. An action without an entry makes the statement unreadable.
+without row events. An action of the form `name = value` without an entry is an option of a storage engine, and is skipped. Any other action
+without an entry makes the statement unreadable.
 """
 
 from __future__ import annotations
@@ -145,8 +146,8 @@ def _option(action: _Action) -> None:
 
 
 def _rows_lost_all(action: _Action) -> None:
-    """Records an action on partitions that removes or inserts rows, and skips the rest of the statement. No other action can follow,
-    because commas in this action separate names of partitions.
+    """Records an action on partitions or on a tablespace that removes or inserts rows, and skips the rest of the statement. No other action
+    can follow: commas in this action separate names of partitions.
     """
     action.alteration.rows_lost.append(action.words)
     action.cursor.skip_all()

@@ -1,6 +1,7 @@
 """Parses one column definition of a DDL statement.
 
-`_ATTRIBUTES` lists the known attributes. An unknown attribute makes the statement unreadable, because it could change the column.
+`_ATTRIBUTES` lists the known attributes. An unknown attribute of the form `name = value` belongs to a storage engine of MariaDB, and is
+skipped. Any other unknown attribute makes the statement unreadable, because it could change the column.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class DefaultNotation(enum.Enum):
     NUMBER = "a number"  # `value` is the number as written, with its sign.
     BYTES = "bytes"  # x'4142', 0x4142 or b'101'; `value` is in hexadecimal.
     MOMENT = "a moment"  # DATE'…', TIME'…' or TIMESTAMP'…'; `said` is the keyword before the text.
-    # `value` is as in CLOCKS. `digits` is the number of fraction digits of a second, or -1 if none is declared.
+    # `value` is "now" or "date". `digits` is the number of fraction digits of a second, or -1 if none is declared.
     CLOCK = "the time"
     EXPRESSION = "an expression"  # `value` is None, because expressions are not evaluated.
 
@@ -176,8 +176,8 @@ def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
 
 
 def skip_value(cursor: TokenCursor) -> None:
-    """Skips a literal, an expression in parentheses, NEXT VALUE FOR a sequence, or a function with or without arguments. The names may be
-    qualified (`schema.function`).
+    """Skips a literal, an expression in parentheses, NEXT or PREVIOUS VALUE FOR a sequence, or a function with or without arguments. The
+    names may be qualified (`schema.function`).
     """
     if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:
         cursor.skip_parentheses()

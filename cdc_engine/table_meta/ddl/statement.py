@@ -41,8 +41,8 @@ class CreateTable:
 
     - `charset`: the charset in the statement, or None if the database's charset applies. `comment`: the table's comment.
     - `like`: the other table in CREATE TABLE … LIKE.
-    - `selects`: whether the statement inserts rows from a SELECT. `select_words` and `select_calls` describe that SELECT, as in
-      StatementRowChange.
+    - `selects`: whether the statement inserts rows from a SELECT. `select_words`: all names and keywords of such a statement, in lower
+      case. `select_calls`: whether the SELECT calls a routine.
     - `foreign_keys`: in the order of the statement, including the foreign keys in column definitions.
     - `engine`: the name as written, or empty for the server's default. `union`: the tables that have the rows of a MERGE table.
     - `versioned`: MariaDB stores earlier versions of rows (WITH SYSTEM VERSIONING).
@@ -193,7 +193,7 @@ class AlterTable:
     - `renames_to`: the table's new name, or None. `comment`: the new comment, or None if the statement has none.
     - `strict`: the session refused values that a new type cannot store. Outside strict mode, the server replaces NULL by another value if a
       column becomes NOT NULL.
-    - `engine`, `union`: as in CreateTable.
+    - `engine`: the new engine as written, or empty if the statement names none. `union`: the tables that have the rows of a MERGE table.
     """
 
     kind: str
@@ -292,9 +292,9 @@ class Query:
 
 @dataclasses.dataclass(frozen=True)
 class CreateStoredObject:
-    """CREATE or ALTER of a trigger or view. `what` is TRIGGER or VIEW. `table` is the trigger's table, or None for a view. `words` and
-    `calls` describe the body, as in StatementRowChange. If the statement could not be parsed, `name` and `table` are None, and `what` is
-    empty.
+    """CREATE or ALTER of a trigger or view. `what` is TRIGGER or VIEW. `table` is the trigger's table, or None for a view. `words` are all
+    names and keywords of the body, in lower case. `calls` tells whether the body calls a routine. If the statement could not be parsed,
+    `name` and `table` are None, and `what` is empty.
     """
 
     kind: str

@@ -151,10 +151,10 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _leaves_columns(statement: Statement) -> bool:
-    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that changes no columns of rows before the statement.
+    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that leaves the columns of every existing table unchanged.
 
-    Such a statement does not change an existing table, and a table that it creates has no rows before it. A statement with OR REPLACE, a
-    query or a UNION may change existing tables, so the result is False.
+    Such a statement does nothing if the table exists, and a table that it creates has no earlier rows in the stream. A statement with OR
+    REPLACE, a query or a UNION may change existing tables, so the result is False.
     """
     return (
         isinstance(statement, CreateTable)

@@ -88,8 +88,8 @@ class DdlContext:
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:
-        """Returns all tables that exist or may exist at the position of the statement, including stopped tables, tables that are not
-        captured, and tables with unknown schemas.
+        """Returns all tables that exist or may exist at the position of the statement, including tables that are not captured. A table with
+        an unknown schema is included unless it is stopped.
         """
         return [*(name for name in self.known.table_names() if self.schema(name) is not None), *self.unknown_tables()]
 

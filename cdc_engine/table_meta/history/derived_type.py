@@ -35,8 +35,8 @@ _VARIABLE = (TypeCode.VARCHAR, TypeCode.VAR_STRING, VARCHAR_COMPRESSED)
 
 
 def derived_type(column: Column, bytes_max: int) -> str:
-    """Returns the declared type in its canonical form. `bytes_max` is the length of the longest character of the column's charset in
-    bytes, or 0 if the table map does not have the charset.
+    """Returns the declared type of a column as text, for example `int unsigned`. `bytes_max` is the length of the longest character of the
+    column's charset in bytes, or 0 if the table map does not have the charset.
     """
     code, metadata = column.type_code, column.metadata
     if code in _NUMBERS:

@@ -112,7 +112,7 @@ def _new_names(
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
     """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
 
-    Renamed MEMORY and MyISAM tables are left out, because a foreign key to such a table (foreign_key_checks=0) keeps the old name.
+    Tables whose engine has no foreign keys are left out, because a foreign key to such a table (foreign_key_checks=0) keeps the old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -152,9 +152,8 @@ def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
 ) -> DdlEffect:
-    """Returns the effect that stops a table. `schema` is the table's schema after the statement, or None if unknown.
-
-    The lake gets the stop only if the table was running. A table that is already stopped keeps the earlier reason. If the table is not
+    """Returns the effect that stops a table. `schema` is the table's schema after the statement, or None if unknown. The
+    lake gets the stop only if the table was running. A table that is already stopped keeps the earlier reason. If the table is not
     captured, its schema is stored; if that is unknown, the stop is stored, and the lake does not get it.
     """
     there = context.state(name)
@@ -171,7 +170,8 @@ def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
     """Yields the effects of a new schema. If the policy does not allow the change, or if values are unknown, stops the table. If the
-    table is not running, only its schema changes. `rows_lost` are actions that deleted or inserted rows without row events.
+    table is not running, only its schema changes. `rows_lost` are actions that deleted or inserted rows without row events: the policy
+    decides about actions in PARTITION_LOST, and any other action stops the table.
     """
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
@@ -385,7 +385,7 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
-    """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: the table `name` stops.
+    """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: if `name` is captured, it stops.
 
     If both names are captured, the lake gets the stop even if the table `name` was already stopped, because conf/ may have other filters,
     masks or transforms for rows of `origin`. The lake gets no stop if `name` is a schema change tool's name for the original table.

@@ -173,8 +173,8 @@ def _shown(items: tuple[str, ...] | list[str]) -> str:
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """Returns the table version with the columns of the schema history in the layout of the table map. The layout of the table map
-    differs from the layout of the schema only in old storage formats, and in NOT NULL of a TIMESTAMP.
+    """Returns the table version with the columns of the schema history in the layout of the table map. The layout of the table map differs
+    from the layout of the schema only in old storage formats, in MariaDB's VECTOR, and in NOT NULL of a TIMESTAMP.
 
     The table map's NULL flag is used only for a TIMESTAMP. For other columns, the server also sets the flag if the statement has the table
     on the inner side of an outer join.

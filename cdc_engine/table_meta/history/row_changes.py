@@ -109,7 +109,7 @@ def _named(
 
     A name that is not a known table may be a view or a temporary table of the session. The caller finds the tables below a view with
     `StoredObjects.reached`. Any other unknown name is a table whose schema the history does not have. This table stops too if it is
-    captured.
+    captured. If the triggers and views are unknown (`objects` is None), an unknown name may be a view, so all tables in its database stop.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()
     found: dict[TableKey, CannotFollowError] = {}

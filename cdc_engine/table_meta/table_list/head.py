@@ -86,7 +86,7 @@ class ListHead:
 
 def head_of(text: str, where: str) -> ListHead | TableList:
     """Parses a head. Returns a TableList if an earlier version of Sluice stored the whole list in place of the head. `where` is the
-    record's location for messages. Raises MetaError, which tells an operator what to do.
+    record's location for messages. Raises MetaError if the text cannot be parsed.
     """
     try:
         content = json.loads(text)

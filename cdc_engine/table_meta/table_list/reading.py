@@ -53,8 +53,8 @@ def list_store(location: LedgerLocation) -> RecordStore:
 
 
 def read_list(directory: Location) -> TableList:
-    """Returns the current list of captured tables. The list is empty before the first connection to the source. Raises MetaError, which
-    tells an operator what to do.
+    """Returns the current list of captured tables. The list is empty before the first connection to the source. Raises MetaError if the
+    head or a record cannot be read.
     """
     location = as_location(directory)
     store = list_store(location)

@@ -30,7 +30,8 @@ def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], 
     """Returns one note for each foreign key that changes, without row events, rows of a captured table. The notes are ordered by table.
     `policy(database, table)` returns the table's setting `cascades`.
 
-    A note warns if the parent is not captured and another foreign key can change the parent's rows.
+    If the setting is `apply`, the parent is not captured, and another foreign key can change the parent's rows, the note warns that the
+    table stops.
     """
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}

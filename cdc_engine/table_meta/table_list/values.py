@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.contracts import TableVersion
 
-Comments = Mapping[str, Mapping[str, str]]  # "database.table" → its comments, as in TableSchema.comments.
+# "database.table" → the comments of its columns by column, with the table's own comment under "".
+Comments = Mapping[str, Mapping[str, str]]
 # "database.table" → the types of its columns in the lake, in the order of the columns. A setting of the table may change the type that a
 # column has in the lake.
 Types = Mapping[str, Sequence[str]]

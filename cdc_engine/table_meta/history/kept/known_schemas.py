@@ -1,5 +1,5 @@
 """Keeps the schema history in memory. For each position, it has the schemas of tables, the triggers and views, the charsets of databases,
-and the settings on which the server's DDL statements depend.
+and the server's settings on which the effect of a DDL statement depends.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def _object_state(record: HistoryRecord) -> tuple[StoredObject, ...]:
 
 
 def comments_of(state: KnownTable) -> dict[str, str]:
-    """Returns the comments of a table, as `TableSchema.comments` does, or {} if the table's schema is unknown."""
+    """Returns the comments of a table's columns by column, and the table's own comment under "". Returns {} if the table's schema is
+    unknown.
+    """
     schema = state if isinstance(state, TableSchema) or state is None else state.schema
     return schema.comments if schema is not None else {}
 
