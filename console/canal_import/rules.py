@@ -106,7 +106,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
     for key, own in (("filter.field", "column_include"), ("filter.black.field", "column_exclude")):
         if columns := settings.get(INSTANCE + key):
             record[own] = columns
-            findings.taken.append(f"{INSTANCE}{key}: `{own}`")
+            findings.taken.append(f"{INSTANCE}{key}: converted to `{own}`")
     start = _start(settings, cursors, findings)
     if start:
         record["start"] = start
@@ -144,7 +144,7 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
     """Returns the settings of `source` that are the same for Canal's master and standby: all settings except the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
-        findings.taken.append(f"{keys}: `source`")
+        findings.taken.append(f"{keys}: converted to `source`")
     if settings.get("canal.instance.dbPassword"):
         variable = _variable(name, "PASSWORD")
         source["password"] = f"${variable}"
@@ -278,7 +278,7 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     if settings.given(BATCH_MODE):
         findings.taken.append(f"{BATCH_MODE} {unit}: converted to `fetch_unit`, the unit of a client's fetch size")
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
-        findings.taken.append(f"{keys}: `canal_server`")
+        findings.taken.append(f"{keys}: converted to `canal_server`")
     password = settings.get("canal.passwd")
     user, address = settings.get("canal.user"), settings.get("canal.ip", ANYWHERE)
     if user and password:

@@ -34,7 +34,7 @@ def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], lef
         "server also needs log_slave_updates and the same user"
     )
     if keys := settings.given(*(DETECTING + key for key in DETECTING_KEYS)):
-        taken.append(f"{keys}: `heartbeat`")
+        taken.append(f"{keys}: converted to `heartbeat`")
     if not heartbeat["switch"]:
         left.append(
             f"{DETECTING}heartbeatHaEnable: Canal did not switch servers by itself; with `heartbeat: "

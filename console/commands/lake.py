@@ -55,7 +55,7 @@ def lake_accept(
 
 
 @lake_app.command("swap")
-def lake_swap(  # noqa: PLR0917  one argument an option
+def lake_swap(  # noqa: PLR0917  one argument per option
     destination: DestinationArgument,
     table: Annotated[
         str, typer.Argument(metavar="DATABASE.TABLE", help="A captured table, by its name in the source.")

@@ -11,7 +11,7 @@ from rich.table import Table
 from sluice.console.commands.options import DestinationArgument, JsonOption, config_now, errors, named, screen
 
 
-def maintain(  # noqa: PLR0917  one argument an option
+def maintain(  # noqa: PLR0917  one argument per option
     destination: DestinationArgument,
     tables: Annotated[
         str,

@@ -30,7 +30,7 @@ def position_show(destination: AnyDestinationArgument = "", as_json: JsonOption 
 
 
 @position_app.command("set")
-def position_set(  # noqa: PLR0917  one argument an option
+def position_set(  # noqa: PLR0917  one argument per option
     destination: DestinationArgument,
     position: Annotated[
         str,

@@ -44,7 +44,7 @@ def sql(
         screen.print(render(answer))
 
 
-def equal(  # noqa: PLR0917  one argument an option
+def equal(  # noqa: PLR0917  one argument per option
     destination: DestinationArgument,
     tables: Annotated[
         str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables to compare. Default: all.")

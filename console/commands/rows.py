@@ -20,7 +20,7 @@ from sluice.console.commands.options import (
 )
 
 
-def backfill(  # noqa: PLR0913, PLR0917  one argument an option
+def backfill(  # noqa: PLR0913, PLR0917  one argument per option
     destination: DestinationArgument,
     since: Annotated[
         str,
@@ -129,7 +129,7 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
     raise typer.Exit(1 if refused else 0)
 
 
-def repair(  # noqa: PLR0917  one argument an option
+def repair(  # noqa: PLR0917  one argument per option
     destination: DestinationArgument,
     tables: TablesOption = "",
     only_plan: Annotated[

@@ -158,7 +158,8 @@ class TableVersions:
 
 
 def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
-    """Yields the changes of the row with this key. `key` has the form `5`, `id=5`, or `7,a` in the order of the key's columns.
+    """Yields the changes of the row with this key. `key` has the form `5` or `id=5`, and for two key columns the form `7,a` in their order,
+    or `id=7,name=a`.
 
     Raises ConfigurationError if the key is malformed. If older versions cannot be read, yields the known changes and then raises GoneError.
     """
@@ -258,8 +259,8 @@ def _read_time(commit: CommittedInterval | None) -> str:
 
 
 def _changed(step: LifeStep, before: Row) -> str:
-    """Returns the values that are shown for a step: all values of an inserted or deleted row, and only the changed values of an updated
-    row. `before` has the row's values before the step, and is empty if they are unknown.
+    """Returns the values that are shown for a step: only the changed values of an updated row, and all values for any other step. `before`
+    has the row's values before the step, and is empty if they are unknown.
     """
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)

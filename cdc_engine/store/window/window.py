@@ -152,9 +152,10 @@ class Window:
         without pieces. Returns None if the position is not in the window. Raises ConsumerStoppedError if the position counts row events
         that the window does not have.
 
-        Calls `given_up` whenever the waiting thread wakes up, and stops waiting if `given_up` returns True. `entries_max` limits the
-        number of entries. With `full`, waits until the changes reach `bytes_max`, `entries_max` or half of the window's size. If the reader
-        waited for more than half of the size, the window could remove the changes after the position.
+        Calls `given_up` whenever the waiting thread wakes up, and stops waiting if `given_up` returns True. `bytes_max` and `entries_max`
+        limit the bytes and entries that are returned, but a single row event or transaction may exceed them. With `full`, waits until the
+        changes reach `bytes_max`, `entries_max` or half of the window's size. If the reader waited for more than half of the size, the
+        window could remove the changes after the position.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:

@@ -107,7 +107,8 @@ def pointing(
 ) -> TableSchema:
     """Returns the table with foreign keys that use the new names of their parents and of the parents' columns.
 
-    `tables` has old → new table name. `columns` has the result of `column_names` by the parent's old table name.
+    `tables` has old → new table name. `columns` has, by the parent's old table name, the new name of each renamed column by its old name in
+    lower case.
     """
     found = []
     for each in schema.foreign_keys:

@@ -51,7 +51,7 @@ class ColumnDefinition:
     after: str | None = None
     if_not_exists: bool = False
     comment: str = ""
-    literals: Literals = Literals()  # noqa: RUF009 - a value
+    literals: Literals = Literals()  # noqa: RUF009 - immutable
     references: ForeignKeyDefinition | None = None
 
 

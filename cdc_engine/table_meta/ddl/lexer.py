@@ -183,7 +183,7 @@ class TokenCursor:
     statement's session.
     """
 
-    def __init__(self, found: list[Token], literals: Literals = Literals()) -> None:  # noqa: B008 - a value
+    def __init__(self, found: list[Token], literals: Literals = Literals()) -> None:  # noqa: B008 - immutable
         self.literals = literals
         self._tokens = found
         self._at = 0

@@ -71,7 +71,7 @@ def read_statement(
     statement: str,
     flavour: str,
     sql_mode: int = 0,
-    literals: Literals = Literals(),  # noqa: B008 - a value
+    literals: Literals = Literals(),  # noqa: B008 - immutable
 ) -> Statement:
     """Parses one statement. Never raises: returns `Unread` if the statement cannot be parsed, or if the parser has a defect."""
     try:

@@ -256,7 +256,7 @@ class DropDatabase:
 class Unread:
     """A statement that could not be parsed. `names` are the tables that the statement affects. If `names` is empty, the statement may
     affect every table whose name is one of `words` (in lower case). If the statement could not be split into words, the statement may
-    affect every table whose name occurs in `text`.
+    affect every table whose name occurs in `text`, or whose database the statement may drop or alter.
     """
 
     kind: str
@@ -269,8 +269,8 @@ class Unread:
 @dataclasses.dataclass(frozen=True)
 class StatementRowChange:
     """A row change in statement format. `names` are the tables that the statement writes. If `names` is empty, the statement may affect
-    every table whose name, or whose database's name, is one of `words` (in lower case). `calls` tells whether the statement calls a
-    routine, which may write to any table.
+    every table of the default database, and every table whose name, or whose database's name, is one of `words` (in lower case). `calls`
+    tells whether the statement calls a routine, which may write to any table.
     """
 
     kind: str

@@ -8,8 +8,8 @@ stop:
 - the tables to which triggers and views of the written tables may write, directly or through other tables;
 - if the source's triggers and views are unknown, and the statement writes to a name that is no known table: all tables in the database of
   this name, because a view may have this name;
-- if the statement does not name the tables that it writes: every table that the statement mentions, and every table of a database that it
-  mentions;
+- if the statement does not name the tables that it writes: every table that the statement mentions, every table of a database that it
+  mentions, and every table of the default database;
 - if the statement calls a stored function or procedure, which may write to any table: every table.
 
 A captured table also stops at a TRUNCATE, ALTER or RENAME of its name if the session may have a temporary table with this name.
