@@ -417,12 +417,9 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_chang
 
 def _without_table(effect: DdlEffect) -> DdlEffect:
     """Marks a stopped table as dropped, so that a later CREATE TABLE IF NOT EXISTS creates it."""
-    state = effect.state
-    return (
-        dataclasses.replace(effect, state=dataclasses.replace(state, gone=True))
-        if isinstance(state, Stopped)
-        else effect
-    )
+    if not isinstance(effect.state, Stopped):
+        return effect
+    return dataclasses.replace(effect, state=dataclasses.replace(effect.state, gone=True))
 
 
 def _truncate(statement: Truncate, context: DdlContext) -> Iterator[DdlEffect]:
@@ -455,13 +452,16 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
     """Stops the tables that an unreadable statement names. If it names no table, stops all known tables that its text mentions."""
-    why = CannotFollowError(SCHEMA_UNKNOWN, f"the statement cannot be read: {statement.reason}")
-    return _stops(statement, why, context)
+    return _stops(
+        statement, CannotFollowError(SCHEMA_UNKNOWN, f"the statement cannot be read: {statement.reason}"), context
+    )
 
 
 def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...]:
-    """Returns the effects after an exception that is a defect of Sluice: all tables that the statement may affect stop."""
+    """Returns the effects after a defect of Sluice: all tables stop that the statement may affect (any table, if it changes rows)."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"Sluice cannot follow the statement: {defect_text(error)}")
+    if isinstance(statement, StatementRowChange | Query):
+        return tuple(_stopped_by(dict.fromkeys(context.tables(), why), statement.kind, context))
     return tuple(_stops(statement, why, context))
 
 

@@ -134,6 +134,16 @@ def test_ddl_a_mistake_about_a_database_stops_what_is_in_it(
     assert isinstance(state, Stopped), "the charset of its database is not known any more"
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("statement", ["CALL p()", "UPDATE orders SET a = 1", "SELECT f()"])
+def test_ddl_a_mistake_about_a_change_of_rows_stops_every_table(
+    known: TableHistory, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """Defect 93: only the tables that the statement mentions were stopped, although a routine or trigger may write other tables."""
+    monkeypatch.setattr(history, "effects_of", failing(LookupError))
+    assert stopped(known.apply(statement, "shop", at(200))) == set(TABLES)
+
+
 def test_ddl_errors_that_packages_raise_themselves_are_not_taken_for_a_mistake(
     known: TableHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
