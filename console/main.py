@@ -287,7 +287,7 @@ def doctor(
 
 
 @app.command()
-def init(  # noqa: PLR0917  one argument an option
+def init(  # noqa: PLR0917  one argument per option
     url: Annotated[
         str,
         typer.Argument(metavar="URL", help="URL of the source, without the password: mysql://user@host:3306/database."),
@@ -387,7 +387,7 @@ else:
 
 
 @app.command()
-def demo(  # noqa: PLR0917  one argument an option
+def demo(  # noqa: PLR0917  one argument per option
     once: Annotated[
         bool,
         typer.Option(
@@ -450,8 +450,8 @@ def _command() -> Any:
 
 
 def main() -> None:
-    """Runs the command line. Prints an error as one red message, and exits with the code that `exit_code` returns. With SLUICE_DEBUG=1,
-    shows the traceback instead of the message.
+    """Runs the command line. Prints an error as one red message, and exits with code 1 or 2, or with 130 after Ctrl-C. With SLUICE_DEBUG=1,
+    shows the traceback of an error instead of the message.
     """
     from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
 

@@ -1,9 +1,9 @@
 """Implements `./sluice test`: checks formatting, lint and types, and runs the tests on real servers.
 
-Without arguments, the command runs all checks and tests, as continuous integration does. With paths, the command runs only the tests in
-these paths, and sets up no servers first: fixtures start the servers that a test needs. `--quick` leaves out the type check and the tests
-that need a server, Spark, a browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run followed by a not-quick
-run executes everything once, and finds most failures early.
+Without arguments, the command runs all checks and tests, as continuous integration does. With paths and without `--all`, the command runs
+only the tests in these paths, and sets up no servers first: fixtures start the servers that a test needs. `--quick` leaves out the type
+check and the tests that need a server, Spark, a browser or the wheel. `--not-quick` runs only what `--quick` leaves out. A quick run
+followed by a not-quick run executes everything once, and finds most failures early.
 
 The type check runs in parallel with the tests, and uses one core for a minute. On a clean checkout, the kernels are compiled during this
 time, which uses another core.

@@ -80,8 +80,8 @@ def _given(launcher: Mapping[str, Any]) -> set[str]:
 
 
 def variables_of(settings: Mapping[str, Any], config: SluiceConfig) -> set[str]:
-    """Returns the environment variables that a run reads: those that dagster.yaml or conf/ names, except in settings that only engines
-    use.
+    """Returns the names of the environment variables that a run reads: those that dagster.yaml or conf/ names, except in settings that only
+    engines use.
     """
     return {*_named(dict(settings)), *_named(config.model_dump())}
 

@@ -9,7 +9,7 @@ from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 
 
 def shards_sentence(config: SluiceConfig) -> str:
-    """Returns a sentence that lists each Delta table that several shards share, with its shards."""
+    """Returns a sentence that lists each Delta table that shards become, with the recorded source tables that are its shards."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name, table in _known(config):
         database, _, short = table.partition(".")
@@ -37,8 +37,8 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a message for each pattern in `shards` that matches no recorded table. Without the message, nobody would notice a wrong
-    pattern: the tables that it should match would get separate Delta tables.
+    """Returns a message for each pattern in `shards` that matches no recorded table. Leaves out destinations without recorded tables.
+    Without the message, nobody would notice a wrong pattern: the tables that it should match would get separate Delta tables.
     """
     return [
         (

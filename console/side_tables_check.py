@@ -56,7 +56,7 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
 
 def rules_problems(config: SluiceConfig) -> list[str]:
     """Returns a message for each table in conf/ with `rows`, `masks` or `transform` if no recorded table has exactly this name. Settings
-    under such a name have no effect.
+    under such a name have no effect. Leaves out destinations for which no table is recorded.
     """
     problems = []
     for name, destination in sorted(config.destinations.items()):

@@ -247,7 +247,7 @@ class Comparison:
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
         """Returns, for each key, the columns whose values in source and lake differ, if these two values were the same at all looks up to
-        this one (see `values.steady`). Call this after `_look`.
+        this one. Call this after `_look`.
         """
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]

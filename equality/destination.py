@@ -92,7 +92,10 @@ def compare_destination(request: ComparedDestination, tables: Sequence[str], ext
 
 
 def differing(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
-    """Compares tables like `compare_destination`. In addition to the result, yields the keys whose rows differ."""
+    """Yields, for each table, the result and the keys whose rows differ, as soon as the table's comparison ends. If `tables` is empty,
+    compares all captured tables except those that have only a change log. Raises ConfigurationError for a table that is not captured, and
+    SourceConnectionError if the source does not answer.
+    """
     captured = TableFilter(request.settings.include, request.settings.exclude)
     with contextlib.ExitStack() as opened:
         side = opened.enter_context(SourceSide(request.source))
@@ -135,9 +138,9 @@ def _compared(
     schema: TableSchema | None,
     extent: Extent,
 ) -> Differing:
-    """Compares one table. Returns a REFUSED result if the table cannot be compared. `sides` are the connection to the source, and the
-    connection that reads the rows of tables with a key. `schema` is the table's current schema in the source, or None if the source has no
-    such table.
+    """Compares one table. Returns a REFUSED result if the table cannot be compared. Raises SourceConnectionError if the source does not
+    answer. `sides` are the connection to the source, and the connection that reads the rows of tables with a key. `schema` is the table's
+    current schema in the source, or None if the source has no such table.
     """
     began = time.time_ns() // 1000
     try:

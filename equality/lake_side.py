@@ -100,8 +100,8 @@ def _is(column: str, value: str) -> str:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that converts the values of a Delta table to the canonical form (see `canonical`). Its last column is a
-    sign: -1 for an image in a change log that removes a row, otherwise 1.
+    """Returns DuckDB's SELECT list that converts the values of a Delta table to the canonical form, in which source and lake are compared.
+    Its last column is a sign: -1 for an image in a change log that removes a row, otherwise 1.
     """
     columns = [
         f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"

@@ -21,7 +21,7 @@ KINDS = ("missing", "surplus", "doubled", "value")
 @dataclasses.dataclass(frozen=True)
 class Scope:
     """The keys of one table whose rows differ. `columns` are the key's columns in order. `keys` maps the values of each key, in the
-    canonical form (see `canonical`), to what source and lake have for the key.
+    canonical form, in which source and lake are compared, to what both have for the key.
     """
 
     columns: tuple[Canonical, ...]
@@ -65,7 +65,7 @@ class Scope:
 
 
 def kind_of(differs: DifferingKey) -> str:
-    """Returns how the rows of a key differ: one of the kinds of `values.Difference`."""
+    """Returns how source and lake differ for a key: "missing", "surplus" or "doubled" in the lake, or "value" for other values."""
     if differs.lake_rows > 1:
         return "doubled"
     if not differs.in_source:

@@ -78,7 +78,7 @@ class SourceSide:
         return self._connection.mariadb or not self._connection.server_version.startswith("5.")
 
     def query(self, function: Any) -> Any:
-        """Calls `function` with the PyMySQL connection (see `SourceConnection.query`)."""
+        """Calls `function` with the PyMySQL connection, and returns the result of `function`."""
         return self._connection.query(function)
 
     def identity(self) -> str:
@@ -167,7 +167,7 @@ def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Itera
 
 
 def literal(column: Canonical, value: Any) -> str:
-    """Converts a key's value from the canonical form (see `canonical`) to a literal in MySQL's SQL."""
+    """Converts a key's value from the canonical form, in which source and lake are compared, to a literal in MySQL's SQL."""
     match value:
         case None:
             return NULL
@@ -214,7 +214,7 @@ def _arrow(column: Canonical) -> pa.DataType:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that converts the server's text to the canonical form (see `canonical`)."""
+    """Returns DuckDB's SELECT list that converts the server's text to the canonical form, in which source and lake are compared."""
     return ", ".join(
         f"{column.from_text.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
         for column in plan.columns

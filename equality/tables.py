@@ -112,9 +112,10 @@ class Tables:
     def keep_lake(
         self, reader: Any, *, whole: bool, keys: bool = False, order_key_max: int | None = None, chunks: str = "true"
     ) -> None:
-        """Stores the lake's rows in DuckDB, as `keep_source` does. If `keys` is True, stores only rows whose keys the last call of
-        `keep_keys` stored. `chunks` is DuckDB's condition that selects chunks (see `chunks_in`). In a change log, leaves out rows above the
-        order key `order_key_max`, unless it is None.
+        """Stores the lake's rows in DuckDB, and replaces those that were stored before. If `whole` is True, stores all columns, otherwise
+        only the key and the hash of each row. If `keys` is True, stores only rows whose keys the last call of `keep_keys` stored. `chunks`
+        is DuckDB's condition for the chunks to store, or "true" for all chunks. In a change log, leaves out rows above the order key
+        `order_key_max`, unless it is None.
         """
         columns = lake_side.canonical_rows(self._plan)
         counted = lake_side.counted(self._plan, order_key_max)

@@ -46,7 +46,8 @@ class Difference:
     """A row that differs: it is missing in the lake, surplus in the lake, doubled in the lake, or has other values (`kind`).
 
     - `key` has the key's values by column, as text.
-    - `columns` has the name, the value in the source and the value in the lake of each column that differs, if both sides have the key.
+    - `columns` has the name, the value in the source and the value in the lake of each column that differs, if both sides have exactly one
+      row of the key.
     - `count` is the number of rows that the lake has for a doubled key. For a table without a key, it says how often the row is missing or
       surplus. In all other cases it is 1.
     """
@@ -141,7 +142,8 @@ class Seen:
 
 
 def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
-    """Returns the keys that two looks, `before` and `now`, prove to differ (see `Seen`).
+    """Returns the keys that two looks, `before` and `now`, prove to differ. A look reads the rows of some keys from the source, waits until
+    merges have reached the position of this read, and reads the rows from the lake.
 
     If the lake has several rows for a key, this is a proof by itself, because no order of merges produces them. Any other key is proven in
     two cases:

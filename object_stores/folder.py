@@ -86,7 +86,7 @@ class StoreFolder:
         names = self.sizes()
         self.remove_files([first] if first in names else [])
         if is_azure(self.url):
-            from sluice.object_stores.store_requests import remove_folder  # noqa: PLC0415  as in `put_new`
+            from sluice.object_stores.store_requests import remove_folder  # noqa: PLC0415  its library is large
 
             remove_folder(self.url, names, self._options)
             return
@@ -112,7 +112,7 @@ class StoreFolder:
 
     def why_no_put_new(self, name: str) -> str:
         """Returns why `put_new` could not write this file, or "" if no reason is known. Only reads from the store."""
-        from sluice.object_stores.store_requests import why_refused  # noqa: PLC0415  as in `put_new`
+        from sluice.object_stores.store_requests import why_refused  # noqa: PLC0415  its library is large
 
         return why_refused(f"{self.url}/{name}", self._options)
 
@@ -150,7 +150,7 @@ class StoreFolder:
     def remove_files(self, names: Iterable[str]) -> None:
         """Removes these files. Ignores files that do not exist."""
         if is_azure(self.url):
-            from sluice.object_stores.store_requests import remove_files  # noqa: PLC0415  as in `put_new`
+            from sluice.object_stores.store_requests import remove_files  # noqa: PLC0415  its library is large
 
             remove_files(self.url, names, self._options)
             return
@@ -163,7 +163,7 @@ class StoreFolder:
         # pyarrow's `copy_files` is not used for Google Cloud Storage: if Google's client cannot close a file, `copy_files` reports no
         # error.
         if is_google(self.url):
-            from sluice.object_stores.store_requests import put  # noqa: PLC0415  as in `put_new`
+            from sluice.object_stores.store_requests import put  # noqa: PLC0415  its library is large
 
             with file.open("rb") as read:
                 put(f"{self.url}/{name}", read, self._options)

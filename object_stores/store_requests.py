@@ -61,8 +61,8 @@ def put_new(url: str, content: bytes, options: Mapping[str, str]) -> bool:
 
 
 def put(url: str, content: BinaryIO, options: Mapping[str, str]) -> None:
-    """Writes a file with the content of an open local file, or replaces it. Readers see the whole file or nothing. `options` are those of
-    `put_new`. Raises StoreError if the store fails.
+    """Writes a file with the content of an open local file, or replaces it. Readers see the whole file or nothing. `options` are
+    `storage_options` with secrets resolved. Raises StoreError if the store fails.
     """
     with _as_store_error(url, options):
         store, path = _bucket(url, options)
@@ -72,7 +72,8 @@ def put(url: str, content: BinaryIO, options: Mapping[str, str]) -> None:
 
 def why_refused(url: str, options: Mapping[str, str]) -> str:
     """Returns why obstore cannot read a file's size, for example because obstore does not know AWS's profiles or a value of
-    `conditional_put`. Returns "" if obstore can read the size, or if the file does not exist. `options` are those of `put_new`.
+    `conditional_put`. Returns "" if obstore can read the size, or if the file does not exist. `options` are `storage_options` with secrets
+    resolved.
     """
     try:
         with _as_store_error(url, options):
@@ -85,7 +86,8 @@ def why_refused(url: str, options: Mapping[str, str]) -> str:
 
 
 def remove_folder(url: str, names: Iterable[str], options: Mapping[str, str]) -> None:
-    """Removes the directory `url`, which has the files `names`. `options` are those of `put_new`. Raises StoreError if the store fails.
+    """Removes the directory `url`, which has the files `names`. `options` are `storage_options` with secrets resolved. Raises StoreError if
+    the store fails.
 
     An account with a hierarchical namespace has directories, which are removed after their files, the deepest first.
     """
@@ -103,8 +105,8 @@ def remove_folder(url: str, names: Iterable[str], options: Mapping[str, str]) ->
 
 
 def remove_files(url: str, names: Iterable[str], options: Mapping[str, str]) -> None:
-    """Removes files of the directory `url`. Ignores files that do not exist. `options` are those of `put_new`. Raises StoreError if the
-    store fails.
+    """Removes files of the directory `url`. Ignores files that do not exist. `options` are `storage_options` with secrets resolved. Raises
+    StoreError if the store fails.
     """
     with _as_store_error(url, options):
         store, path = _bucket(url, options)

@@ -2,9 +2,9 @@
 table.
 
 A run merges its whole batch, whatever assets the run selects, because the batch is acked as a unit. The run reports the tables of the
-selected assets as its outputs, and all other tables of the batch as plain events. With `runs: drain`, a run also reports all tables of its
-later batches as plain events. If a destination has so many tables that they share assets (`base.shown_tables`), its merge job selects no
-assets.
+selected assets as its outputs, and all other tables of the batch as plain events. A run may yield each output only once. So if later
+batches of a run with `runs: drain` change a table again, the run reports the table as a plain event. If a destination has so many tables
+that they share assets (`base.shown_tables`), its merge job selects no assets.
 
 A run without a batch was started with "Materialize" in Dagster's UI. Such a run requests a re-snapshot of the selected tables.
 """

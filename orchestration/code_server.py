@@ -87,8 +87,8 @@ def start_runs_warm(definitions_module: str) -> None:
 
 def keep_engines() -> None:
     """Starts the engines in parallel with the code server, so that the first tick finds a staged batch. If an engine cannot start, its
-    ticks report why. Also starts threads that apply changes of conf/ to engines and definitions, and that report to Dagster if no tick
-    arrives.
+    ticks report why. Also starts threads that apply changes of conf/ to engines and definitions, limit the size of logs and the memory of
+    the process, and report to Dagster if no tick arrives.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.errors import ConfigurationError  # noqa: PLC0415

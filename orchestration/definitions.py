@@ -26,7 +26,7 @@ IS_REMOTE = IN_USE.engine.kind == "remote"
 
 @functools.cache
 def _remote() -> RemoteHost:
-    from sluice.orchestration.rpc.remote_host import RemoteHost  # noqa: PLC0415  as the launcher
+    from sluice.orchestration.rpc.remote_host import RemoteHost  # noqa: PLC0415  loading the definitions does not need it
 
     return RemoteHost(IN_USE)
 

@@ -42,13 +42,13 @@ def real_ports(
 
 
 def _files() -> DestinationFiles:
-    from sluice.cdc_engine import destination_files  # noqa: PLC0415  as the launcher: imported where it is used
+    from sluice.cdc_engine import destination_files  # noqa: PLC0415  loading the definitions does not need it
 
     return destination_files
 
 
 def _run_engine(remote: Callable[[], RemoteHost] | None, directory: Path, destination: str) -> RunEngine:
-    from sluice.orchestration.rpc.run_caller import caller_of_code_server, caller_of_hosts  # noqa: PLC0415  for runs
+    from sluice.orchestration.rpc.run_caller import caller_of_code_server, caller_of_hosts  # noqa: PLC0415  only runs need it
 
     if remote is not None:
         return caller_of_hosts(remote(), destination)

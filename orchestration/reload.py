@@ -45,7 +45,7 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
     """Rebuilds the definitions and gives them to every code server of this process. If the build raises an error, keeps the old
     definitions and raises the error.
     """
-    from sluice.orchestration.base.table_catalog import current_tables  # noqa: PLC0415  imports Dagster, in a process that forks
+    from sluice.orchestration.base.table_catalog import current_tables  # noqa: PLC0415  imports Dagster
 
     with _lock:
         old = sys.modules.pop(module, None)
@@ -84,7 +84,7 @@ def forget_outdated() -> None:
     """Drops the imported definitions if they were built from another conf/ than the one in use. The next import then rebuilds them. A
     forked process calls this first.
     """
-    from sluice.cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  already imported then
+    from sluice.cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  is already imported when a process forks
 
     definitions = sys.modules.get(DEFINITIONS)
     if definitions is not None and getattr(definitions, BUILT_FROM, "") != stamp():

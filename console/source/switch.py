@@ -73,9 +73,9 @@ def switch(
     config: SluiceConfig, name: str, to: int = 0, query: Callable[[Source, str], TakeoverAnswer] = takeover_answer
 ) -> ListedSource:
     """Switches to source number `to`. If `to` is 0, switches to the next source from which the stream can continue. A running engine
-    switches at its next heartbeat.
+    switches at its next heartbeat. Returns the source that will be read.
 
-    Raises ConfigurationError if conf/ has no such source, and ActRefusedError if the stream cannot continue from it.
+    Raises ConfigurationError if conf/ has no such source or only one source, and ActRefusedError if the stream cannot continue from it.
     """
     sources = listed(config, name, query)
     if len(sources) == 1:

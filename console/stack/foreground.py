@@ -22,7 +22,7 @@ from sluice.console.toolchain.errors import SetupError
 
 def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
     """Starts the parts, and keeps them running until SIGTERM or Ctrl-C, or until `wanted` returns False. Returns when all parts have ended.
-    Raises SetupError if Sluice runs already, or if a part fails too often.
+    Raises SetupError if Sluice runs already, if a part fails too often, or if a process still runs after SIGKILL.
     """
     running = {name: record.pid for name, record in stack.file.running().items() if name in {*STOP_ORDER, SUPERVISOR}}
     if running:

@@ -197,7 +197,7 @@ class SparkProcess:
 
 
 def code_server_check(port: int) -> Callable[[ProcessRecord], Answers]:
-    """Returns the `question` of the code server (see `ProcessPart`). The code server answers if it answers a gRPC ping."""
+    """Returns a function that gets a process record and returns a check. The check returns True if the code server answers a gRPC ping."""
 
     def ping(channel: Any, seconds_max: float) -> Any:
         from dagster._grpc.__generated__ import dagster_api_pb2, dagster_api_pb2_grpc  # noqa: PLC0415  takes seconds
@@ -210,7 +210,9 @@ def code_server_check(port: int) -> Callable[[ProcessRecord], Answers]:
 
 
 def webserver_check(url: str) -> Callable[[ProcessRecord], Answers]:
-    """Returns the `question` of the webserver (see `ProcessPart`). The webserver answers if it delivers its page /server_info."""
+    """Returns a function that gets a process record and returns a check. The check returns True if the webserver delivers its page
+    /server_info.
+    """
 
     def answers() -> bool:
         try:
@@ -223,8 +225,8 @@ def webserver_check(url: str) -> Callable[[ProcessRecord], Answers]:
 
 
 def daemon_check(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
-    """Returns the `question` of the daemon (see `ProcessPart`). The daemon answers if the last heartbeat of its sensors is later than the
-    start of its process.
+    """Returns a function that gets a process record and returns a check. The check returns True if the last heartbeat of the daemon's
+    sensors is later than the start of the daemon's process.
     """
 
     def of(record: ProcessRecord) -> Answers:

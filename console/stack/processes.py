@@ -188,7 +188,7 @@ def terminate_children(record: ProcessRecord) -> None:
 
 def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> list[int]:
     """Ends a process and its descendants, by the given steps and finally by SIGKILL. Returns the ids of processes that still run. With
-    `mark`, also ends the processes that `members` returns for a dead process.
+    `mark`, also ends processes that have this mark and are in the process group of the ended process.
     """
     family = members(record, mark)
     for step in steps:

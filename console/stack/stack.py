@@ -80,7 +80,7 @@ class StackOptions:
     - `die_with_parent`: the processes end with the process that started them.
     - `environment`: additional variables for the processes.
     - `port_advice`: what to do if another program has a port. If it is empty, the advice is to set another port in conf/.
-    - `dagster`: whether Dagster's processes are started too. The engines and Spark are always started.
+    - `dagster`: whether Dagster's processes are started too. The engines and Spark do not depend on this option.
     - `webserver`: whether Dagster's webserver is started. No other process needs it.
     - `warms_spark`: whether Spark makes a first merge before a run needs Spark.
     - `awaits_warm_up`: whether `up` waits until the first merge has ended.
@@ -176,8 +176,9 @@ class Stack:
         return self._start_missing() if dead else []
 
     def supervisor(self, patience: Patience) -> Supervisor:
-        """Returns the supervisor that starts all parts and keeps them running. `patience` limits its restarts. Before that, calls
-        `require_startable`, writes Dagster's home, and provides Spark's jars.
+        """Checks whether Sluice can start, writes Dagster's home, and provides Spark's jars if Spark must be started. Then returns the
+        supervisor that starts all parts and keeps them running. `patience` limits its restarts. Raises ConfigurationError if there is
+        neither Dagster nor an engine to start.
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(

@@ -98,7 +98,8 @@ FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
 @dataclasses.dataclass
 class PartRecord:
     """What the supervisor knows about a part. `since` is the time at which the part entered its state. `due` is the time before which a
-    waiting part must not start. Both times are values of `time.monotonic`. `failures` counts the failures in a row (see `Patience`).
+    waiting part must not start. Both times are values of `time.monotonic`. `failures` counts the failures in a row. The count starts again
+    after the part has answered for `Patience.steady_seconds`.
     """
 
     part: StackPart
@@ -162,8 +163,8 @@ class Supervisor:
         return all(kept.state is State.READY for kept in parts)
 
     def until_ready(self, *, tasks: bool = True) -> None:
-        """Returns when every process answers and, with `tasks`, every task is done. Raises ServerError if a part fails too often. The
-        message names the part.
+        """Returns when every process answers and, with `tasks`, every task is done. Raises ServerError if a part fails and is not restarted
+        any more. The message names the part.
         """
         while not self.is_ready(tasks=tasks):
             self.tick()
@@ -179,7 +180,7 @@ class Supervisor:
                 kept.part.end()
 
     def tick(self) -> None:
-        """Checks every part once, and takes its next step. Raises ServerError if a part fails too often."""
+        """Checks every part once, and takes its next step. Raises ServerError if a part fails and is not restarted any more."""
         for kept in self._kept.values():
             final = False
             try:
@@ -192,8 +193,9 @@ class Supervisor:
                 self._fail(kept, sentence, final=final)
 
     def _is_final(self, kept: PartRecord, ended: str) -> bool:
-        """Returns whether the failed part must not be restarted, because it would fail again (see `Patience.first_start_must_do`). Returns
-        False if a signal ended the part, or if another program has the part's port, because that program may end.
+        """Returns whether the failed part must not be restarted, because it would fail again. This is so if the first start must succeed
+        and the part has never answered. Returns False if a signal ended the part, or if another program has the part's port, because that
+        program may end.
         """
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()

@@ -76,7 +76,7 @@ class TableReading:
 
     def _discover(self) -> None:
         for name, destination in self._config.destinations.items():
-            from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
+            from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  importing the engine takes seconds
 
             try:
                 discover(self._config, name, self._passwords.get(destination.source.password.removeprefix("$")))

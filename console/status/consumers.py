@@ -1,4 +1,4 @@
-"""Shows the consumers of a destination in `sluice status`: the lake, clients and brokers."""
+"""Shows in `sluice status` the state and lag of the consumers (clients and brokers) and of the lake, and the state of groups."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def consumer_problems(one: WithConsumers) -> list[str]:
 
 
 def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
-    """Returns the table of consumers, or None if no destination has a consumer besides the lake."""
+    """Returns the table of consumers, with a row for the lake of each destination. Returns None if no destination has a consumer."""
     if not any(one.consumers for one in destinations):
         return None
     shown = Table(

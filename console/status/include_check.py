@@ -13,7 +13,9 @@ from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
 
 
 def unmatched_warnings(destination: DestinationConfig, captured: Sequence[TableVersion]) -> list[str]:
-    """Returns a message for each setting that has no effect because it matches none of the captured tables."""
+    """Returns a message for each setting that has no effect because it matches none of the captured tables. If no table is captured,
+    returns only a message about `include`.
+    """
     found = include_warning(destination, [table.name for table in captured])
     return [*([found] if found else []), *(_unmatched_names(destination, captured) if captured else ())]
 

@@ -294,7 +294,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
 
 
 def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus:
-    """Returns the status of one group, as `read_destination` does. If the engine has reported no members, `group` has those in conf/."""
+    """Returns the status of one group. If the engine has reported no members, the field `group` has the members in conf/."""
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
     group = engine_status(directory).get("group") or {"members": members}

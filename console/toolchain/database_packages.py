@@ -85,7 +85,9 @@ def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
 
 
 def server_home(cache: Cache, version: str) -> ServerHome:
-    """Returns an unpacked server. Installs the libraries that the server needs and this system lacks. Raises SetupError if that fails."""
+    """Returns an unpacked server. Unpacks MySQL 9 if it is missing. For the other versions, installs the libraries that the server needs
+    and this system lacks. Raises SetupError if that fails.
+    """
     folder = cache.servers / version
     if version == MYSQL_9:
         return _home_of_packages(cache, folder)
@@ -95,7 +97,7 @@ def server_home(cache: Cache, version: str) -> ServerHome:
 
 def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
     """Returns MySQL 9 in `folder`. Unpacks MySQL 9 from Debian's packages if that directory does not exist. Raises SetupError if the
-    packages cannot be unpacked.
+    packages cannot be unpacked, or if the directory has no dynamic loader.
     """
     if not folder.exists():
         require_space(cache, UNPACKED_BYTES_MAX)

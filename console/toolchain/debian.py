@@ -84,8 +84,8 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def unpacked_from_unstable(package: str, target: Path) -> None:
-    """Unpacks a package of Debian unstable with all its dependencies into a directory. Does not use the packages that the system has
-    installed, and does not change the system.
+    """Unpacks a package of Debian unstable with all its dependencies except Perl into a directory. Does not use the packages that the
+    system has installed, and does not change the system.
 
     The packages come from the mirror of the system's apt. Raises CommandFailedError if the system is not Debian or has no apt, or if the
     package does not exist or cannot be downloaded.

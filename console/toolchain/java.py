@@ -104,7 +104,7 @@ def _run(program: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def parse_version(text: str) -> int | None:
     """Returns the major version in the output of `java --list-modules` or `java -version`, or None if the output contains no version. For
-    Java 8, the output contains 1.8.
+    Java 8, the output contains 1.8, and the result is 8.
     """
     found = re.search(r'(?:version "|^java\.base@)(?:1\.)?(\d+)', text, re.MULTILINE)
     return int(found.group(1)) if found else None

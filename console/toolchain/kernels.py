@@ -41,8 +41,8 @@ SECONDS_MAX = 600.0
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     """Provides the compiled code of all kernels: copies the code that other checkouts have compiled, and compiles the rest. Returns whether
-    any code was missing or out of date. If none was, the function returns fast, because it reads only the sources and the note. Raises
-    SetupError if the compilation fails.
+    any code was missing or out of date. If none was, the function returns fast, because it reads only the sources and a note about the last
+    compilation. Raises SetupError if the compilation fails.
 
     The caller must hold the lock of the cache.
     """
@@ -150,7 +150,7 @@ def _processor() -> str:
 
 
 def _read(note: Path) -> dict[str, Any]:
-    """Returns the content of the note. Returns an empty dict if there is no note, or if the note is malformed."""
+    """Returns the content of the note, a JSON file about the last compilation. Returns {} if the file is missing or malformed."""
     try:
         record = json.loads(note.read_text())
     except (OSError, ValueError):

@@ -173,10 +173,14 @@ class RunEngine(Protocol):
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
-        """Returns the batch in flight, or the next one, with a fixed end (see `EngineHandle.hand_out`)."""
+        """Offers the batch in flight. If there is none, waits at most `timeout_seconds` for the next batch. Fixes the end of the batch. If
+        the run must end, the offer has the reason and no batch.
+        """
 
     def take(self, reference: BatchReference, *, append: bool) -> None:
-        """Fixes the end of the batch (see `EngineHandle.take`). Raises BatchNotFoundError if the batch is no longer in flight."""
+        """Fixes the end of the batch. If `append` and the batch is appendable, the engine first appends the changes that arrived since the
+        batch was staged. Raises BatchNotFoundError if the batch is no longer in flight.
+        """
 
     def ack(self, reference: BatchReference) -> None:
         """Acks a batch that is merged into all of its tables. Raises BatchNotFoundError if it is no longer in flight."""
@@ -300,7 +304,8 @@ class WrittenTable(Protocol):
 
 class PublishOutcome(WrittenTable, Protocol):
     """The result of a snapshot's publication (`spark_jobs.snapshot.publication.PublishedSnapshot`). `label` is the order key up to which
-    the table has all changes. `TableReport` describes `way` and `reason`.
+    the table has all changes. `way` says whether Spark wrote the rows ("spark"), or the files that the snapshot read became the table's
+    files ("files"). `reason` says why.
     """
 
     @property

@@ -229,7 +229,9 @@ def checkable(destination: str, names: Iterable[str]) -> list[str]:
 
 
 def checkable_keys(keys: Mapping[str, dg.AssetKey]) -> list[str]:
-    """Returns the names whose asset keys can have a check, by the rule of `checkable`."""
+    """Returns the names of the tables that can have a check of their own. Dagster builds a check's name from the asset key: the name must
+    consist of letters, digits and underscores, and no other key may give the same name.
+    """
     identifiers = {name: key.to_python_identifier() for name, key in keys.items()}
     counts = Counter(identifiers.values())
     return [

@@ -243,7 +243,7 @@ def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.Asse
 def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
-    """Compares tables with the source (see `ports.CompareTables`)."""
+    """Compares tables with the source, and yields one result per table. Definitions use this function as their `CompareTables`."""
     from sluice.cdc_engine.instance.sources import reader_of, source_of  # noqa: PLC0415  not needed by merges
     from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415
@@ -263,8 +263,8 @@ def _step(destination: str) -> str:
 def _tables(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
 ) -> dict[dg.AssetKey, tuple[str, ...]]:
-    """Returns the tables that the check of each asset compares. Leaves out tables that cannot have a check (see `checkable`), and tables
-    that have only a change log, because a change log has no rows to compare.
+    """Returns the tables that the check of each asset compares. Leaves out tables from whose names Dagster cannot build the name of a
+    check, and tables that have only a change log, because a change log has no rows to compare.
     """
     settings, shown = config.destinations[destination], shown_tables(config, destination)
     compared = [table for table in tables if settings.table(table.database, table.table).shows_rows]

@@ -203,8 +203,8 @@ def due(
     """Returns the events to publish now, and the `PublishedObservations` to store afterwards.
 
     `tables` are those with a check of their own. `failing` has the present failures (`failures`), and `published` is what was published
-    before. If `status` is None, the engine did not start: the results of the tables stay as they were published, and no observation is
-    published.
+    before. If `status` is None, the engine did not start: all results except that of ENGINE_CHECK stay as they were published, and no
+    observation is published.
     """
     known = {""} if status is None else {"", LAG, *tables, *failing}
     before = published.failing

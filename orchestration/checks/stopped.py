@@ -50,9 +50,9 @@ LOOK_SECONDS = 2.0  # One run reads status.json at most once in this many second
 def destination_checks(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
-    """Returns one check per table, and three checks of the engine: it reads the source, its lag is within the limit, and no table is
-    stopped. If a table's undecodable values go to quarantine, the table has a second check, which passes while its quarantine is
-    empty.
+    """Returns one check for each table from whose name Dagster can build the name of a check, and three checks of the engine. The engine's
+    checks are: it reads the source, its lag is within the limit, and no table is stopped or has a re-snapshot in progress. If a table's
+    undecodable values go to quarantine, the table has a second check, which passes while its quarantine is empty.
     """
     names = checkable(destination, [table.name for table in tables])
     engine = engine_key(destination)
@@ -187,9 +187,9 @@ class FlowingTables:
 
 
 def older_tables(directory: Path) -> dict[str, str]:
-    """Returns each "database.table" whose re-snapshot is in progress, with the reason why its rows in the lake are older than the
-    cursor. The values have the form of `observations.failures`. Leaves out tables that are not in the lake yet. Raises MetaError if
-    the records cannot be read.
+    """Returns each "database.table" whose re-snapshot is in progress, with the reason why its rows in the lake are older than the cursor.
+    The values have the form "RE_SNAPSHOT: reason". Leaves out tables that are not in the lake yet. Raises MetaError if the records cannot
+    be read.
     """
     being_read = [each for each in SnapshotRecords(directory).all() if each.is_open]
     in_lake = set(LakeTables(directory).names) if being_read else set()
@@ -197,8 +197,9 @@ def older_tables(directory: Path) -> dict[str, str]:
 
 
 def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """Returns the failures that the engine's status.json reports, in the form of `observations.failures`. If the file is missing,
-    unreadable, or older than STATUS_SECONDS_MAX, the result has a failure of the engine.
+    """Returns the failures that the engine's status.json reports. The key is "" for the engine, "database.table" for a stopped table, and
+    LAG for a lag above `lag_seconds_max`. The value is "STATE: reason". If the file is missing, unreadable, or older than
+    STATUS_SECONDS_MAX, the result has a failure of the engine.
     """
     path = directory / STATUS_FILE
     try:

@@ -45,7 +45,9 @@ class StartingHost:
         self._files, self._written = files, False
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Returns the engine as `RemoteHost` does. Raises EngineStartingError while the engine process starts."""
+        """Returns the engine in the engine process. At the first call, writes inline settings to files. Raises EngineStartingError while
+        the engine process starts.
+        """
         if not self._written and self._files.directory.parts[-2:] == INLINE_FOLDER.parts:
             write_conf(self._files)
         self._written = True

@@ -119,7 +119,7 @@ def _in_use(files: ConfFiles) -> InUse:
 
 def _write_down(in_use: InUse) -> None:
     """Writes the texts of conf/ and the lists of tables to a file, for the runs of this process. The file's name has a digest of its
-    content. Raises OSError if the file cannot be written.
+    content. Raises OSError if the file cannot be written, and MetaError if a list cannot be read.
     """
     config, digest = in_use.config, hashlib.sha256(repr(in_use.files).encode(errors="surrogateescape"))
     for name in sorted(config.destinations):
@@ -146,7 +146,7 @@ def _discover(config: SluiceConfig) -> None:
     """
     unknown = [name for name in config.destinations if not _digest_of_tables(config, name)]
     for name in unknown:
-        from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: only before it has run
+        from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  imports the engine
 
         try:
             discover(config, name)
@@ -165,7 +165,9 @@ def _digest_of_tables(config: SluiceConfig, destination: str) -> str:
 
 
 def _new_tables(config: SluiceConfig, destination: str, digest: str) -> tuple[str, ...]:
-    """Returns a sentence if the engine's current tables differ from those in the definitions. Returns nothing if they are the same."""
+    """Returns a sentence if the engine's current tables differ from those in the definitions. Returns nothing if they are the same, or if
+    the engine's tables are unknown.
+    """
     if _digest_of_tables(config, destination) in {digest, ""}:
         return ()
     loaded = f"the tables of {destination} have changed since this code location was loaded"

@@ -83,7 +83,7 @@ class SluiceComponent(dg.Component, Resolvable):
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Returns the definitions. Raises ConfigurationError, which lists all errors in the settings."""
+        """Returns the definitions. Raises ConfigurationError if the settings have errors."""
         root = Path(context.project_root)
         if bool(self.conf) == bool(self.destinations):
             raise ConfigurationError("SluiceComponent: set exactly one of `conf` and `destinations`")

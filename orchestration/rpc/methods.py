@@ -58,7 +58,9 @@ class Method(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteState:
-    """The state of a remote engine at one moment (see `ports.EngineSnapshot`)."""
+    """The state of a remote engine at one moment, as its process sent it. The fields have the same meaning as those of
+    `ports.EngineSnapshot`.
+    """
 
     state: str
     reason: str

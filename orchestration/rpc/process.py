@@ -34,8 +34,8 @@ log = structlog.get_logger()
 
 
 def keep_engines(stopping: threading.Event) -> None:
-    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid or does not have `engine.kind: remote`, or
-    if the port is in use.
+    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid or does not have `engine.kind: remote`, or if
+    the server for calls cannot start, for example because the port is in use.
     """
     watch = ConfWatch(conf_dir(), "engine")
     config = watch.in_use.config

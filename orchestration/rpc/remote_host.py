@@ -36,8 +36,8 @@ OTHERS_SECONDS_MAX = 4.0
 
 
 class RemoteEngine:
-    """Calls an engine in another process (see `ports.EngineHandle`). Also has the methods that `served_engine` adds. The destination's
-    `directory` has the same path on all hosts.
+    """Calls an engine in another process. Implements `ports.EngineHandle`, and has the methods that runs call with a reference instead of a
+    batch. The destination's `directory` has the same path on all hosts.
     """
 
     def __init__(self, connection: Connection, destination: str, directory: Path) -> None:
@@ -93,7 +93,7 @@ class RemoteEngine:
 
 
 class RemoteHost:
-    """Finds the engines in other processes (see `ports.EngineHost`)."""
+    """Finds out which of several hosts runs a destination, and returns the engine there. Implements `ports.EngineHost`."""
 
     def __init__(self, config: SluiceConfig) -> None:
         self._config = config
@@ -108,8 +108,9 @@ class RemoteHost:
         self._differs_since: dict[str, float] = {}
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Returns the engine from the host that runs the destination. The other hosts are on standby. Raises EngineAwayError if no host
-        answers, and the errors of `ports.EngineHost`. If the hosts raise different errors, raises the one with the lowest `weight`.
+        """Returns the engine from the host that runs the destination. The other hosts are on standby. If no host returns the engine, raises
+        the error with the lowest `weight`: EngineStartingError, then another SluiceError, then LeaseLostError of a host on standby, then
+        EngineAwayError of a host that does not answer.
         """
         errors: list[SluiceError] = []
         last = self._last.get(destination)

@@ -1,4 +1,4 @@
-"""Sends a run's requests to the engine of its destination (see `ports.RunEngine`).
+"""Sends a run's requests to the engine of its destination. `RunCaller` implements `ports.RunEngine`.
 
 With `engine: {kind: embedded}`, the engine is in the code server, and a run on the same host calls the code server's RPC endpoint
 (`run_endpoint`). With `engine: {kind: remote}`, the run calls the engine hosts, as ticks do.

@@ -37,7 +37,9 @@ class ServedEngines:
         self._ticked: dict[str, float] = {}
 
     def get_or_start(self, destination: str) -> ServedEngine:
-        """Returns the engine of a destination. Raises the errors of `ports.EngineHost`."""
+        """Returns the engine of a destination, and starts it if necessary. Raises EngineStartingError if the engine is not ready after a
+        short wait, LeaseLostError if another process runs the destination, and another SluiceError if the engine cannot start.
+        """
         return ServedEngine(self, destination, self._host().get_or_start(destination))
 
     def tick_came(self, destination: str) -> None:

@@ -244,7 +244,9 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
 
 
 def _answered(call: Callable[[], Answer]) -> Answer:
-    """Repeats `call` until an engine answers. After ANSWER_SECONDS_MAX raises one of NO_ENGINE. Raises the engine's own errors at once."""
+    """Repeats `call` while no engine answers, which means that `call` raises one of NO_ENGINE. Raises this error after ANSWER_SECONDS_MAX.
+    Raises any other error at once.
+    """
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:

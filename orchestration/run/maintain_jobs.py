@@ -52,8 +52,8 @@ def maintain_name(destination: str) -> str:
 
 
 def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """Returns the job that maintains the Delta tables of a destination. Its only step reports an observation of each table that was
-    rewritten or vacuumed.
+    """Returns the job that maintains the Delta tables of a destination. Its only step reports an observation of each current-state table
+    with an asset of its own, even if no maintenance was necessary.
     """
 
     @dg.op(name=maintain_name(destination))

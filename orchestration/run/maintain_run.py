@@ -42,9 +42,9 @@ class MaintainRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looked:
-    """The result of the maintenance. `done` has what was done with each table. `failed` has the reason for each "database.table" that
-    failed. `hours` is how long VACUUM keeps files that left a table, or 0 if no VACUUM was requested. `snapshots_removed` is the number of
-    removed consistent snapshots.
+    """The result of the maintenance. `done` has what was done with each table, or why nothing was done. `failed` has the reason for each
+    "database.table" that failed. `hours` is how long VACUUM keeps files that left a table, or 0 if no VACUUM was requested.
+    `snapshots_removed` is the number of removed consistent snapshots.
     """
 
     done: tuple[Maintained, ...]

@@ -89,8 +89,8 @@ def reported_tables(config: SluiceConfig, destination: str, tables: tuple[TableV
 
 
 class MergeReports:
-    """Reports the tables that one merge run has merged. `batch` reports all tables of a batch. A run with outputs calls `event` and
-    `merged` for each table, and not `batch`.
+    """Reports the tables that one merge run has merged. `batch` reports all tables of a batch. While a run has outputs that it has not
+    yielded yet, it calls `event` and `merged` for each table instead of `batch`.
     """
 
     def __init__(self, context: dg.OpExecutionContext, tables: ReportedTables) -> None:
@@ -183,7 +183,9 @@ class MergeReports:
             self.write(event)
 
     def _of_others(self, others: Sequence[MergedTable]) -> Iterator[dg.AssetMaterialization]:
-        """Yields one materialization per database for the tables of a batch that share an asset."""
+        """Yields one materialization per database for the tables of a batch that share an asset. Leaves out tables whose changes are
+        buffered.
+        """
         by_database = collections.defaultdict[str, list[MergedTable]](list)
         for each in others:
             if not each.outcome.buffered:

@@ -147,8 +147,9 @@ def _head(ports: Ports, directory: Path, reference: BatchReference) -> Outstandi
 def only_writer(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Takes the run lock until the `with` block ends, and yields its fence (`ports.DestinationFiles.run_lock`). If the lock is not free,
-    logs a sentence with `say`. Raises MergeFailedError if another process holds the lock for longer than RUN_LOCK_SECONDS_MAX.
+    """Takes the run lock until the `with` block ends, and yields its fence: a function that returns why the run may no longer write, or "".
+    If the lock is not free, logs a sentence with `say`. Raises MergeFailedError if another process holds the lock for longer than
+    RUN_LOCK_SECONDS_MAX.
     """
     directory = config.destination_dir(destination)
     with contextlib.ExitStack() as stack:
@@ -195,8 +196,8 @@ def merge_one(
     run: str = "",
 ) -> Iterator[Sequence[MergedTable]]:
     """Merges one batch, and yields its tables when all of them are merged. The caller holds the run lock. `run` is the run's id, which the
-    commits record. Writes nothing and raises MergeFailedError if the batch is not the oldest one in flight, or if its end is not fixed. If
-    the merge fails, yields the tables that were merged, and raises MergeFailedError.
+    commits record. Writes nothing and raises MergeFailedError if the batch is not the oldest one in flight, if its end is not fixed, or if
+    this host lacks the engine's folder. If the merge fails, yields the tables that were merged, and raises MergeFailedError.
     """
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)

@@ -59,7 +59,7 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
 
 def _options(version: str, changes: Options) -> dict[str, str | int]:
     """Returns the options with which a data directory is created: the defaults of the version, overridden by the `changes` whose names are
-    in AT_BIRTH. The options of GTIDs and of the binlog are left out, because the server creates the binlog only at its first start.
+    in AT_BIRTH. `log_bin` and the options of GTIDs are left out, because the server creates the binlog only at its first start.
     """
     born = merged_options(version, {key: value for key, value in changes.items() if key in AT_BIRTH})
     return {key: value for key, value in born.items() if "gtid" not in key and key != "log_bin"}

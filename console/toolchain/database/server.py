@@ -120,7 +120,8 @@ class DatabaseServer:
         """Starts the server, and returns when the server answers. Creates the data directory first if it does not exist or is incomplete.
         Does nothing if the server runs.
 
-        Raises PortTakenError if another program has the port, and ServerError if the server does not answer within START_SECONDS_MAX.
+        Raises PortTakenError if another program has the port, and ServerError if the server ends or does not answer within
+        START_SECONDS_MAX.
         """
         if self.running:
             return self

@@ -20,7 +20,7 @@ END_SECONDS_MAX = 300.0  # The server has this many seconds to write its classes
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:
-    """Creates the class archive if it is missing. Returns whether the archive exists now."""
+    """Creates the archive of Spark's classes if it is missing. Returns whether the archive exists now."""
     archive = class_archive(toolchain.cache, toolchain.java)
     if archive.exists():
         os.utime(archive)

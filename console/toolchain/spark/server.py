@@ -204,13 +204,13 @@ class SparkConnectServer:
             raise self._start_failed(f"does not answer: {error}") from error
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
-        """Shuts the server down. Kills the server if it has not ended after `seconds_max`."""
+        """Shuts the server down. Kills the server if it has not ended after `seconds_max`. Removes the server's scratch directory."""
         if self._process:
             self._process.stop(seconds_max)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
 
     def kill(self) -> None:
-        """Ends the server with SIGKILL, to simulate a crash."""
+        """Ends the server with SIGKILL, for example to simulate a crash."""
         if self._process:
             self._process.kill()
 
@@ -272,7 +272,7 @@ class SparkConnectServer:
 
     def _given_settings(self) -> dict[str, str]:
         """Returns the settings that the caller of this class has added. If the settings file configures an account of Google or Azure, the
-        caller's settings of an account in the same store are left out (see ACCOUNTS).
+        caller's settings of an account in the same store are left out, because the store's client cannot combine two accounts.
         """
         text = self._settings_file.read_text()
         replaced = [setting for line, setting in ACCOUNTS if re.search(rf"^\s*{line}", text, re.MULTILINE)]

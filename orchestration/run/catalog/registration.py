@@ -184,7 +184,8 @@ def register_tables(
     """Registers the Delta tables of a destination and their views, as conf/ says. Returns the record, which is empty without a catalog.
 
     If `whole`, looks up every table in the catalog, even if the record lists it. `written` has the columns of the tables that the run
-    wrote, by path. Raises SluiceError or SparkJobError if the record or Spark cannot be used.
+    wrote, by path. Raises SluiceError or SparkJobError if the record or Spark cannot be used, and MergeFailedError if a secret cannot be
+    read.
     """
     from sluice.spark_jobs.catalog import register, shape_of, unregister  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
@@ -233,8 +234,8 @@ def register_tables(
 
 
 def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping[str, str]) -> Registered:
-    """Applies `without_shapes` to the record, writes the record, and returns the record. If this run fails afterwards, a later run replaces
-    the views.
+    """Removes from the record the shape (the digest of the columns) of each view whose columns have changed. Writes the record if it
+    changed, and returns it. If this run fails afterwards, a later run replaces these views.
     """
     directory = config.destination_dir(destination)
 

@@ -48,7 +48,7 @@ class Done:
 
 
 def plan_backfill(config: SluiceConfig, request: BackfillRequest) -> Plan:
-    """Returns the plan of a backfill and changes nothing. Raises the errors of `make_plan`."""
+    """Returns the plan of a backfill and changes nothing. Raises SluiceError, with a message for users, if the backfill is impossible."""
     from sluice.cdc_engine.instance.rows.plan import make_plan  # noqa: PLC0415  imports the engine's packages
 
     name = request.destination
@@ -58,7 +58,9 @@ def plan_backfill(config: SluiceConfig, request: BackfillRequest) -> Plan:
 
 
 def run_backfill(run: RowsRun, request: BackfillRequest) -> Done:
-    """Reads the changes, and merges them or builds the requested table from them. Raises the errors of `operate`."""
+    """Reads the changes, and merges them or builds the requested table from them. Raises SluiceError or MergeFailedError, with a message
+    for users.
+    """
     from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
 
     run.listener.say(str(request))

@@ -140,11 +140,11 @@ def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
     """Returns the requested interval with an earlier start, and adds the version from which the table is built to `chosen`. `arguments` are
-    those of `locate_interval`.
+    the destination's settings, its ledger and the interval of the request.
 
-    The start is the end position of that version. If the binlog does not have this position any more, and the table has not changed since
-    that version, the start is the position that `after_a_quiet_time` returns. Raises ConfigurationError if there is no such version, and
-    PositionLostError if the binlog does not have the start.
+    The start is the end position of that version. If the binlog lacks this position, and the lake has all changes of the table and none
+    since that version, the start is the requested start or the cursor, whichever is earlier. Raises ConfigurationError if there is no such
+    version, and PositionLostError if the binlog does not have the start.
     """
     from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415

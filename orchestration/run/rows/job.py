@@ -164,7 +164,8 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
 
 def backfill_of(config: SluiceConfig, given: RowsConfig, now_us: int, folder: Path | None = None) -> BackfillRequest:
     """Returns the backfill that a config names: of an interval, of a run, or of a GTID set. Relative paths start in `folder`. If `folder`
-    is None, relative paths are refused. Raises ConfigurationError if the config names more than one of an interval, a run and a GTID set.
+    is None, relative paths are refused. Raises ConfigurationError if the config names more than one of an interval, a run and a GTID set,
+    or a GTID set together with `into`.
     """
     archive, schemas = archive_of_request(given.archive, given.schemas, folder)
     return dataclasses.replace(_changes_of(config, given, now_us), archive=archive, schemas=schemas)
@@ -269,8 +270,9 @@ def operated(
     *,
     only_plan: bool = False,
 ) -> Metadata:
-    """Plans the operation and carries it out, unless `only_plan`. Reports each table as an event of the run, and returns metadata of the
-    whole operation. Raises SluiceError or MergeFailedError, with a message for users, if the operation fails.
+    """Plans the operation and carries it out, unless `only_plan`. A snapshot is only requested: the snapshot job reads the rows. Reports
+    each table as an event of the run, and returns metadata of the whole operation. Raises SluiceError or MergeFailedError, with a message
+    for users, if the operation fails.
     """
     # This process may be a fork of a process that started before a failover. So it reads again which source is in use.
     config = settings.with_sources_in_use()

@@ -111,7 +111,7 @@ def _merge(
     """Merges the rows and changes of `reading`, and returns the reports of the merged tables. The caller holds the run lock, whose fence is
     `refusal`.
     """
-    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415  imported where it is used, as in runs
+    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415  imported where it is used
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415
 
     lake = reading.catch_up()
@@ -178,8 +178,10 @@ def _merge_tables(
     refusal: Callable[[], str],
     callbacks: tuple[Callable[[TableReport, int], None], Callable[[str, int], None]],
 ) -> dict[str, TableError]:
-    """Merges the tables of `rows` and returns the errors of tables that could not be merged. `callbacks` are `on_table_done` and `on_left`
-    of `merge_rows`. Raises SluiceError or MergeFailedError, with a message for users, if the cause concerns more than one table.
+    """Merges the tables of `rows` and returns the errors of tables that could not be merged. The first of `callbacks` gets the report of a
+    merged table and the order key up to which the table is merged. The second gets a table's name and the number of its keys whose rows
+    were found neither in the source nor in the stream. Raises SluiceError or MergeFailedError, with a message for users, if the cause
+    concerns more than one table.
     """
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415

@@ -148,8 +148,8 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
 
 
 def run_repair(run: RowsRun, request: RepairRequest, plan: tuple[TableRepair, ...]) -> Repaired:
-    """Reads the rows of the keys in `plan` from the source, merges these rows into the lake, and compares the tables again. Raises the
-    errors of `operate`.
+    """Reads the rows of the keys in `plan` from the source, merges these rows into the lake, and compares the tables again. Raises
+    SluiceError or MergeFailedError, with a message for users.
     """
     refused = {each.name: each.refused for each in plan if each.refused}
     for name, why in refused.items():
