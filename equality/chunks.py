@@ -121,7 +121,7 @@ class Digests:
         return [" OR ".join(parts)] if parts else []
 
     def _first(self, number: int) -> int:
-        """Returns the lowest prefix of a digest in the chunk `number`: its first DIGITS hexadecimal digits, as a number."""
+        """Returns the lowest digest of the chunk `number`, reduced to its first DIGITS hexadecimal digits, as a number."""
         first: int = -(-number * DIGESTS // self.count)
         return first
 

@@ -20,8 +20,8 @@ KINDS = ("missing", "surplus", "doubled", "value")
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """The keys of one table whose rows differ. `columns` are the key's columns in order. `keys` maps the values of each key, in the
-    canonical form, in which source and lake are compared, to what both have for the key.
+    """The keys of one table whose rows differ. `columns` are the key's columns in order. `keys` maps each key to what source and lake have
+    for it. The values of a key are in the canonical form, in which source and lake are compared.
     """
 
     columns: tuple[Canonical, ...]

@@ -20,7 +20,7 @@ SECRETS = frozenset({"service_account_key"})
 
 
 def google_name(option: str) -> str:
-    """Returns the client's name for an option of deltalake, or "" if the option is not one of Google's."""
+    """Returns the name that the store's client, obstore, has for an option of deltalake, or "" if the option is not one of Google's."""
     return NAMES.get(option.lower().removeprefix("google_"), "")
 
 
@@ -30,7 +30,7 @@ def is_google(url: str) -> bool:
 
 
 def google_options(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options that the store's client knows, by the client's names. The caller has resolved the secrets in the options."""
+    """Returns the options that the store's client, obstore, knows, by its names. The caller has resolved the secrets in the options."""
     return {name: value for option, value in storage_options.items() if (name := google_name(option))}
 
 

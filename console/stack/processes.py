@@ -1,4 +1,4 @@
-"""Records the processes that Sluice has started in a file, and stops only these processes.
+"""Records in a file which processes Sluice has started, and stops only these processes.
 
 A process is identified by its id *and* its start time, so another program that gets the same id later is not taken for it. The start time
 is counted from the boot of the machine, so setting the clock does not change the start time. If a process has died, its children are
@@ -150,8 +150,9 @@ def _boot_id() -> str:
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
-    """Returns the process and its descendants. If the process is dead, returns those processes of its process group that still run and have
-    the mark, such as the run workers of a killed code server. If the process is dead and `mark` is empty, returns no process.
+    """Returns the process and its descendants. If the process is dead, returns those processes of its process group that still run and
+    whose environment variable MARK has the value `mark`, such as the run workers of a killed code server. If the process is dead and `mark`
+    is empty, returns no process.
     """
     leader = find(record)
     if leader:
@@ -188,7 +189,7 @@ def terminate_children(record: ProcessRecord) -> None:
 
 def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> list[int]:
     """Ends a process and its descendants, by the given steps and finally by SIGKILL. Returns the ids of processes that still run. With
-    `mark`, also ends processes that have this mark and are in the process group of the ended process.
+    `mark`, also ends processes of the same process group whose environment variable MARK has this value.
     """
     family = members(record, mark)
     for step in steps:
@@ -204,7 +205,9 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
 
 
 def sweep(mark: str) -> list[int]:
-    """Sends SIGKILL to every running process with the mark, except to this process. Returns the ids of the processes that still run."""
+    """Sends SIGKILL to every running process whose environment variable MARK has the value `mark`, except to this process. Returns the ids
+    of the processes that still run.
+    """
     marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
     for process in marked:
         _send(process, signal.SIGKILL)

@@ -323,8 +323,8 @@ class Stack:
         return left
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of every started process. The environment contains the paths of conf/ and of Dagster's home, and the
-        mark.
+        """Returns the environment of every started process. The environment contains the paths of conf/ and of Dagster's home, and `mark`,
+        by which the processes are found.
         """
         own = {
             "SLUICE_CONF": str(self.conf),

@@ -381,7 +381,7 @@ def _stopped_sentence(process: dict[str, Any]) -> str:
 
 
 def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
-    """Returns the message about a stopped table: why the table stopped, and the commands that resume it."""
+    """Returns the message about a stopped table: why the table stopped, and the commands that resume it, if there are any."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
     how = way_out(state, destination, table)
     return f"{destination}: the table {table} stopped in the state {state}: {stop.get('reason')}{f' ({how})' if how else ''}"

@@ -166,7 +166,7 @@ NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
 
 
 class RunEngine(Protocol):
-    """The engine of a destination as a run uses it. The methods are those of `EngineHandle`, with references instead of batches.
+    """The engine of a destination as a run uses it. This protocol has three methods of `EngineHandle`, with references instead of batches.
 
     Each call raises one of NO_ENGINE if no engine answers; the request may have been executed nevertheless. Each call raises another
     SluiceError if the engine refuses the request. The caller may repeat every call after any of these errors.

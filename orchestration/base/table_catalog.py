@@ -145,10 +145,10 @@ def source_comments(config: SluiceConfig, destination: str) -> Comments:
 def delta_key(destination: str, name: str) -> dg.AssetKey:
     """Returns the key of the asset of the Delta table "database.table" (`name`).
 
-    The key is destination/database/table. If the database has the destination's name, the key leaves out the database: shop/orders, not
-    shop/shop/orders. The key of a table with the name `engine` always has three parts, because the engine's asset has the key
-    destination/engine. So keys are unique. The first dot in `name` separates database and table, because database names have no dots in
-    practice.
+    By default, the key is destination/database/table. A user's code location can choose another key. If the database has the destination's
+    name, the key leaves out the database: shop/orders, not shop/shop/orders. The key of a table with the name `engine` always has three
+    parts, because the engine's asset has the key destination/engine. So keys are unique. The first dot in `name` separates database and
+    table, because database names have no dots in practice.
     """
     return shown_key(Side.LAKE, named(destination, name), default_key(destination, name))
 

@@ -118,8 +118,8 @@ def _in_use(files: ConfFiles) -> InUse:
 
 
 def _write_down(in_use: InUse) -> None:
-    """Writes the texts of conf/ and the lists of tables to a file, for the runs of this process. The file's name has a digest of its
-    content. Raises OSError if the file cannot be written, and MetaError if a list cannot be read.
+    """Writes the texts of conf/ to a file and the lists of tables to a folder, for the runs of this process. Their names have a digest of
+    the content. Raises OSError if they cannot be written, and MetaError if a list cannot be read.
     """
     config, digest = in_use.config, hashlib.sha256(repr(in_use.files).encode(errors="surrogateescape"))
     for name in sorted(config.destinations):

@@ -81,8 +81,8 @@ class StoredEvents:
         return removed
 
     def remove_runless_copies(self, is_old: IsOld) -> int:
-        """Removes old events that belong to assets of the destinations from the second copy of events without a run. Only SQLite's storage
-        keeps this copy, and the pages of assets do not read it. Returns the number of removed events: 0 for another database.
+        """Removes old events of assets of the destinations from a second copy of the events without a run, and returns their number. Only
+        SQLite's storage keeps this copy, and the pages of assets do not read it. Returns 0 for another database.
         """
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0

@@ -53,8 +53,8 @@ def caller_of_code_server(directory: Path, destination: str) -> RunCaller:
 
 
 class _Endpoint:
-    """Connects to the endpoint that the endpoint file names. Each call reads the file, because a restart of the code server changes the
-    file.
+    """Connects to the code server's RPC endpoint. The address and token are in the file `run-endpoint.json`. Each call reads the file,
+    because a restart of the code server changes the file.
     """
 
     def __init__(self, directory: Path, destination: str) -> None:

@@ -52,7 +52,9 @@ class BatchClaim(Protocol):
 
 
 def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
-    """Returns the `BatchClaim` of a Dagster run. The claim refuses a batch if the run's status is not STARTED."""
+    """Returns the function that makes the tags of a Dagster run name a batch. The function refuses a batch if the run's status is not
+    STARTED.
+    """
 
     def claim(reference: BatchReference) -> str:
         run = instance.get_run_by_id(run_id)

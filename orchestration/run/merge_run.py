@@ -179,8 +179,8 @@ def give_way(ports: Ports, directory: Path) -> None:
 def only_writer_of_rows_read(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Takes the run lock like `only_writer`, for a run that has already read the rows that it will write. Raises MergeFailedError if conf/
-    has changed since the run began, because the new conf/ may exclude these rows.
+    """Takes the run lock until the `with` block ends, and yields its fence. A run uses this function if it has already read the rows that
+    it will write. Raises MergeFailedError if conf/ has changed since the run began, because the new conf/ may exclude these rows.
     """
     with only_writer(ports, config, destination, say) as fence:
         if why := ports.conf_changed(destination):

@@ -193,8 +193,8 @@ class _SnapshotListener:
                 self._consistent_snapshots.write(self._fence)
 
     def _amend_amid_reading(self) -> None:
-        """Calls `amend_rest` while another table is read for a long time. If the run is killed during this time, the newest consistent
-        snapshot already has the published tables.
+        """Adds the published tables to the newest consistent snapshot while another table is read for a long time. If the run is killed
+        during this time, the newest consistent snapshot already has the published tables.
 
         Does nothing while another process holds the run lock. That process is usually a merge, whose own snapshot contains the tables. Only
         logs an error, because the run tries again at its end.

@@ -1,4 +1,4 @@
-"""Returns the path of the archive of Spark's classes, and the JVM options that use it. `rehearsal` writes the archive.
+"""Computes the path of the archive of Spark's classes, and the JVM options that read and write it. `rehearsal` writes the archive.
 
 When a Spark server starts, it reads and verifies ten thousand classes from its jars. Java can instead store the loaded classes in an
 archive, and map the archive into memory at the next start (JEP 350). An archive is valid for one version of Java, and for the same jars at

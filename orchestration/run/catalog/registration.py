@@ -251,7 +251,9 @@ def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping
 
 
 def register_after_run(config: SluiceConfig, destination: str, written: Mapping[str, Columns] = NO_COLUMNS) -> None:
-    """Calls `register_tables` at the end of a run. An error does not fail the run: it is logged, and the engine's status shows it."""
+    """Registers the Delta tables of a destination and their views at the end of a run. An error does not fail the run: it is logged, and
+    the engine's status shows it.
+    """
     try:
         register_tables(config, destination, written=written)
     # Any error is only logged: the run has merged the tables, and only readers need the catalog.

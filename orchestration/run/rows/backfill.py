@@ -89,7 +89,7 @@ def _done(
 
 
 class _Backfill:
-    """The backfill as an operation on rows (`operation.RowsOperation`). `reading` exists after `read`."""
+    """Implements `operation.RowsOperation` for a backfill. `read` sets `reading`."""
 
     leaves_out = False
     reading: BackfillReading

@@ -111,8 +111,8 @@ def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepa
 
 
 def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Returns the result of `_refusal`. If `_refusal` raises an unexpected error, returns this error as the reason, so that only this
-    table is left out.
+    """Returns why the differences of a table cannot be repaired key by key, or "". An unexpected error also becomes such a reason, so that
+    only this table is left out.
     """
     try:
         return _refusal(config, destination, result, scope)
@@ -187,8 +187,8 @@ def _compared_destination(config: SluiceConfig, destination: str) -> Any:
 
 
 class _Repair:
-    """The repair of the keys in `scopes` as an operation on rows (`operation.RowsOperation`). `refused` has the reason for each
-    "database.table" that is left out.
+    """Implements `operation.RowsOperation` for the repair of the keys in `scopes`. `refused` has the reason for each "database.table" that
+    is left out.
     """
 
     leaves_out = True
