@@ -44,17 +44,19 @@ def unheard() -> Iterator[None]:
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Delays SIGTERM and Ctrl-C until the `with` block ends. So a process that the `with` block starts is recorded before the signal has an
-    effect, and the shutdown finds and ends the process.
+    effect, and the shutdown finds and ends the process. The signal also has its effect if the `with` block raises an error.
     """
     came: list[tuple[int, FrameType | None]] = []
-    with _handled_by(lambda number, frame: came.append((number, frame))):
-        yield
-    for number, frame in came[:1]:
-        handler = signal.getsignal(number)
-        if callable(handler):
-            handler(number, frame)
-        elif handler is signal.SIG_DFL:
-            signal.raise_signal(number)
+    try:
+        with _handled_by(lambda number, frame: came.append((number, frame))):
+            yield
+    finally:
+        for number, frame in came[:1]:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handler(number, frame)
+            elif handler is signal.SIG_DFL:
+                signal.raise_signal(number)
 
 
 @contextlib.contextmanager
