@@ -53,7 +53,7 @@ def maintain_name(destination: str) -> str:
 
 def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
     """Returns the job that maintains the Delta tables of a destination. Its only step reports an observation of each current-state table
-    with an asset of its own, even if no maintenance was necessary.
+    that it maintained and that has an asset of its own.
     """
 
     @dg.op(name=maintain_name(destination))
@@ -61,7 +61,7 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
         shown = shown_tables(settings, destination)
 
         def done(made: "Maintained") -> None:
-            if shown.has_asset(made.name):
+            if made.act != "nothing" and shown.has_asset(made.name):
                 key = delta_key(destination, made.name)
                 context.log_event(dg.AssetObservation(key, metadata=_of_table(made)))
 

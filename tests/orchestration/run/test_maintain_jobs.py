@@ -49,22 +49,30 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[MaintainRequest]:
     """Records what the job requests, without doing it."""
     found: list[MaintainRequest] = []
 
+    unchanged = dataclasses.replace(MADE, act=MaintenanceAct.NOTHING, reason="the files are large")
+
     def run(*given: Any, run: str) -> Looked:
         _, _, request, say, done = given
         assert run
         found.append(request)
         on_merged: Callable[[Maintained], None] = done
         say("looked")
+        on_merged(unchanged)
         on_merged(MADE)
         return Looked(
-            done=(MADE,), failed={"shop.odd": "no disk"} if request.force else {}, hours=168.0, snapshots_removed=2
+            done=(unchanged, MADE),
+            failed={"shop.odd": "no disk"} if request.force else {},
+            hours=168.0,
+            snapshots_removed=2,
         )
 
     monkeypatch.setattr(maintain_jobs, "run_maintenance", run)
     return found
 
 
+@pytest.mark.found
 def test_what_was_done_is_in_the_metadata(tmp_path: Path, requests: list[MaintainRequest]) -> None:
+    """Defect 94: each run stored an observation of each table in Dagster's storage, also of tables that it left as they were."""
     job = definitions(tmp_path).resolve_job_def("maintain_shop_job")
     result = job.execute_in_process(run_config={"ops": {"maintain_shop": {"config": {"tables": ["shop.orders"]}}}})
     assert result.success
