@@ -195,7 +195,9 @@ class KeptRuns(KeptConnections, SqliteRunStorage):
     NAME, TABLES = "runs", (MIGRATIONS, "instance_info")
 
     def stamp(self) -> object:
-        """Returns the stamp of the file, as `run_stamp.StampedRuns` describes it."""
+        """Returns a value that changes when a process writes to the file of the runs. Returns None if the value may not reflect a recent
+        write yet.
+        """
         return self._kept.stamp()
 
 
@@ -333,7 +335,7 @@ class KeptEvents(SqliteEventLogStorage):
         return self._empty
 
     def prepare_insert_event(self, event: EventLogEntry) -> Any:
-        """Prepares the insertion of an event, in the form that this storage stores (`_stored_form`)."""
+        """Prepares the insertion of an event, and removes the metadata from the output of a merge step (`_stored_form`)."""
         return super().prepare_insert_event(_stored_form(event))
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:

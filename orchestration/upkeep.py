@@ -72,8 +72,8 @@ class ShownDefinitions:
         return tuple((name, in_use.files.digest(name), self._digest(in_use, name)) for name in names)
 
     def _digest(self, in_use: InUse, name: str) -> str:
-        """Returns the digest of a destination's tables. Reads the list at most once in TABLES_SECONDS. If the list is missing or cannot be
-        read, returns the digest of the last list that was read, or "" if none was read.
+        """Returns the digest of a destination's tables. After the list was read, reads it again only after TABLES_SECONDS. If the list is
+        missing or cannot be read, returns the digest of the last list that was read, or "" if none was read.
         """
         known, again_at = self._tables.get(name, ("", -math.inf))
         now = self._clock()

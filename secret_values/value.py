@@ -22,8 +22,9 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
     """Returns the secret without a line end. Returns an empty text if there is no location. `setting` is the secret's key in conf/, which
     errors name.
 
-    Raises SecretUnavailable if the variable is not set, or if the file cannot be read, is empty, or is no regular file. Also raises
-    SecretUnavailable if the command fails, writes nothing or more than SECRET_BYTES_MAX, or takes longer than COMMAND_SECONDS_MAX.
+    Raises SecretUnavailable if the variable is not set, if the file cannot be read or is no regular file, or if the command fails or takes
+    longer than COMMAND_SECONDS_MAX. Also raises it if the content of the file or the output of the command is empty, is longer than
+    SECRET_BYTES_MAX, or is not UTF-8.
     """
     if location.file is not None:
         return _of_file(location.file, setting)
@@ -70,7 +71,8 @@ def _of_file(file: Path, setting: str) -> str:
 
 def _of_command(command: tuple[str, ...], setting: str) -> str:
     """Runs a command and returns the secret that it prints. The command has its own process group, so that its child processes are ended
-    too if the command hangs or writes too much. Raises SecretUnavailable if the command fails.
+    too if the command hangs or writes too much. Raises SecretUnavailable if the command fails, takes too long, or prints something that
+    cannot be a secret.
     """
     what = f"{setting}: {SecretLocation(command=command).description}"
     try:
@@ -101,7 +103,7 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
 
 def _output(process: subprocess.Popen[bytes]) -> bytes:
     """Returns the output of the command. If the output is longer than SECRET_BYTES_MAX, returns early, while the command still runs. Raises
-    TimeoutExpired.
+    TimeoutExpired if the command does not end within COMMAND_SECONDS_MAX.
     """
     until = time.monotonic() + COMMAND_SECONDS_MAX
     content = bytearray()

@@ -79,7 +79,7 @@ def publish_consistent_snapshot(
     storage_options: Mapping[str, str] | None = None,
 ) -> bool:
     """Publishes a consistent snapshot, unless this ledger has already published one at this position or a later one. Returns whether it
-    published one. Raises TableError if Delta refuses the write.
+    published one. Raises TableError if Delta refuses the write, or if another writer replaced the commit.
     """
     options = dict(storage_options or {}) or None
     key = batch.end_order_key
@@ -118,13 +118,14 @@ def amend_newest(
     path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
     """Publishes the newest consistent snapshot again, with later versions of the corrected tables. Returns whether it wrote. Raises
-    TableError if Delta refuses the write.
+    TableError if Delta refuses the write, or if another writer replaced the commit.
 
-    A corrected table is left out in two cases:
+    A corrected table is left out in three cases:
 
     - Its `label` is above the snapshot's order key. The table then has changes of a batch that other tables lack. The next batch's snapshot
       includes the table.
     - A batch has published a snapshot since the correction. That snapshot already has the corrected version or a later one.
+    - The newest snapshot already has this version or a later one, and does not mark this version as stopped.
     """
     options = dict(storage_options or {}) or None
     try:

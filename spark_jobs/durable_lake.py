@@ -127,7 +127,7 @@ def commit_file(table: Path, version: int) -> Path:
 
 
 def _since(table: Path, newest: int, seconds: float) -> list[Path]:
-    """Returns the commits up to version `newest` that were made since the time `seconds`. Returns none if `seconds` is 0. Checks the time
+    """Returns the commits up to version `newest` that were made since the time `seconds`. Returns [] if `seconds` is 0. Checks the time
     version by version, from the newest back, because listing a long log is slow.
     """
     found: list[Path] = []
@@ -139,9 +139,7 @@ def _since(table: Path, newest: int, seconds: float) -> list[Path]:
 
 
 def _checkpoint(table: Path, first: Path) -> list[Path]:
-    """Returns the files of the last checkpoint. Returns none if the checkpoint is older than the commit `first`, the oldest commit to
-    sync.
-    """
+    """Returns the files of the last checkpoint, or [] if the checkpoint is older than the commit `first`, the oldest commit to sync."""
     pointer = table / LOG / LAST_CHECKPOINT
     if _changed(pointer) < _changed(first):
         return []
@@ -173,7 +171,7 @@ def _added(table: Path, action: dict[str, Any]) -> list[Path]:
 
 
 def _actions(commit: Path) -> list[dict[str, Any]]:
-    """Returns the actions of a commit. Returns none if the clean-up of the log has deleted the commit."""
+    """Returns the actions of a commit. Returns [] if the clean-up of the log has deleted the commit."""
     try:
         # Bytes are split, not text: `splitlines` of a text would also break lines at U+2028, which JSON strings may contain unescaped.
         return [json.loads(line) for line in commit.read_bytes().splitlines()]
@@ -222,7 +220,7 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
 
 def link(file: Path, target: Path) -> bool:
     """Creates a hard link `target` to a file, so that its content stays when the file is deleted. The file must never change. Copies the
-    file if a hard link is not possible. Returns whether `target` is a hard link. Does not sync. Raises OSError.
+    file if a hard link is not possible. Returns whether `target` is a hard link. Does not sync. Raises OSError if the copy fails.
     """
     try:
         os.link(file, target)
@@ -234,7 +232,7 @@ def link(file: Path, target: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Syncs a file or folder to disk. Raises OSError."""
+    """Syncs a file or folder to disk. Raises OSError if this fails."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,6 +4,7 @@ SparkJobError
 ├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
 ├── SparkUnavailableError   Spark cannot be reached, or it stopped; repeat the batch when Spark is available
 ├── TableError              the batch cannot be merged into one table, e.g. because Spark refused a statement
+│   └── LostCommitError     another writer replaced a commit of this run
 └── MergeError              at least one table of a batch could not be merged
 """
 

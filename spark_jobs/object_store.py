@@ -62,9 +62,7 @@ def spark_settings(store: str, storage_options: Mapping[str, str]) -> dict[str, 
 
 
 def spark_environment(store: str, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the credentials as environment variables for Spark's process. Returns none if Spark uses the role or
-    account of its machine.
-    """
+    """Returns the credentials as environment variables for Spark's process. Returns {} if Spark uses the role or account of its machine."""
     options_of, variables = CREDENTIALS_OF[store]
     given = options_of(storage_options)
     return {variable: given[name] for name, variable in variables.items() if name in given}

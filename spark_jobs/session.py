@@ -206,8 +206,8 @@ class LakeSession:
 
 @contextlib.contextmanager
 def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[LakeSession]]:
-    """Opens `count` Spark sessions, or as many as `settings` allows. Releases them when the context is closed. `fence` is checked before
-    each of their commits. Without a fence the sessions can only read.
+    """Opens `count` Spark sessions, or fewer if `settings` or Spark's task slots limit their number. Releases them when the context is
+    closed. `fence` is checked before each of their commits. Without a fence the sessions can only read.
 
     Raises SparkUnavailableError if Spark does not answer within CONNECT_SECONDS_MAX and a few retries.
     """

@@ -1,5 +1,5 @@
-"""Generates parts of Spark SQL: identifiers, literals and type names. All names and values in Sluice's statements pass through this
-module.
+"""Generates parts of Spark SQL: identifiers, literals and type names. Code that builds statements for Spark quotes names and values with
+these functions.
 """
 
 from __future__ import annotations

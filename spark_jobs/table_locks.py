@@ -26,7 +26,7 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
-# If another run has waited longer for the lock, this run waits this long before its next attempt, so that the other run gets the lock.
+# If another run has waited longer for the lock, this run waits this long before it tries to take the lock, so that the other run gets it.
 GIVE_WAY_SECONDS = 0.3
 # A run waits at most this long for a table lock, because another run may be publishing a large snapshot. After that, this run does not
 # write the table.

@@ -130,9 +130,9 @@ class LakeWriter:
 
 
 def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
-    """Raises TableError if the Delta table is missing although it has a record, belongs to another owner, or was changed by another program
-    since the last commit of this ledger. Also raises it if the table has later changes than the ledger. The error has a table state and
-    says what to do.
+    """Raises TableError if the Delta table is missing although it has a record, belongs to another owner, is a copy of a table that Sluice
+    wrote, or was replaced or restored by another program since the last run. Also raises it if the table has later changes than the ledger.
+    The error has a table state and says what to do.
     """
     for state, why in (
         *_missing(record, found),

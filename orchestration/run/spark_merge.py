@@ -39,7 +39,12 @@ logger = logging.getLogger(__name__)
 
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
-    """Merges a batch with Spark (see `ports.Merge`)."""
+    """Merges a staged batch into the Delta tables, publishes the consistent snapshot, and registers the tables in the catalog. Calls
+    `on_table_done` with the report of each table. Implements `ports.Merge`.
+
+    Raises SparkAwayError if Spark does not answer, BatchDamagedError if the staged files cannot be used, and MergeFailedError after any
+    other failure.
+    """
     from sluice.spark_jobs.batch.context import BatchContext  # noqa: PLC0415
     from sluice.spark_jobs.batch.run_batch import merge_batch  # noqa: PLC0415
     from sluice.spark_jobs.conflicts import CommitConflicts  # noqa: PLC0415
@@ -154,7 +159,9 @@ def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
 
 
 class OpenSnapshots:
-    """The snapshots that were open when a run began, as the `SnapshotBuffers` of `spark_jobs`. The caller holds the run lock."""
+    """The snapshots that were open when a run began. A merge uses this object (protocol `SnapshotBuffers`) to find the tables whose changes
+    it buffers, and to restart snapshots or mark them as failed. The caller holds the run lock.
+    """
 
     def __init__(self, records: SnapshotRecords) -> None:
         self._records = records

@@ -35,8 +35,13 @@ def spark_publish(
     amend: Callable[[str, int], None] | None = None,
     spark: SparkOnDemand | None = None,
 ) -> PublishOutcome:
-    """Publishes a table with Spark (see `ports.Publish`). Raises TableStoppedError if the table cannot be created because its path clashes
-    with that of another table. The table then stops, because every further attempt would fail too.
+    """Publishes a snapshot in the lake: the rows that were read, and the buffered changes. Implements `ports.Publish`. `refusal` returns
+    why the run may no longer write, or "". After the commit, adds the table to the newest consistent snapshot, or calls `amend` to do so.
+    If `spark` is None, uses a Spark session of its own.
+
+    Raises TableStoppedError if the table cannot be created because its path clashes with that of another table. The table then stops,
+    because every further attempt would fail too. Raises TableChangedError if the rows must be read again, SparkAwayError if Spark does not
+    answer, and MergeFailedError after any other failure.
     """
     from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
@@ -97,8 +102,8 @@ def spark_publish(
 
 
 def _order_key(record: SnapshotRecord, cursor_key: int) -> int:
-    """Returns the order key up to which the published table has all changes: the ledger's cursor, or for a table without a key the
-    position at which the table was read.
+    """Returns the order key up to which the published table has all changes. For a table with a key this is the ledger's cursor. For a
+    table without a key it is the position at which the table was read, or the cursor if the record has no such position.
     """
     if record.key or record.high is None or record.began_at is None:
         return cursor_key

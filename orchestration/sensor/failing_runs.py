@@ -1,7 +1,8 @@
 """Finds the kinds of runs of a destination that failed twice or more in a row. Ticks report these kinds in the engine's status.
 
-The module reads the newest run records of each job, and no events. So a restart or a lost tick changes nothing. Merges are not included:
-`backoff` counts their failures per batch, because one job merges all batches.
+The module counts failures in the newest run records of each job. So a restart or a lost tick changes nothing. Only the reason of the newest
+failure is read from Dagster's events. Merges are not included: `backoff` counts their failures per batch, because one job merges all
+batches.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class LakeWatch:
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
         """Returns the path of a table's current-state table, and its id and version after the last run. If there is no current-state table,
-        returns path, id and version of the history and of the change log.
+        returns path, id and version of the history and of the change log. Leaves out Delta tables whose id and version are not stored.
         """
         table = name.split(".", 1)
         if self._config.destinations[self._destination].table(*table).current_state:

@@ -49,8 +49,9 @@ class CheckPublisher:
         self._may_clear = True
 
     def look(self) -> bool:
-        """Publishes a failure if ticks have stopped, and a pass when ticks run again and the engine has no failure. Returns whether a
-        result was published. Raises the errors of Dagster's storage.
+        """Publishes the engine's failure if ticks have stopped, and a pass when ticks run again and the engine has no failure. Publishes
+        nothing if the newest result in Dagster's storage says the same. Returns whether a result was published. Raises the errors of
+        Dagster's storage.
         """
         ticked, now = max(last_tick(self._directory), heard(self._destination)), self._clock()
         if abs(now - max(ticked, self._started)) > SILENT_SECONDS:
@@ -89,8 +90,8 @@ def _content(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
 
 
 def publish_checks(publishers: Callable[[], Iterable[CheckPublisher]], stopping: threading.Event) -> None:
-    """Calls `look` of every publisher every LOOK_SECONDS until `stopping` is set. `publishers` returns the current publishers. Logs an
-    error and continues. Does not log the same error again while it repeats.
+    """Calls `look` of every publisher every LOOK_SECONDS until `stopping` is set. `publishers` returns the current publishers. If a call
+    fails, logs a warning and continues. If consecutive calls fail with the same error, logs only the first one.
     """
     reported = ""
     while not stopping.wait(LOOK_SECONDS):

@@ -134,7 +134,7 @@ class RunStore:
         """Returns the failed tables that each failed run of the batch reported, over all deliveries, newest first. Considers at most the
         newest TRIES_MAX runs of the batch, and ends at a run that did not fail.
 
-        `newest` are the destination's newest runs. These runs include all runs of the batch, because the next batch is handed out only
+        `newest` are the destination's newest runs. They include the newest runs of the batch, because the next batch is handed out only
         after this batch is settled.
         """
         changes = changes_of(reference.to_tags())
@@ -143,7 +143,9 @@ class RunStore:
         return [self._what_failed(run.run_id).tables for run in failed]
 
     def _what_failed(self, run_id: str) -> Said:
-        """Returns the sentence and the metadata that the run reported. If the run reported none, returns Dagster's sentence."""
+        """Returns the sentence and the metadata that the run reported. If the run reported none, returns Dagster's sentence, or a sentence
+        that the run failed without a message.
+        """
         for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
             for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
                 event = record.event_log_entry.dagster_event

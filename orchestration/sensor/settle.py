@@ -158,7 +158,7 @@ def strongest(runs: Sequence[RunRecord]) -> str:
 
 def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
     """Returns what happens to a batch. `runs` are all runs whose tags name exactly this delivery, in any order. `draining` are the open
-    draining runs of the destination: one of them takes a batch that has no run.
+    draining runs of the destination: one of them takes a batch that has no run, or only a run that was never submitted.
     """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))

@@ -29,8 +29,9 @@ _heard: dict[str, float] = {}
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """Returns the results of the engine's check to publish, and the new cursor. When the engine's sensor stops ticking, the result is a
-    failure. When ticks are back, the result is the engine's current one. At all other calls, nothing is published.
+    """Returns the results of the engine's check to publish, and the new cursor. When the engine's sensor stops ticking, the result is the
+    failure that the engine's status reports. If the status reports none, nothing is published yet. When ticks are back, the result is the
+    engine's current one. At all other calls, nothing is published.
     """
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):

@@ -1,4 +1,6 @@
-"""Starts the snapshot job of a destination when one of its snapshots can advance. Reads only files and Dagster's runs."""
+"""Starts the snapshot job of a destination when one of its snapshots can advance. To decide this, reads only files and Dagster's runs. Also
+marks runs as failed whose process has ended.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
     from sluice.cdc_engine.snapshot.steps import StepDecision
 
-# The same value as that of the engine's sensor, for the reason in the comment of `sensors.INTERVAL_SECONDS_MIN`.
+# This is shorter than the 5 s between two evaluations by Dagster's daemon. With 5 s here, the daemon would skip an evaluation that comes a
+# millisecond early.
 INTERVAL_SECONDS_MIN = 1
 # The wait after the first failed run, and the longest wait. The wait doubles with each consecutive failure.
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0

@@ -179,8 +179,8 @@ class Ticker:
     def _look_until_something_is_due(self, runs: RunStore, cursor: str | None, seconds: float) -> dg.SensorResult:
         """Repeats the work of a tick while nothing is due. Each tick costs Dagster 20 ms of processor time, and a repetition costs 3 ms.
 
-        If `seconds` is not 0, Dagster can run the ticks of all sensors at once (see `idle_seconds`). So each repetition may take as long as
-        the tick of an installation with a single destination.
+        If `seconds` is not 0, Dagster can run the ticks of all sensors at once (`idle_seconds` checks this). So each repetition may take as
+        long as the tick of an installation with a single destination.
         """
         stay, now = definitions_stay(), time.monotonic()
         until, look_seconds = now + seconds, TICK_SECONDS_MAX if seconds else self._line.tick_seconds

@@ -143,7 +143,8 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
     table's record in `records`. Returns the live table's new version. `run` is the id of the run, which the commit stores. The caller holds
     the run lock.
 
-    If a swap fails with TableError, the caller can repeat the swap, which writes the same rows again.
+    Raises TableError if the live table has another owner or was replaced, or if the rows cannot be written. The caller can repeat a failed
+    swap, which writes the same rows again.
     """
     before = table.snapshot
     refuse_others(owner, table.found(None, owner.to_text()))

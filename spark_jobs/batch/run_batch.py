@@ -1,5 +1,5 @@
-"""Merges a staged batch: first all small tables in one Spark job, then the other tables in parallel. Two merges never write the same table
-at the same time.
+"""Merges a staged batch: first the small tables, usually all of them in one Spark job, and then the other tables in parallel. Two merges
+never write the same table at the same time.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class _BatchWork:
 
     def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
         """Merges small tables in one job. Returns the tables that were not merged because another run holds their table lock. If a lock is
-        lost or its store does not answer, returns none, and `run` merges the tables later.
+        lost or its store does not answer, returns [], and `run` merges the tables later.
         """
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}

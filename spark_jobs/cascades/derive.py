@@ -188,7 +188,8 @@ class _Derivation:
                 self._events += events_of(events)
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
-        # Table name → the keys whose rows were queried in the lake, as coarse values (see `coarse`).
+        # Table name → the keys whose rows were queried in the lake, as coarse values: values that the server may consider equal have the
+        # same coarse value.
         self._queried: dict[str, set[Values]] = defaultdict(set)
         self._unreadable = {
             name: TableError(name, f"foreign keys may have changed rows of the table, and {ALTERED}{ADVICE}")

@@ -22,9 +22,8 @@ ALTERED = "a statement altered the table in the same batch"
 LEFT_OUT = "images of a row leave columns out, and the lake does not have the row"
 ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set its `cascades` to `ignore` or `stop`"
 Values = tuple[Any, ...]
-# (table, foreign key columns) → the values for which rows were loaded, as coarse values (see `coarse`).
+# (table, foreign key columns) → the values whose rows were loaded, in the form that `coarse` gives to all equal values.
 Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]
-
 
 NONE_UNREADABLE: Mapping[str, TableError] = {}
 NONE_BUFFERED: Mapping[str, int] = {}
@@ -175,9 +174,9 @@ class Play:
     - `buffered` has the tables with a running snapshot, whose rows are unknown, and the order key up to which their changes are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
-    each table, in order. `errors` are the tables whose changes cannot be derived. `passed` has the changes that the publication of a
-    buffered table applies. `lost` says why rows of a buffered table must be read again. The tables below a table are its children, their
-    children, and so on.
+    each table, in order. `errors` has the error of each table whose changes cannot be derived. `passed` has the changes that the
+    publication of a buffered table applies. `lost` says why rows of a buffered table must be read again. The tables below a table are its
+    children, their children, and so on.
     """
 
     def __init__(
@@ -237,7 +236,7 @@ class Play:
             self._put_image(table, image)
 
     def _put_image(self, table: _Table, image: Image) -> None:
-        """Adds the row of an image. If the image lacks columns, takes their values from the existing row."""
+        """Adds an image's row. Missing columns get the values of the existing row. If there is none, the new row is `stale`."""
         there = table.rows.get(table.key_of(image.values)) if table.key else None
         there = table.moving if image.moved else there
         known = {**there.values, **image.values} if there else image.values
@@ -335,8 +334,8 @@ class Play:
         self._refuse_children(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Refuses those tables below the child that lack the event's changes. An earlier attempt merged the child, and the images that it
-        derived no longer exist. So it is unknown which rows of the child the event changed, and changes of tables below cannot be derived.
+        """Refuses those children of the cascade's child that lack the event's changes, and the tables below them. An earlier attempt merged
+        the child, and its derived images no longer exist. So it is unknown which rows of the child the event changed.
         """
         for below in event.cascades:
             if (
@@ -370,7 +369,9 @@ class Play:
                     self._refuse_child(event, cascade)
 
     def _refuse_child(self, event: Event, cascade: Cascade) -> None:
-        """Refuses the child, because its parent's changes are unknown. Refuses only its children if the lake has the child's changes."""
+        """Refuses the child, because its parent's changes are unknown. If the child is buffered, its rows are read again instead. If only
+        the parent is buffered and the lake has the child's changes, refuses only the children of the child.
+        """
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
             why = f"foreign keys change rows of the table when rows of {parent} change, and Sluice does not know all changes of {parent}"

@@ -68,7 +68,7 @@ class StagedImages:
 
     def relevant(self, wanted: Mapping[tuple[str, ...], set[Values]], keys: set[Values]) -> Iterator[Image]:
         """Yields the images of rows that have one of the `keys`, or that reference a `wanted` value at any time in the batch. Also yields
-        each TRUNCATE and schema change of the table.
+        each TRUNCATE of the table, and each schema change that alters columns or fills them with values.
 
         For a table without a key, yields the images that reference a wanted value. An image that lacks columns is yielded if it may
         reference a wanted value. If a row's key changes, its images under all of its keys are yielded.
@@ -183,8 +183,8 @@ def _references(
 def lake_rows(
     session: LakeSession | None, table: DeltaTable, cascade: Cascade, values: set[Values]
 ) -> list[CascadeRow]:
-    """Returns the rows of the lake whose foreign key columns may equal one of the coarse values. Returns [] if the Delta table does not
-    exist.
+    """Returns the rows of the child table in the lake whose foreign key columns may equal one of `values`. These are coarse values: values
+    that the server may consider equal have the same coarse value (`play.coarse`). Returns [] if the Delta table does not exist.
 
     Raises TableError if the lake does not have a column that is needed, if more than ROWS_MAX rows match, or if `session` is None although
     rows must be read.

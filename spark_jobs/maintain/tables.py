@@ -211,8 +211,8 @@ def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | N
 
 
 def lags(table: MaintainedTable, facts: FileFacts) -> bool:
-    """Returns whether the table is at a later version than its record. The cause is a person's maintenance, or a run that was killed
-    after its commit and before it stored the record.
+    """Returns whether the table is at a later version than the one that the last run recorded. The cause is a person's maintenance, or a
+    run that was killed after its commit and before it stored the record.
     """
     record = table.records.get(table.name)
     return record is not None and record.version < facts.version
@@ -229,9 +229,9 @@ def catch_up(table: MaintainedTable) -> None:
 
 
 def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Rewrites files if `rule.due` says so. `wanted` is true if an operator requested the rewrite. Returns None if the table does not
-    exist. Raises TableError if Spark refuses a statement, or if another program replaced or restored the table. Raises
-    SparkUnavailableError if Spark does not answer.
+    """Rewrites files of the table if there are too many small files or deleted rows, or if large files are not ordered by key (`rule.due`).
+    `wanted` is true if an operator requested the rewrite. Returns what was done, or None if the table does not exist. Raises TableError if
+    Spark refuses a statement, or if another program replaced or restored the table. Raises SparkUnavailableError if Spark does not answer.
     """
     began, plan = time.monotonic(), looked_at(table, wanted=wanted)
     if plan is None or plan.act == MaintenanceAct.NOTHING:
@@ -304,8 +304,9 @@ def logged_hours(table: MaintainedTable) -> float | None:
 def vacuum(
     spark: SparkSettings, table: MaintainedTable, hours: float, *, logged: float, log_days: int
 ) -> Maintained | None:
-    """Deletes files that left the table more than `hours` ago, and sets for how many days Delta keeps the table's log (`log_days`). Raises
-    the same errors as `optimize`.
+    """Deletes files that left the table more than `hours` ago, and sets for how many days Delta keeps the table's log (`log_days`). Returns
+    None if the table does not exist. Raises TableError if Spark refuses a statement, or if another program replaced or restored the table.
+    Raises SparkUnavailableError if Spark does not answer.
 
     The log keeps the names of removed files for at least `logged` hours, even if a user requests fewer `hours` for one VACUUM. VACUUM also
     deletes every file that the log does not name. If the log named removed files for fewer hours, a later VACUUM would delete files that
@@ -343,7 +344,9 @@ def _ours(table: MaintainedTable) -> DeltaTable:
 
 
 def _run(session: LakeSession, table: MaintainedTable, statement: str, read: Callable[[Any], int] = lambda _: 0) -> int:
-    """Executes a statement, and returns what `read` finds in its result. Raises the errors of `optimize`."""
+    """Executes a statement, and returns what `read` finds in its result. Raises SparkUnavailableError if the connection to Spark is lost,
+    and TableError after any other failure.
+    """
     try:
         return read(session.commit(table.name, statement))
     except TableError:  # The fence raised this error, so Spark is not the cause.

@@ -91,8 +91,9 @@ def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more
 
 
 def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of `_last_states`, with the key under which the lake has the row (STORED), and two flags. BORN is true if the
-    segment inserted the row. MOVED is true if BORN is, or if the stored key differs from the image's key.
+    """Returns the SELECT of the last image of each key, completed from earlier images of the same row. Adds the key under which the lake
+    has the row (STORED), and two flags. BORN is true if the segment inserted the row. MOVED is true if BORN is, or if the stored key
+    differs from the image's key.
 
     The segment may begin with images that the lake already has, if an earlier delivery of the batch had another end and was merged. The
     images that the lake has are used only to find the key under which the lake has the row.

@@ -1,9 +1,10 @@
 """Merges one table's segments into its Delta table, in one Spark session. `run_batch` calls this module. Two calls never merge the same
 table at the same time.
 
-Each segment is one Delta commit with a transaction (`txnAppId`, and `txnVersion` = last order key). The merge first reads in the table's
-log which changes are committed, and leaves them out. If another merge commits the same transaction in between, Delta does not make the
-second commit. So no change is applied twice, even if the stream is split into other batches or a batch is repeated.
+Each segment is applied by a Delta commit with a transaction (`txnAppId`, and `txnVersion` = last order key). Further commits only create or
+alter the table. The merge first reads in the table's log which changes are committed, and leaves them out. If another merge commits the
+same transaction in between, Delta does not make the second commit. So no change is applied twice, even if the stream is split into other
+batches or a batch is repeated.
 """
 
 from __future__ import annotations
@@ -142,16 +143,16 @@ def _first_key(staged: StagedTable) -> str:
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
-    """Returns who writes the table, for the rules of `table_owner`. For a backfill or a repair, the delivery number is the highest possible
-    one, so that no commit in the table appears to be of a later delivery.
+    """Returns who writes the table, for the check whether this writer may write it (`table_owner`). For a backfill or a repair, the
+    delivery number is the highest possible one, so that no commit in the table appears to be of a later delivery.
     """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
 
 
 def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:
-    """Raises TableError if the Delta table has another owner, is missing although it has a record, or was changed by another program since
-    this ledger's last commit.
+    """Raises TableError if the Delta table has another owner, is missing although it has a record, or was replaced or restored by another
+    program since the last run. Also raises it if the table has later changes than the ledger.
     """
     refuse_unless_ours(writer, record, table.found(record, writer.owner.to_text()))
 

@@ -15,7 +15,7 @@ from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.report import TableTarget
 
 # Each WHEN MATCHED clause of a MERGE has one of the next two conditions, so that an image never replaces a newer row, whichever commit
-# wrote the row. NOT_OLDER also lets an image replace a row with the same order key (see `again_clauses`).
+# wrote the row. NOT_OLDER also lets an image replace a row with the same order key, which the rows of a repair need (`again_clauses`).
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
 NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"

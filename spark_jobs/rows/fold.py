@@ -112,7 +112,7 @@ def decide(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fold:
     """The result of a fold: a segment with one image per key, or None if there is nothing to merge. `lost` marks the requested keys that
-    stay unchanged (see `Decided.lost`).
+    stay unchanged, because it is unknown what row they have (`Decided.lost`).
     """
 
     segment: ChangesSegment | None
@@ -136,8 +136,8 @@ def folded(
       interval is a pair of order keys: it begins above the first and ends at the second. The intervals are ascending.
     - With `read`, the keys of `read` are chosen. All images get the order key `up_to`, because they are valid at this position.
 
-    Raises TableError if the columns of the segments differ from each other or from those of `read`. Also raises it if keys are lost and no
-    image remains to be written.
+    Raises TableError if the columns of the segments differ from each other or from those of `read`, or if row images lack columns. Also
+    raises it if keys are lost and no image remains to be written.
     """
     schema = _schema(name, segments, read)
     images = _keys([each.file for each in segments], (*(read or segments[0]).key, ORDER_KEY), schema)
@@ -168,8 +168,8 @@ def folded(
 
 
 def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) -> pa.Schema:
-    """Returns the schema of the file to write. Raises TableError if the columns of the segments differ from each other, or from those of
-    the rows that were read.
+    """Returns the schema of the file to write. Raises TableError if the columns of the segments differ from each other or from those of the
+    rows that were read, or if row images lack columns.
     """
     if read is not None:
         if any(each.partial or _shape(each) != _shape(read) for each in segments):

@@ -109,8 +109,8 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
 
 
 def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
-    """Appends the batches that `batches` returns, in one commit. Calls `batches` again if the commit must be repeated. Returns False if the
-    table already has the order key.
+    """Appends the batches that `batches` returns, in one commit. First creates the table if it does not exist. Calls `batches` again if the
+    commit must be repeated. Returns False if the table already has the order key.
     """
     if table.log is None:
         comment = (

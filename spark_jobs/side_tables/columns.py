@@ -1,9 +1,11 @@
 """Maps the source's columns to columns of a change log or history. Pure functions, which `change_log` and `history` use.
 
-A schema change never changes existing columns of a change log or history, so these tables are not rewritten. A column that the source
-dropped stays, and is NULL in later rows. A column whose type changed continues in a new column `<name>__<type>`. In the current rows of a
-history, the new column gets the converted values, because merges find a current row by the newest columns of its key, and queries read
-these columns.
+A schema change never renames, converts or drops existing columns of a change log or history. A column that the source dropped stays, and is
+NULL in later rows. A renamed column continues in a column with the new name, and a column whose type changed continues in a new column
+`<name>__<type>`.
+
+Rows of a change log and closed versions of a history keep their values. In the current rows of a history, the new column gets the values of
+the old one, converted if possible. Merges find a current row by the newest columns of its key, and queries read these columns.
 """
 
 from __future__ import annotations

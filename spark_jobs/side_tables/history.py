@@ -63,7 +63,7 @@ PARTIAL = (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
     """The parameters of a commit to a history. `table` has the app id of the commit. If `reads`, the merged rows come from a comparison
-    with the current-state table (see `history_sql.condition`).
+    with the current-state table, and also close versions that were opened at the position of the comparison.
     """
 
     table: SideTable
@@ -84,8 +84,8 @@ class History:
     by_spark: bool = False
 
     def apply(self, segment: Segment, user_metadata: str) -> bool:
-        """Applies a segment. Returns whether anything changed. Returns False if the history already has the segment. Raises TableError if
-        the segment cannot be applied.
+        """Applies a segment. Returns whether it made a commit that opens or closes versions. Does nothing if the history already has the
+        segment. Raises TableError if the segment cannot be applied.
         """
         order_key = last_order_key(segment)
         if self.table.applied >= order_key:
@@ -111,9 +111,9 @@ class History:
         """Makes the open versions equal to the rows of the current-state table at a version. The new versions have the operation `read`.
         Returns whether anything differed.
 
-        At this version, the current-state table includes all changes up to `position`, an order key and a commit time (µs).
-        `HistoryDifference` describes `at_position`. Raises TableError if the history cannot be written, or if only Spark can read the
-        current-state table and there is no session.
+        At this version, the current-state table includes all changes up to `position`, an order key and a commit time (µs). A new version
+        begins at `position` if `at_position`, or if the open version does not begin before the last change of the row. Otherwise it begins
+        at that change. Raises TableError if the history cannot be written, or if only Spark can read `current_state` and `session` is None.
         """
         at = current_state.at(version)
         differed = self._take(at, key, position, user_metadata, at_position=at_position)
@@ -169,9 +169,9 @@ class History:
         user_metadata: str,
     ) -> bool:
         """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection` is Spark's SELECT
-        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. The new versions begin
-        at `position`, an order key and a commit time (µs), or at the last change of their row (see `HistoryDifference.at_position`).
-        Returns whether anything differed.
+        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. `position` is an order
+        key and a commit time (µs). A new version begins at the last change of its row, or at `position` if the open version does not begin
+        before that change. Returns whether anything differed.
         """
         names = self._give(read[0], key, read[1], (position[0], user_metadata))
         left = self._dropped(names)

@@ -71,8 +71,9 @@ class HistoryFix:
     fence: Fence = READ_ONLY
 
     def do(self, write: Callable[[], Written]) -> Written:
-        """Calls `write`, which writes the current-state table, and updates the history from that table. Raises TableError, or the
-        exceptions of `write`.
+        """Calls `write`, which writes the current-state table, and updates the history from that table. Only calls `write` if there is no
+        history to update: conf/ configures none, it does not exist yet, or the table has no key. Raises TableError, or the exceptions of
+        `write`.
         """
         if not self.target.history or not self.key:
             return write()

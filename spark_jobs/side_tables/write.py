@@ -53,7 +53,7 @@ class Share:
 
     def table(self, path: str, kind: str) -> SideTable:
         """Opens the change log or history. Raises TableError if it has another owner. If conf/ configures no current-state table, also
-        raises TableError if another program changed or removed the change log or history since the last run.
+        raises TableError if another program replaced, restored or removed the change log or history since the last run.
         """
         name = self.staged.name
         app_id = side_app_id(self.batch, self.staged, kind)
@@ -106,8 +106,8 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
 
 
 def write_side_tables(session: LakeSession | None, share: Share) -> None:
-    """Writes the batch to the change log and the history that conf/ configures. Afterwards removes the record of the current-state table if
-    conf/ no longer configures one. Raises TableError, StagedBatchError, or an exception of Spark.
+    """Writes a table's part of the batch to the change log and the history that conf/ configures. Afterwards removes the record of the
+    current-state table if conf/ no longer configures one. Raises TableError, StagedBatchError, or an exception of Spark.
     """
     name, target = share.staged.name, share.target
     if not share.staged.segments:
@@ -133,8 +133,8 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def is_large(share: Share) -> bool:
-    """Returns whether Spark must write the history (`history.is_large`). If the history must first be compared with the current-state
-    table, the rows of that table count as changes. Reads only the Delta logs.
+    """Returns whether Spark must write the history, because the history and its changes are too large for deltalake. If the history must
+    first be compared with the current-state table, the rows of that table count as changes. Reads only the Delta logs.
     """
     staged, target = share.staged, share.target
     if not target.history or not staged.segments:
@@ -160,7 +160,9 @@ def _current_state(share: Share) -> DeltaTable:
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
-    """Calls `write_side_tables` for a table without a current-state table, and returns the table's report. Raises the same errors."""
+    """Calls `write_side_tables` for a table without a current-state table, and returns the table's report. Raises TableError,
+    StagedBatchError, or an exception of Spark.
+    """
     began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]
     before = share.table(path, kind).version
     write_side_tables(session, share)
@@ -215,7 +217,8 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
     """Makes the open versions of the history equal to the rows that the current-state table had before the batch, if the history may lack
-    changes from before the batch. It may lack some if it is new, was disabled for some time, or waits for a comparison (`is_due`).
+    changes from before the batch. It may lack some if it is new, was disabled for some time, or waits for a comparison (`is_due`). If the
+    batch changed the key, the history gets the rows that the current-state table has after the batch.
     """
     table, segments = given.table, share.staged.segments
     first, before = _before(current_state, segments)
@@ -291,8 +294,8 @@ def _existing(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
 
 
 def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
-    """Closes the open versions in the history of the table's former name. Does nothing if another table gets that name at the same
-    position, because the rows of that table then replace the open versions.
+    """Closes the open versions in the history of the table's former name. Does nothing if conf/ configures no history for that name. Also
+    does nothing if another table gets that name at the same position, because the rows of that table then replace the open versions.
     """
     origin = share.context.target_of(segment.renamed_from)
     if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):

@@ -45,7 +45,7 @@ class UnknownRowError(Exception):
 
 
 class DuplicateKeysError(Exception):
-    """Raised if an image lacks columns and the lake has two rows with its key. Which of the rows has the missing values is unknown."""
+    """Raised if images lack columns and two of the lake's rows have the same key, so it is unknown which row has the missing values."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,8 +98,8 @@ def whole_images(
     """Returns the last image of each key, with all columns. Leaves out images that would change nothing in the lake. `images` are all
     images of the segment, including those that the table already has.
 
-    Raises UnknownRowError if the lake does not have the row of an image that lacks columns. Raises DuplicateKeysError if the lake has two
-    rows with the key of such an image.
+    Raises UnknownRowError if the lake does not have the row of an image that lacks columns. Raises DuplicateKeysError if two rows of `lake`
+    have the same key.
     """
     return _Partial(images, segment, applied_order_key).resolved(lake, soft=soft)
 

@@ -214,7 +214,7 @@ def prepare() -> None:
 def _merge_shares(
     batches: Iterator[Any], given: tuple[Sequence[Sequence[tuple[int, SmallJob]]], Mapping[str, str]]
 ) -> Iterator[Any]:
-    """Merges the tables of one task, and yields their answers. `given` are the arguments of `_task`."""
+    """Merges the tables of one task, and yields their answers. `given` has the jobs of each task, and the run's version of each package."""
     import pyarrow as pa  # noqa: PLC0415  the executor's pyarrow
 
     shares, packages = given

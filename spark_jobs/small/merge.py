@@ -94,7 +94,8 @@ class Declined:
 
 def merge_small(job: SmallJob, conflicts: CommitConflicts) -> tuple[TableReport, TableRecord] | Declined:
     """Applies the segments that the table lacks. Returns Declined if Spark must apply them. `conflicts` counts the commits that another
-    writer made first. Raises TableError like `merging.merge_table`, or any exception of deltalake.
+    writer made first. Raises TableError if the table has another owner or was replaced since the last run, or if an image lacks columns and
+    the table does not have its row. Also raises any exception of deltalake.
     """
     for _ in range(TRIES_MAX):
         try:
@@ -305,8 +306,9 @@ class _SmallMerge:
         return self.table.arrow_schema
 
     def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
-        """Merges rows as `merge_sql.whole_clauses` does. In the source of the MERGE, the columns get generated names, so deltalake needs to
-        parse only the names of the table's columns.
+        """Merges rows into the table by key, with the conditions of Spark's MERGE (`merge_sql.whole_clauses`): inserts, updates and deletes
+        rows, and leaves newer rows of the table unchanged. In the source of the MERGE, the columns get generated names, so deltalake needs
+        to parse only the names of the table's columns.
         """
         values = {_quoted(name): f"{STAGED}.c{index}" for index, name in enumerate(rows.column_names)}
         source = rows.rename_columns([f"c{index}" for index in range(rows.num_columns)])
@@ -379,7 +381,7 @@ class _SmallMerge:
 
     def _committed(self, write: Any) -> CommitCounts | None:
         """Calls `write` and returns the counts of its commit, or None if it made no commit. The fence is not checked, because a task cannot
-        query it (see `spark_jobs.fence`). Raises CommitFailedError if another program replaced the commit.
+        query the stores of the locks and of the ledger. Raises CommitFailedError if another program replaced the commit.
         """
         before = self.table.snapshot.version
         write()

@@ -178,8 +178,8 @@ class _SequenceNumbers:
 
 
 def _may_be(column: Any, values: set[Any]) -> Mask:
-    """Returns a mask of the values that may equal one of these coarse values. The mask is also True for each value whose coarse value Arrow
-    cannot compute. `_does_point` compares such a value exactly.
+    """Returns a mask of the values whose coarse form (`_coarse`) may be one of `values`. The mask is also True for each value whose coarse
+    value Arrow cannot compute. `_does_point` compares such a value exactly.
     """
     found = _is_in(_coarse(column), values)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -191,7 +191,9 @@ def _may_be(column: Any, values: set[Any]) -> Mask:
 
 
 def _coarse(column: Any) -> Any:
-    """Computes coarse values (`cascades.play.coarse`) with Arrow. The result is exact only for printable ASCII characters."""
+    """Computes with Arrow the coarse form of values, which is the same for values that the server may consider equal
+    (`cascades.play.coarse`). The result is exact only for printable ASCII characters.
+    """
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     return pc.utf8_lower(pc.utf8_rtrim(column, characters=" ")) if is_text else column
 

@@ -99,7 +99,9 @@ def given_again(events: Sequence[Event]) -> str:
 
 
 def _values(columns: Sequence[str], referenced: Sequence[str], row: Mapping[str, Any], chosen: Sequence[str]) -> Values:
-    """Returns the coarse values (`cascades.play.coarse`) that the `chosen` columns of a child get from the `row` of its parent."""
+    """Returns the values that the `chosen` columns of a child get from the `row` of its parent. The values are coarse: values that the
+    server may consider equal become the same (`cascades.play.coarse`).
+    """
     by_column = dict(zip(columns, referenced, strict=True))
     return coarse_values(tuple(row[by_column[name]] for name in chosen))
 
@@ -118,7 +120,7 @@ def _refuse(given: Publication, events: Sequence[Event]) -> None:
 
 def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) -> list[Derived]:
     """Replays the events, and returns the images that they cause. In a table with a key, returns the last image of each row; in a table
-    without a key, all images.
+    without a key, all images. Raises CascadesUnseenError if the changes cannot be derived.
     """
     step = len(events) + 2
     known, images = rows.found({event.at.order_key for _, event in events}, step)

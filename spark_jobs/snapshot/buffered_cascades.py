@@ -94,7 +94,9 @@ def buffer_changes(table: StagedTable, changes: Sequence[Passed], buffered: Buff
 
 
 def mark_complete(table: str, buffered: BufferedChanges, end: int) -> None:
-    """Writes the mark that all changes of the table up to the order key `end` are buffered. Raises TableError."""
+    """Writes the mark that all changes of the table up to the order key `end` are buffered. Does nothing if there is such a mark. Raises
+    TableError if the disk or the store fails.
+    """
     with _as_table_error(table, buffered.cascades):
         if complete_up_to(buffered.cascades) < end:
             write_rows(SCHEMA.empty_table(), buffered.cascades, f"{end:0{KEY_DIGITS}d}.{COMPLETE}.parquet")
@@ -135,7 +137,9 @@ def _read(child: str, cascades: StoredFiles, name: str, columns: list[str] | Non
 
 
 def _unmarked_transactions(child: str, cascades: StoredFiles) -> set[int]:
-    """Returns the order keys of transactions of batches that were not marked as complete. Raises the errors of `buffered_events`."""
+    """Returns the order keys of the stored transactions whose batches were not marked as complete. Raises TableError for a file of another
+    format. Also raises StoreError and OSError.
+    """
     marked = complete_up_to(cascades)
     names = [name for name in cascades.names() if COMPLETE not in name and int(name.split(".")[0]) > marked]
     read = [_read(child, cascades, name, ["order_key"])["order_key"] for name in names]

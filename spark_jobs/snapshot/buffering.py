@@ -38,7 +38,8 @@ class BufferedChanges:
     """The buffered changes of a table. The name of each file is the order key of its last change. Changes up to the order key `after` are
     not buffered: the snapshot was restarted at this position, and reads all rows later.
 
-    `restarts` counts how often the rows were read again because images lack columns. `cascades` are the files of `buffered_cascades`.
+    `restarts` counts how often the rows were read again because images lack columns. `cascades` are the files with the changes of parent
+    rows that foreign keys pass on to the table.
     """
 
     files: StoredFiles
@@ -91,7 +92,7 @@ def buffer_table(
 ) -> TableReport:
     """Buffers the changes of a table in a batch, and syncs them to disk. Leaves out changes that are already buffered. Restarts the
     snapshot if a segment truncates or alters the table, or if a segment cannot be buffered because its images lack columns (`_read_again`).
-    Raises TableError.
+    Raises TableError if the changes cannot be stored, or if the snapshot fails instead of a restart.
     """
     started, rows = time.monotonic(), 0
     for segment in staged.segments:
@@ -107,7 +108,9 @@ def buffer_table(
 
 
 def buffered_up_to(files: StoredFiles) -> int:
-    """Returns the order key of the last buffered change. Returns -1 if there is none. Raises StoreError."""
+    """Returns the order key of the last buffered change. Returns -1 if there is none. Raises StoreError if the store with the buffer does
+    not answer.
+    """
     names = [name for name in files.names() if not name.endswith(DERIVED_SUFFIX)]
     return int(Path(names[-1]).stem) if names else -1
 

@@ -36,7 +36,7 @@ class Publication:
 
     - `columns` are the columns of the rows, as staged. `chunks` are the files of the rows that were read, and `rows` is the number of these
       rows.
-    - `changes` are the buffered changes. `cascades` are the files of `buffered_cascades`, from which the changes by foreign keys are
+    - `changes` are the buffered changes. `cascades` are the files with changes of parent rows, from which the changes by foreign keys are
       derived.
     - `order_key` is the order key of the ledger's cursor, up to which all batches are merged. For a table without a key, `order_key` is the
       order key at which the table was read.

@@ -128,8 +128,8 @@ def publish(
     storage_options: Mapping[str, str],
     records: TableRecords = NO_RECORDS,
 ) -> PublishedSnapshot:
-    """Publishes a snapshot. Uses Spark only if necessary. Raises TableError, for example if the table has another owner. Also raises
-    ColumnsDifferError and the exceptions of Spark.
+    """Publishes a snapshot. Uses Spark only if necessary. The caller holds the table lock. Raises TableError, for example if the table has
+    another owner. Also raises ColumnsDifferError and the exceptions of Spark.
     """
     started = time.monotonic()
     check_columns(given)
@@ -275,8 +275,8 @@ def _show(session: LakeSession, given: Publication) -> bool:
 def _publish_alone(
     spark: SparkOnDemand, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
 ) -> PublishedSnapshot:
-    """Publishes a table without a current-state table: appends the rows to its change log, and makes the open versions of its history equal
-    to these rows.
+    """Publishes a table without a current-state table: appends the rows that were read to its change log, and makes the open versions of
+    its history equal to these rows with the buffered changes.
     """
     started, owner, position, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
     found = list[SideTable]()

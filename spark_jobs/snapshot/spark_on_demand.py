@@ -23,7 +23,8 @@ class SparkOnDemand:
 
     def begin(self, fence: Fence) -> None:
         """Begins a publication. If a killed run may have left statements in Spark, opens the session, which ends these statements. A
-        statement of a killed run could replace a table that is published without Spark. Raises SparkUnavailableError.
+        statement of a killed run could replace a table that is published without Spark. Raises SparkUnavailableError if Spark does not
+        answer.
         """
         self.fence = fence
         if self._session is not None:
@@ -33,14 +34,14 @@ class SparkOnDemand:
 
     @property
     def session(self) -> LakeSession:
-        """The session. Raises SparkUnavailableError."""
+        """The session, which is opened at its first use. Raises SparkUnavailableError if Spark does not answer."""
         if self._session is None:
             (self._session,) = self._opened.enter_context(open_sessions(self.settings, 1, self.fence))
         return self._session
 
     def defaults_of_tables(self) -> tuple[str, ...]:
-        """Returns what `LakeSession.defaults_of_tables` returns. Reads it once per run, because a server's settings change only with its
-        restart. Raises SparkUnavailableError.
+        """Returns the table properties that this Spark sets on new Delta tables by default, except those that Sluice always sets. Reads
+        them once per run, because a server's settings change only with its restart. Raises SparkUnavailableError if Spark does not answer.
         """
         if self._defaults is None:
             self._defaults = self.session.defaults_of_tables()

@@ -61,7 +61,9 @@ class Buffering:
         return frozenset(table.name for table in self._tables)
 
     def complete(self) -> dict[str, int]:
-        """Returns, for each `live` table, the order key up to which all its changes are buffered. Raises TableError."""
+        """Returns, for each `live` table, the order key up to which all its changes are buffered. Raises TableError if the files of a
+        buffer cannot be listed.
+        """
         return {name: self._complete(name) for name in self.live}
 
     def _complete(self, name: str) -> int:

@@ -156,8 +156,8 @@ def make_of_files(
     fence: Fence,
     storage_options: Mapping[str, str],
 ) -> bool:
-    """Creates the table from the files of the chunks. Returns False if a folder exists at the table's path, so that Spark must create the
-    table. Raises OSError, StoreError, and TableError if another program created the table meanwhile.
+    """Creates the table from the files of the chunks. Returns False if the table's path is a folder that is not empty, so that Spark must
+    create the table. Raises OSError, StoreError, and TableError if another program created the table meanwhile.
     """
     wanted, indexed = wanted_columns(given.columns, soft_deletes=False), int(properties[STATISTICS_PROPERTY])
 
@@ -233,7 +233,7 @@ class _Filling:
     new_files: NewTableFiles
 
     def files(self) -> list[TableFile]:
-        """Returns the files, each one complete and durable. Returns none if there are no rows."""
+        """Returns the files, each one complete and durable. Returns [] if there are no rows."""
         chunks, buffered, found = self.given.chunks, None, list[TableFile]()
         if self.given.changes.names():
             schema = chunks.schema(chunks.names()[0])

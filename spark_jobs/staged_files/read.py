@@ -1,6 +1,6 @@
 """Reads a staged batch and checks its files against its manifest, before any table is changed.
 
-Reads only the manifest and the footers of the Parquet files. Spark reads the rows.
+Reads only the manifest and the footers of the Parquet files. The merges read the rows.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ FEATURE = "delta.feature."
 
 
 def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan | None:
-    """Returns the plan of a DDL statement that only converts columns, so that one commit can execute it (`retyped_table`). Returns None if
-    the plan needs several steps, or if an earlier attempt has begun these steps.
+    """Returns the plan of a DDL statement if one commit can execute it, because it only converts and adds columns (`retyped_table`).
+    Returns None if the plan needs several steps, or if an earlier attempt has begun these steps.
     """
     if not segment.alterations or _kept_plan(table, f"{app_id}@{segment.order_key}") is not None:
         return None

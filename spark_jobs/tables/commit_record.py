@@ -53,8 +53,8 @@ class CommittedInterval:
       changed after the changes of each key were folded.
     - `operation` is Delta's name of the operation, and `committed_at_us` is Delta's time of the commit.
     - `run` is the id of the Dagster run. `snapshot` is the id of a published snapshot.
-    - `backfill` is the id of a backfill or repair (see `kind`). `from_us` and `to_us` are its interval. For a repair, `from_us` is the
-      time at which the rows were read.
+    - `backfill` is the id of a backfill or repair, or the path of the past state for a swap; `kind` says which. `from_us` and `to_us` are
+      its interval. For a repair, `from_us` is the time at which the rows were read.
     """
 
     version_before: int
@@ -98,8 +98,8 @@ class CommittedInterval:
 
     @property
     def streamed(self) -> bool:
-        """Whether the commit applied changes of the stream for the first time. A search for a position of the stream considers only such
-        commits.
+        """Whether the commit applied changes of the stream for the first time, by a merge or by the publication of a snapshot. A search for
+        a position of the stream considers only such commits.
         """
         return self.ours and not self.backfill and self.kind != MAINTENANCE_KIND
 

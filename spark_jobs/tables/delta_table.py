@@ -303,7 +303,7 @@ class DeltaTable:
         return files
 
     def last_commit(self) -> CommitCounts:
-        """Returns the counts of the newest commit, which Spark or deltalake made. Call `refresh` first."""
+        """Returns the counts of the newest commit. Call `refresh` first."""
         return counts_of(self._reader.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
@@ -387,8 +387,9 @@ def schema_statements(
     """Returns the statements that create the table, or that give an existing table the columns, properties and clustering that it lacks.
     Returns no statement if the existing table lacks nothing. Columns that the source dropped stay.
 
-    Raises TableError if a column has another type in the table, if a column of the source has the name of one of Sluice's columns, or if
-    the table has other partitions than conf/ sets.
+    Raises TableError if a column has another type in the table, or if two columns, including Sluice's own, have the same name apart from
+    letter case. Also raises it if the path of a new table clashes with that of another table, or if the table cannot have the partitions or
+    clustering of conf/.
     """
     _refuse_clashes(table.name, wanted)
     if table.shard != target.shard:

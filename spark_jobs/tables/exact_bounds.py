@@ -120,8 +120,9 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
 def fix_bounds(
     session: LakeSession, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
 ) -> int:
-    """If a table has files with rounded bounds, lets Spark rewrite all of its files, and marks the table as checked. Returns the number of
-    files with rounded bounds. The rewritten rows are ordered by `key` (see `rewrite_statement`).
+    """Checks a table for files with rounded bounds. If there are any, lets Spark rewrite all files of the table, ordered by `key`, or by
+    order key if `key` is not a suitable column. Then marks the table as checked. Returns the number of files with rounded bounds. Does
+    nothing if the table was checked before.
 
     Each step is one Delta commit that changes no row, so readers always see a complete table, and the next run continues after a killed
     one. No other writer may write the table meanwhile. Raises TableError, or Spark's exceptions.

@@ -1,5 +1,5 @@
-"""Computes the statistics of a data file for a Delta log from the file's Parquet footer. Reads no rows. `snapshot.whole_files` calls this
-module.
+"""Computes the statistics of a data file for a Delta log from the file's Parquet footer. Reads no rows. `snapshot.whole_files` and
+`small.append` call this module.
 
 Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. Strings are cut and timestamps are
 rounded, so that a minimum is never too high and a maximum never too low. A bound that cannot be represented is omitted, so readers cannot

@@ -24,7 +24,7 @@ from deltalake.table import ProtocolVersions
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, local_folder
 
 COMMIT = re.compile(r"(\d{20})\.json")
-# The columns that are read from a checkpoint. Other columns are not needed, for example the statistics of each file in Spark's checkpoints.
+# The columns that are read from a checkpoint. Other columns are not needed, for example `add.partitionValues`.
 CHECKPOINT_COLUMNS = ["add.path", "add.size", "add.stats", "add.deletionVector", "txn", "metaData", "protocol"]
 SIDECAR = "sidecar"  # A checkpoint of version 2 names the files with its rows in this column.
 # If a file of a log has more bytes than this, deltalake reads the log, because this module would keep a Python object in memory for each
@@ -139,7 +139,7 @@ def _parsed_checkpoint(path: Path) -> list[Action]:
 
 class LocalLog:
     """One version of a table's log. `apply` adds the actions of a checkpoint or commit. Methods with the name of a method of
-    `deltalake.DeltaTable` return the same as that method.
+    `deltalake.DeltaTable` return those parts of its result that `delta_table` needs, in the same form.
     """
 
     def __init__(self, files: ParsedLog, *, version: int) -> None:

@@ -68,7 +68,7 @@ class Origins:
 
     def find(self, name: str, segment: SchemaSegment) -> Origin:
         """Returns the Delta table under the former name of the table `name`. Raises TableError if the Delta table has another owner or was
-        changed by another program, if its path is unknown, or if conf/ makes it a shard or has `current_state: false` for it.
+        replaced or restored by another program, if its path is unknown, or if conf/ makes it a shard or has `current_state: false` for it.
         """
         origin = segment.renamed_from
         target = self.target_of(origin)

@@ -34,6 +34,7 @@ CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", 
 def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: AlterationPlan) -> bool:
     """Returns whether one commit can execute the plan. One commit cannot execute the plan in these cases:
 
+    - The plan does more than convert and add columns.
     - Columns are mapped by name. A copy would keep the mapping, and the separate steps take no longer than a copy.
     - Constraints or generated columns would be lost.
     - A column has another type than the statement expects. The separate steps report this error.

@@ -46,7 +46,9 @@ def uploaded_name(snapshot_id: str, attempt: str, number: int) -> str:
 
 
 def left_files(names: Iterable[str]) -> frozenset[str]:
-    """Returns the files that killed attempts left in a folder, or none if the folder is a table. `names` are all files of the folder."""
+    """Returns the files that killed attempts left in a folder, or an empty set if the folder is a table. `names` are all files of the
+    folder.
+    """
     names = tuple(name for name in names if not BEFORE_COMMIT.fullmatch(name))
     if any(name.startswith(f"{LOG}/") for name in names):
         return frozenset()
@@ -96,7 +98,8 @@ class TableInStore:
     fence: Fence
 
     def clear(self) -> bool:
-        """Does what `clear_path` does, but raises StoreError if the store fails.
+        """Removes the files that killed attempts left in the folder. Returns whether no other files remain. Raises StoreError if the store
+        fails, and TableError if the run may no longer write.
 
         Lists the files before it checks the fence. If this run is paused after the check, another run may take the lock and create the
         table. The files of that table are newer than the list, so this run does not remove them.

@@ -39,8 +39,8 @@ class TableTarget:
     clash: str = ""
 
     def refuse_clash(self, name: str, then: str = "sluice schema resume") -> None:
-        """Raises TableError if a new table "database.table" would be at the path of another table or inside it. `then` is the command with
-        which an operator continues after changing the path.
+        """Raises TableError if the path of a new table "database.table" clashes with that of another table: the paths are equal, or one is
+        inside the other. `then` is the command with which an operator continues after changing the path.
         """
         if self.clash:
             raise TableError(name, f"{self.clash}; then `{then}`", for_good=True)
