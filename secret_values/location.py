@@ -85,7 +85,7 @@ def described(text: str) -> str:
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Parses a program and its arguments from a JSON list."""
+    """Parses a program and its arguments from a JSON list. Raises ValueError if the text is not a JSON list."""
     try:
         parts = json.loads(text)
     except ValueError:

@@ -38,8 +38,8 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
 
 
 def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret to which a text refers. A text that is no reference is returned unchanged. Raises SecretUnavailable as `value_of`
-    does, and for an invalid reference.
+    """Returns the secret to which a text refers. A text that is no reference is returned unchanged. Raises SecretUnavailable if the secret
+    cannot be read, or if the reference is not valid.
     """
     if not is_reference(text):
         return text

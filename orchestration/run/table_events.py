@@ -67,8 +67,8 @@ class TableEvents:
             )
 
     def passed(self, name: str) -> None:
-        """Reports the check `flowing` of a committed table as passed. Reports nothing if the table has no such check, is stopped, or has a
-        re-snapshot in progress.
+        """Reports that a table which the run has written passed its check `flowing`. Reports nothing if the table has no such check, is
+        stopped, or has a re-snapshot in progress.
         """
         for result in self._flowing.passed(name):
             self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too

@@ -80,7 +80,9 @@ def waiting(failed: Failed) -> str:
 
 
 def in_a_loop(failed: Failed) -> str:
-    """Returns a sentence if several runs in a row failed, or "". The sentence stays the same while the next run waits or works."""
+    """Returns a sentence about the failures if several runs in a row failed, otherwise "". The sentence stays the same while the next run
+    waits or works.
+    """
     if failed.in_a_row <= 1:
         return ""
     return f"{failed.in_a_row} runs in a row failed, the newest with: {failed.reason}"

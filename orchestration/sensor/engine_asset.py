@@ -3,7 +3,7 @@ the newest status file. The asset is an observable asset and not an external ass
 external asset even after observations.
 """
 
-# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
+# There is no `from __future__ import annotations`, because Dagster inspects annotations at runtime and must find types, not strings.
 
 import warnings
 from collections.abc import Iterator

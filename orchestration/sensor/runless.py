@@ -32,8 +32,8 @@ log = structlog.get_logger()
 
 
 class CheckPublisher:
-    """Publishes the check of one destination's engine. Opens Dagster's storage only if there may be something to publish. `clock` returns
-    seconds since 1970.
+    """Publishes results of the asset check of one destination's engine. Opens Dagster's storage only if there may be something to publish.
+    `clock` returns seconds since 1970.
     """
 
     def __init__(

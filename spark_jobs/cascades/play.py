@@ -137,7 +137,7 @@ class _Table:
             found[_coarse_of(row.values, columns)].add(key)
 
     def remove(self, key: Values) -> None:
-        """Removes one row, or one of several equal rows."""
+        """Removes the row with this key. In a table without a key, removes one of several equal rows."""
         row = self.rows.get(key)
         if row is not None and row.count > 1:
             row.count -= 1

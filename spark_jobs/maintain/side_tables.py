@@ -44,12 +44,12 @@ class MaintainedSideTable:
 
     @property
     def table(self) -> MaintainedTable:
-        """Returns the table in the form that `facts_of` expects."""
+        """The change log or history as a MaintainedTable, from which `facts_of` computes statistics of its files."""
         owner = dataclasses.replace(self.current_state.owner, table=self.name)
         return MaintainedTable(owner=owner, path=self.path, storage_options=self.current_state.storage_options)
 
     def open(self) -> SideTable:
-        """Opens the table. Raises TableError if it has another owner."""
+        """Opens the table. Raises TableError if it has another owner or cannot be read."""
         owner = self.current_state.owner
         app_id = side_app_id_of(owner.destination, owner.ledger_id, self.kind, owner.table)
         return SideTable(
@@ -65,7 +65,9 @@ def planned(given: MaintainedSideTable, *, wanted: bool = False) -> Maintained |
 
 
 def compact(given: MaintainedSideTable, plan: Maintained) -> Maintained:
-    """Joins small files if `plan` says so, and otherwise returns `plan`. Raises TableError if deltalake cannot rewrite the files."""
+    """Joins small files, and returns what was done. If `plan.act` is NOTHING, does nothing and returns `plan`. Raises TableError if
+    deltalake cannot rewrite the files.
+    """
     if plan.act == MaintenanceAct.NOTHING:
         return plan
     began, side = time.monotonic(), given.open()

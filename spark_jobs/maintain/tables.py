@@ -387,7 +387,7 @@ def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
 
 
 def _removed(delta: DeltaTable) -> dict[str, Any]:
-    """Returns what VACUUM deleted. VACUUM writes one commit at its start and one at its end, so the numbers are in the
+    """Returns how many files and bytes VACUUM deleted. VACUUM writes one commit at its start and one at its end, so the numbers are in the
     newest two commits.
     """
     found: dict[str, Any] = {}

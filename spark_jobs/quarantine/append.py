@@ -32,7 +32,7 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
     """Appends those values of the batch that the quarantine table at `path` does not have. Returns the number of appended rows.
 
     Raises StagedBatchError if the staged file cannot be read or differs from the manifest, or if `path` is empty. Raises TableError if
-    Delta refuses the write.
+    Delta refuses the write, or if another commit replaced the run's commit.
     """
     if batch.quarantine is None:
         return 0

@@ -17,7 +17,7 @@ COLUMNS = ["database", "table", "column"]
 
 def quarantined_by_column(path: str, table: str, storage_options: Mapping[str, str] | None = None) -> dict[str, int]:
     """Returns the number of quarantined values per column of a "database.table". Returns {} if there is no quarantine table. Raises
-    TableError if it cannot be read.
+    TableError if the quarantine table cannot be read.
     """
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None)

@@ -191,7 +191,7 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
     """Returns a segment that deletes all rows of the requested keys for which the lake has several rows. Lost keys keep their rows. Returns
-    None if the lake has several rows for no key.
+    None if there are no such keys.
     """
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():

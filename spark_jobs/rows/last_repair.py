@@ -14,7 +14,9 @@ COMMITS_MAX = 200  # Only this many of the newest commits are searched, so an ol
 
 
 def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> CommittedInterval | None:
-    """Returns the newest repair. Returns None if the last COMMITS_MAX commits contain none, or if the log cannot be read."""
+    """Returns the commit of the newest repair of the table at `path`. Returns None if the newest COMMITS_MAX commits contain no repair, or
+    if the log cannot be read.
+    """
     try:
         commits = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None).history(COMMITS_MAX)
     except (DeltaError, OSError):

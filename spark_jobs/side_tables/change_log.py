@@ -37,7 +37,9 @@ FOREIGN_KEY = "foreign key"
 
 
 def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bool:
-    """Appends a segment. Returns False if the log already has the segment. Raises TableError if deltalake cannot write."""
+    """Appends a segment of a batch to the change log. Returns False and writes nothing if the log already has the segment. Raises
+    TableError if deltalake cannot write.
+    """
     order_key = last_order_key(segment)
     if table.applied >= order_key:
         return False

@@ -26,8 +26,8 @@ UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MappedColumns:
-    """How the source's columns map to a table's columns. `names` has the table's column for each column of the source, in the source's
-    order. `added` are the columns that must be added to the table.
+    """How the source's columns map to columns of a change log or history. `names` has the column of the change log or history for each
+    column of the source, in the source's order. `added` are the columns that must be added to the change log or history.
     """
 
     names: Mapping[str, str]

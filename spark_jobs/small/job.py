@@ -66,7 +66,8 @@ class SmallResult:
 
 
 def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
-    """Merges small tables. Returns the result of each job by "database.table". Raises SparkUnavailableError if Spark stops answering.
+    """Merges small tables. Returns the result of each job by "database.table". If the fence refuses the merges, each result has this error.
+    If the Spark job fails, each result says that Spark must merge the table. Raises SparkUnavailableError if Spark stops answering.
 
     Tasks cannot query the fence, so it is checked before the tasks start. A task's commit succeeds only if the table has not changed since
     the task read it (`small.merge`).

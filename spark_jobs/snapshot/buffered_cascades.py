@@ -60,12 +60,12 @@ SCHEMA = pa.schema(TYPES)
 
 
 class TooManyChangesError(Exception):
-    """Raised if there are more changes than a publication can replay."""
+    """Raised if more changes of parent rows must be buffered than a publication can replay."""
 
 
 def complete_up_to(cascades: StoredFiles) -> int:
-    """Returns the last order key of the last batch whose changes are all buffered. Returns -1 if there is no such batch. Raises
-    StoreError.
+    """Returns the last order key of the last batch whose changes are all buffered. Returns -1 if there is no such batch. Raises StoreError
+    if the store does not answer.
     """
     names = [name for name in cascades.names() if COMPLETE in name]
     return int(names[-1].split(".")[0]) if names else -1

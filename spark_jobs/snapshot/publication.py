@@ -78,7 +78,7 @@ class Publication:
         return max(self.order_key, buffered_up_to(self.changes), complete_up_to(self.cascades))
 
     def record(self, label: int) -> str:
-        """Returns the metadata of the commit."""
+        """Returns the metadata of the commit that publishes the snapshot, as JSON text."""
         return PublicationRecord(
             destination=self.owner.destination,
             ledger=self.owner.ledger_id,

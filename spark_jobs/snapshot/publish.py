@@ -187,9 +187,9 @@ def publish(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Made:
-    """How the published table was made. The commits of the publication follow the version `since`. `way` and `reason` are those of
-    PublishedSnapshot. If `lacks_only_names`, everything is synced except the directory entries of the table's folder and of the folders
-    above it.
+    """How the published table was made. The commits of the publication follow the version `since`. `way` says whether Spark wrote the rows
+    or the files that were read became the table's files, and `reason` says why. If `lacks_only_names`, everything is synced except the
+    directory entries of the table's folder and of the folders above it.
     """
 
     since: int
@@ -241,8 +241,8 @@ def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapsh
 
 def _txn_id(given: Publication, before: DeltaSnapshot, label: int) -> str:
     """Returns the app id of the commit's transaction. Usually it is the table's app id. If the table already has the order key `label` or a
-    later one under this app id, Delta would drop the commit, so the snapshot's id is appended to the app id. In both cases Delta drops a
-    repeated commit of the same publication.
+    later one under this app id, Delta would drop the commit, so the snapshot's id and the name of the chunks' folder are appended to the
+    app id. In both cases Delta drops a repeated commit of the same publication.
     """
     app_id = app_id_of(given.owner)
     return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"
@@ -293,7 +293,8 @@ def _publish_alone(
             history = History(
                 table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark"
             )
-            # If a row differs from its open version, the new version begins at `label`, the position at which the difference was found.
+            # If a row that was read differs from its open version, the new version begins at `label`, the position at which the difference
+            # was found.
             rows = dataclasses.replace(_rows(given, partial=_show(session, given)), label=label)
             selection = publish_sql.selection(rows)
             history.take_read(

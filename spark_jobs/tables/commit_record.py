@@ -196,7 +196,9 @@ def _backfill(batch: StagedBatch) -> dict[str, Any]:
 
 
 def _of(segment: Segment) -> dict[str, Any]:
-    """Returns the kind of a segment, its first and last order key and commit time, and its numbers of changes."""
+    """Returns the kind of a segment, its first and last order key and commit time, and for a segment of row images the numbers of its
+    changes.
+    """
     if isinstance(segment, ChangesSegment):
         return {
             "kind": "changes",

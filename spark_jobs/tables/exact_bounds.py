@@ -122,7 +122,7 @@ def fix_bounds(
 ) -> int:
     """Checks a table for files with rounded bounds. If there are any, lets Spark rewrite all files of the table, ordered by `key`, or by
     order key if `key` is not a suitable column. Then marks the table as checked. Returns the number of files with rounded bounds. Does
-    nothing if the table was checked before.
+    nothing if the table was checked before or cannot have such files.
 
     Each step is one Delta commit that changes no row, so readers always see a complete table, and the next run continues after a killed
     one. No other writer may write the table meanwhile. Raises TableError, or Spark's exceptions.

@@ -18,8 +18,8 @@ from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedIn
 class LostCommits:
     """The commits of runs that were lost, oldest first.
 
-    `by` is the newest commit of another program that removed one of them. `by` is None if no commit was removed. If `all_doubtful`, the log
-    does not tell which rows `by` kept, so any row that runs have merged may be missing.
+    `by` is the newest commit of another program that restored or overwrote the table. `by` is None if nothing was lost. If `all_doubtful`,
+    the log does not tell which rows `by` kept, so any row that runs have merged may be missing.
     """
 
     commits: tuple[CommittedInterval, ...] = ()

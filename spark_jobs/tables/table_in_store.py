@@ -34,7 +34,7 @@ class FilesOfAttempt(Protocol):
     """The files that one attempt uploaded or copied."""
 
     def sizes(self) -> Mapping[str, int]:
-        """Returns the bytes of each complete file, by name."""
+        """Returns the size in bytes of each complete file, by name."""
 
     def remove(self) -> None:
         """Removes the files. Call this only if no commit names them."""
