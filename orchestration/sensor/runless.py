@@ -91,16 +91,20 @@ def _content(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
 
 def publish_checks(publishers: Callable[[], Iterable[CheckPublisher]], stopping: threading.Event) -> None:
     """Calls `look` of every publisher every LOOK_SECONDS until `stopping` is set. `publishers` returns the current publishers. If a call
-    fails, logs a warning and continues. If consecutive calls fail with the same error, logs only the first one.
+    fails, logs a warning and continues. If consecutive calls of one publisher fail with the same error, logs only the first one.
     """
-    reported = ""
+    reported: dict[CheckPublisher, str] = {}
     while not stopping.wait(LOOK_SECONDS):
-        for publisher in publishers():
-            try:
-                publisher.look()
-                reported = ""
-            # The user may have configured any storage, so any error is possible. No error may affect the engines.
-            except Exception as error:
-                if (why := f"{type(error).__name__}: {error}") != reported:
-                    log.warning("check_not_published", reason=why)
-                reported = why
+        reported = {each: _published(each, reported.get(each, "")) for each in publishers()}
+
+
+def _published(publisher: CheckPublisher, reported: str) -> str:
+    """Calls `look`. Returns its error, or "" after a success. Logs the error if it differs from `reported`."""
+    try:
+        publisher.look()
+    # The user may have configured any storage, so any error is possible. No error may affect the engines.
+    except Exception as error:
+        if (why := f"{type(error).__name__}: {error}") != reported:
+            log.warning("check_not_published", reason=why)
+        return why
+    return ""

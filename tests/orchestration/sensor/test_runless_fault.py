@@ -138,3 +138,29 @@ def test_fault_a_storage_that_cannot_be_written_is_tried_again(monkeypatch: pyte
     monkeypatch.setattr(runless, "LOOK_SECONDS", 0.0)
     runless.publish_checks(lambda: [Broken()], stopping)
     assert len(looks) == 2
+
+
+@pytest.mark.found
+def test_fault_an_error_of_one_publisher_is_logged_once_although_another_one_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect 96: the success of another destination's publisher made the same error count as new, every 15 s."""
+    stopping, looks, logged = threading.Event(), [], []
+
+    class One(CheckPublisher):
+        def __init__(self, *, works: bool) -> None:
+            self.works = works
+
+        def look(self) -> bool:
+            looks.append(1)
+            if len(looks) == 6:
+                stopping.set()
+            if not self.works:
+                raise OSError("database is locked")
+            return False
+
+    monkeypatch.setattr(runless, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(runless, "log", SimpleNamespace(warning=lambda event, **_: logged.append(event)))
+    publishers = [One(works=True), One(works=False)]
+    runless.publish_checks(lambda: publishers, stopping)
+    assert (len(looks), logged) == (6, ["check_not_published"])
