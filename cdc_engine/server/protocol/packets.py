@@ -39,6 +39,7 @@ class PacketType(enum.IntEnum):
 
 # Code of a unit, as in Java's TimeUnit → the unit's length in seconds. A client sends the time-out of a get with the code of its unit.
 UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)
+MILLISECONDS = 2
 
 
 class PacketError(CanalServiceError):

@@ -273,12 +273,11 @@ def _client_id(text: str) -> int:
 
 def _timeout(packet: Packet) -> float:
     """Returns the time-out of a get in seconds. In the packet, a negative value means not to wait, and 0 or no value means
-    WAIT_SECONDS_MAX.
+    WAIT_SECONDS_MAX. A unit that is not known means milliseconds, as in Canal: some clients send -1 if the program names no unit.
     """
     given, unit = packet.number(4), packet.number(5)
     if given < 0:
         return 0.0
-    if not 0 <= unit < len(packets.UNIT_SECONDS):
-        raise PacketError(f"the unit {unit} of a timeout is not known")
-    seconds = given * packets.UNIT_SECONDS[unit]
+    known = 0 <= unit < len(packets.UNIT_SECONDS)
+    seconds = given * packets.UNIT_SECONDS[unit if known else packets.MILLISECONDS]
     return min(seconds, WAIT_SECONDS_MAX) if given else WAIT_SECONDS_MAX

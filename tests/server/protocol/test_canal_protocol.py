@@ -158,6 +158,17 @@ def test_a_get_waits_as_long_as_it_says() -> None:
         assert example.calls.pop() == (1024, seconds)
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("unit", [-1, 7])
+def test_a_get_whose_unit_is_not_known_waits_milliseconds_as_in_canal(unit: int) -> None:
+    """Defect 1069: canal-python sends the unit -1 if a program gives a get a time-out only, and the connection was ended."""
+    example = Example()
+    example.subscribe(1001, "")
+    fields = SUBSCRIPTION[4:] + number_field(3, 1) + number_field(4, 1500) + number_field(5, unit)
+    answer = admitted(example).answered(number_field(3, PacketType.GET) + bytes_field(5, fields))
+    assert (example.calls, answer.closes) == ([(1024, 1.5)], False)
+
+
 @pytest.fixture
 def listener() -> Iterator[CanalListener]:
     made = CanalListener(
