@@ -313,6 +313,8 @@ def _added_in_order(
     for item in statement.items:
         if isinstance(item, AddColumn):
             definition, was = item.definition, None
+            if definition.if_not_exists and any(same_name(definition.name, column.name) for column in schema.columns):
+                continue  # The server looks into the table before the statement, even if the statement drops or renames the column.
             if any(same_name(definition.name, slot.column.name) for slot in slots):
                 if definition.if_not_exists:
                     continue

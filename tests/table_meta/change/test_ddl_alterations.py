@@ -97,6 +97,22 @@ def test_items_of_one_statement(actions: str, columns: str, alterations: list[st
         assert shown(done.alterations) == alterations
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("actions", "columns"),
+    [
+        ("DROP COLUMN IF EXISTS name, ADD COLUMN IF NOT EXISTS name int", "id price kind body"),
+        ("RENAME COLUMN name TO title, ADD COLUMN IF NOT EXISTS NAME int", "id title price kind body"),
+        ("CHANGE name title text, ADD IF NOT EXISTS name int, ADD IF NOT EXISTS title int", "id title price kind body"),
+    ],
+)
+def test_if_not_exists_looks_for_the_column_in_the_table_before_the_statement(actions: str, columns: str) -> None:
+    """Defect 1070: MariaDB adds no column that the table has before the statement, even if the statement drops or renames it. The lake
+    and the schema history got the column.
+    """
+    assert " ".join(column.name for column in alter(actions).schema.columns) == columns
+
+
 def test_two_columns_that_swap_their_names_are_two_renames() -> None:
     done = alter("RENAME COLUMN name TO price, RENAME COLUMN price TO name")
     assert {(each.column, each.new_name) for each in done.alterations} == {("name", "price"), ("price", "name")}
