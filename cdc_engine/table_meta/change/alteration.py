@@ -36,6 +36,7 @@ from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 from sluice.cdc_engine.table_meta.ddl.statement import (
     AddColumn,
+    AlterItem,
     AlterTable,
     ChangeColumn,
     DropColumn,
@@ -366,11 +367,27 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
             key = ()
     columns = tuple(slot.column for slot in slots)
     for item in statement.items:
-        if isinstance(item, SetKey) and not (item.if_not_exists and key):
+        if schema.key and _only_if_absent(item):
+            continue
+        if isinstance(item, SetKey):
             key = named_as_declared(item.columns, columns)
         elif isinstance(item, AddColumn | ChangeColumn) and item.definition.primary:
             key = named_as_declared((item.definition.name,), columns)
     return key
+
+
+def _only_if_absent(item: AlterItem) -> bool:
+    """Returns whether MariaDB ignores the primary key of an item if the table has a primary key before the statement, even if the statement
+    drops that key. In the definition of a column, PRIMARY KEY gets the IF EXISTS or IF NOT EXISTS of the column.
+    """
+    match item:
+        case SetKey():
+            return item.if_not_exists
+        case AddColumn():
+            return item.definition.if_not_exists
+        case ChangeColumn():
+            return item.if_exists
+    return False
 
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,35 @@ def test_if_not_exists_looks_for_the_column_in_the_table_before_the_statement(ac
     and the schema history got the column.
     """
     assert " ".join(column.name for column in alter(actions).schema.columns) == columns
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("actions", "key"),
+    [
+        ("DROP PRIMARY KEY, ADD PRIMARY KEY IF NOT EXISTS (name)", ()),
+        ("DROP PRIMARY KEY, ADD COLUMN IF NOT EXISTS x int PRIMARY KEY", ()),
+        ("DROP PRIMARY KEY, MODIFY COLUMN IF EXISTS price int PRIMARY KEY", ()),
+        ("ADD COLUMN IF NOT EXISTS x int PRIMARY KEY", ("id",)),
+        ("ADD COLUMN IF NOT EXISTS (x int PRIMARY KEY, y int)", ("id",)),
+        ("ADD COLUMN IF NOT EXISTS name int PRIMARY KEY", ("id",)),
+        ("CHANGE COLUMN IF EXISTS price cost int PRIMARY KEY", ("id",)),
+        ("MODIFY COLUMN IF EXISTS nix int PRIMARY KEY", ("id",)),
+    ],
+)
+def test_a_key_of_if_not_exists_is_ignored_if_the_table_had_a_key(actions: str, key: tuple[str, ...]) -> None:
+    """Defect 1071: MariaDB keeps or drops the old key and adds no new one. The schema history had the new key, by which rows were
+    merged.
+    """
+    assert alter(actions).schema.key == key
+
+
+@pytest.mark.found
+def test_a_key_of_if_not_exists_is_added_if_the_table_had_no_key() -> None:
+    """Belongs to defect 1071: a table without a key gets the key, even if it has the column already."""
+    keyless = dataclasses.replace(T, key=())
+    assert alter("ADD COLUMN IF NOT EXISTS price int PRIMARY KEY", keyless).schema.key == ("price",)
+    assert alter("ADD PRIMARY KEY IF NOT EXISTS (name)", keyless).schema.key == ("name",)
 
 
 def test_two_columns_that_swap_their_names_are_two_renames() -> None:
