@@ -74,9 +74,18 @@ def of_altered(
             found = _without(found, item)
     found = tuple(_renamed_columns(each, column_names(statement)) for each in found)
     for item in statement.items:
-        if isinstance(item, AddForeignKey):
+        if isinstance(item, AddForeignKey) and not _is_passed_over(item.definition, (*before.foreign_keys, *found)):
             found = _with(found, item.definition, after, rules, highest=max(highest, _highest(found, before.table)))
     return in_order(found)
+
+
+def _is_passed_over(definition: ForeignKeyDefinition, there: tuple[ForeignKey, ...]) -> bool:
+    """Returns whether MariaDB ignores a foreign key with IF NOT EXISTS, because one of the foreign keys `there` has its name. MariaDB
+    compares the name of the index, or else the name after CONSTRAINT, or else the name of the first column. A foreign key that the
+    statement drops counts too.
+    """
+    name = definition.index or definition.symbol or definition.columns[0]
+    return definition.if_not_exists and any(_same(each.name, name) for each in there)
 
 
 def column_names(statement: AlterTable) -> dict[str, str]:
@@ -134,8 +143,6 @@ def _with(
     if definition.inline and not rules.inline:
         return found
     given = definition.symbol or (definition.index if rules.indexed else "")
-    if definition.if_not_exists and any(_same(each.name, given) for each in found):
-        return found
     database, table = definition.parent[0] or schema.database, definition.parent[1]
     if rules.lower_case:
         database, table = lowered(database), lowered(table)

@@ -19,6 +19,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 BEGIN = Position(epoch=1, file="binlog.000001", offset=100)
 ACTIONS, PASSWORD = "ON DELETE SET NULL ON UPDATE CASCADE", "only for this test"
 SERVER = DdlServerFacts(flavour="mysql", charset="utf8mb4")
+MARIADB = DdlServerFacts(flavour="mariadb", charset="utf8mb4")
 
 
 @pytest.mark.servers
@@ -88,6 +89,33 @@ def test_a_foreign_key_that_goes_by_a_name_not_known_leaves_all_in_doubt_cascade
     assert "c_ibfk_9" in state.foreign_keys[0].doubt
     again = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
     assert again.state("d", "c", position) == state
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("actions", "left"),
+    [
+        ("DROP FOREIGN KEY k, ADD CONSTRAINT k FOREIGN KEY IF NOT EXISTS (a) REFERENCES p (id) ON DELETE CASCADE", []),
+        ("ADD CONSTRAINT other FOREIGN KEY IF NOT EXISTS k (b) REFERENCES p (id) ON DELETE CASCADE", ["k"]),
+        ("ADD CONSTRAINT other FOREIGN KEY IF NOT EXISTS (b) REFERENCES p (id) ON DELETE CASCADE", ["k", "other"]),
+    ],
+)
+def test_a_foreign_key_of_if_not_exists_is_compared_with_the_table_before_the_statement_cascade(
+    tmp_path: Path, actions: str, left: list[str]
+) -> None:
+    """Defect 1072: MariaDB adds no foreign key if the table has one of this name, even if the statement drops it. The schema history had
+    the foreign key, so the lake deleted rows that the source keeps.
+    """
+    history, position = history_after(
+        tmp_path,
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY, a int, b int, CONSTRAINT k FOREIGN KEY (a) REFERENCES p (id))",
+        f"ALTER TABLE c {actions}",
+        facts=MARIADB,
+    )
+    state = history.state("d", "c", position)
+    assert isinstance(state, TableSchema)
+    assert [each.name for each in state.foreign_keys] == left
 
 
 @pytest.mark.parametrize(
