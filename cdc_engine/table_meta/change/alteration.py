@@ -95,11 +95,12 @@ def altered(
     """
     versioned = _versioned(statement, schema)
     schema = _seen(schema)
-    charset, converts = _charsets(statement, schema.charset, database_charset)
+    charset, converted = _charsets(statement, schema.charset, database_charset)
+    converts, of_columns = converted is not None, charset if converted is None else converted
     if converts:
         statement = _of_table_charset(statement)
-    slots = _kept(statement, schema, session, charset, converts)
-    additions = _added_in_order(statement, schema, slots, charset, session)
+    slots = _kept(statement, schema, session, of_columns, converts)
+    additions = _added_in_order(statement, schema, slots, of_columns, session)
     key = _key(statement, schema, slots)
     columns = tuple(in_key(slot.column, (*key, *_in_periods(statement, slots))) for slot in slots)
     engine = kept_engine(statement.engine) if statement.engine else schema.engine
@@ -228,12 +229,14 @@ def _key_change(before: TableSchema, after: TableSchema, names: dict[str, str]) 
         yield Alteration(kind=AlterationKind.KEY, old_type=", ".join(before.key), new_type=", ".join(after.key))
 
 
-def _charsets(statement: AlterTable, default: str, database_charset: str | None) -> tuple[str, bool]:
-    """Returns the default charset of the table after the statement, and whether the statement converts existing columns to this charset."""
+def _charsets(statement: AlterTable, default: str, database_charset: str | None) -> tuple[str, str | None]:
+    """Returns the default charset of the table after the statement, and the charset to which the statement converts all columns, or None.
+    CONVERT TO also changes the table's default charset, unless the statement names another default (MariaDB).
+    """
     items = [item for item in statement.items if isinstance(item, SetCharset)]
-    for item in items:
-        default = item.charset or database_charset or ""
-    return default, any(item.converts for item in items)
+    named = {item.converts: item.charset or database_charset or "" for item in items}
+    converted = named.get(True)
+    return named.get(False, default if converted is None else converted), converted
 
 
 def _of_table_charset(statement: AlterTable) -> AlterTable:

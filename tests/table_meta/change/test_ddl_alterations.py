@@ -149,6 +149,28 @@ def test_two_columns_that_swap_their_names_are_two_renames() -> None:
     assert [column.type for column in done.schema.columns][1:3] == ["varchar(20)", "decimal(10,2)"]
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("actions", "of_columns", "of_table"),
+    [
+        ("CONVERT TO CHARACTER SET utf8mb4, DEFAULT CHARACTER SET latin2, ADD x varchar(3)", "utf8mb4", "latin2"),
+        ("CHARACTER SET latin2, CONVERT TO CHARACTER SET utf8mb4, ADD x varchar(3)", "utf8mb4", "latin2"),
+        ("CONVERT TO CHARACTER SET latin2, COLLATE utf8mb4_bin, MODIFY name varchar(20)", "latin2", "utf8mb4"),
+        ("CONVERT TO CHARACTER SET latin2, CHARACTER SET DEFAULT", "latin2", "utf8mb4"),
+        ("CONVERT TO CHARACTER SET latin2", "latin2", "latin2"),
+    ],
+)
+def test_a_default_character_set_beside_convert_is_that_of_the_table_only(
+    actions: str, of_columns: str, of_table: str
+) -> None:
+    """Defect 1073: the columns got the character set that the statement names last. A later table map stopped the table, or texts were
+    decoded in the wrong character set.
+    """
+    schema = alter(actions).schema
+    assert {column.charset for column in schema.columns if column.charset} == {of_columns}
+    assert schema.charset == of_table
+
+
 def test_converting_the_character_set_keeps_the_number_of_characters() -> None:
     done = alter("CONVERT TO CHARACTER SET utf8mb4")
     assert [column.type for column in done.schema.columns] == [
