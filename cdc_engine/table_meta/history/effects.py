@@ -37,7 +37,7 @@ from sluice.cdc_engine.table_meta.change.policy import (
     decide,
     items_of,
 )
-from sluice.cdc_engine.table_meta.change.renaming import is_copy, is_remains, moved
+from sluice.cdc_engine.table_meta.change.renaming import executed, is_copy, is_remains, moved
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.reader import defect_text
 from sluice.cdc_engine.table_meta.ddl.statement import (
@@ -341,7 +341,7 @@ def _rename(statement: RenameTables, context: DdlContext) -> Iterator[DdlEffect]
     views = objects.views() if objects is not None else ()
     pairs = [(old, new) for old, new in pairs if old not in views]
     if statement.if_exists:
-        pairs = [(old, new) for old, new in pairs if context.schema(old) is not None or context.may_exist(old)]
+        pairs = executed(pairs, lambda name: context.schema(name) is not None or context.may_exist(name))
     return _renamed(context, statement.kind, pairs, {})
 
 

@@ -69,3 +69,7 @@ RENAME TABLE hidden TO passing, hidden TO seen;
 CREATE TEMPORARY TABLE seen (b int);
 RENAME TABLE seen TO seen2, seen TO seen3, seen3 TO seen4;
 DROP TABLE passing;
+CREATE TABLE swap1 (a int);
+CREATE TABLE swap2 (b varchar(3));
+RENAME TABLE IF EXISTS swap1 TO swap3, swap2 TO swap1, swap3 TO swap2;
+RENAME TABLE IF EXISTS nowhere TO swap3, swap1 TO swap4, swap4 TO swap5, swap3 TO nowhere;

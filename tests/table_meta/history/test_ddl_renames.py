@@ -164,6 +164,26 @@ def test_ddl_chains_and_cycles_of_captured_tables_take_their_rows_along(tmp_path
     assert history.apply("RENAME TABLE a TO t, t TO a", "shop", at(400)) == (), "nothing has another name"
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ("a TO t, b TO a, t TO b", {"a": ("schema", "shop.b"), "b": ("schema", "shop.a")}),
+        ("nix TO t, a TO c, c TO d, t TO nix", {"d": ("schema", "shop.a")}),
+    ],
+)
+def test_ddl_with_if_exists_a_pair_may_rename_the_table_of_an_earlier_pair(
+    tmp_path: Path, pairs: str, expected: dict[str, tuple[str, str]]
+) -> None:
+    """Defect 1074: a pair was skipped if its old name was no table before the statement. After a swap with MariaDB's IF EXISTS, one of the
+    tables had the rows of neither.
+    """
+    history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name != "t", DEFAULT)
+    facts = DdlServerFacts(flavour="mariadb", charset="utf8mb4")
+    history.seed(SchemaSnapshot(facts, (), (table("a"), table("b"))), at(100))
+    assert reported(history.apply(f"RENAME TABLE IF EXISTS {pairs}", "shop", at(200))) == expected
+
+
 def test_ddl_a_plain_rename_moves_the_rows_to_the_new_name(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
