@@ -169,7 +169,7 @@ def _created(statement: Statement) -> Iterator[TableName]:
         case CreateTable(if_not_exists=False, replaces=False):
             yield statement.name
         case AlterTable():
-            if statement.renames_to is not None:
+            if statement.renames_to is not None and statement.renames_to != statement.name:
                 yield statement.renames_to
             yield from (name for name, what in statement.others if what == "CONVERT PARTITION")
         case RenameTables():

@@ -13,7 +13,7 @@ from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChang
 from sluice.cdc_engine.table_meta.change import foreign_keys
 from sluice.cdc_engine.table_meta.change.evolution import Fills
 from sluice.cdc_engine.table_meta.change.policy import PendingChange
-from sluice.cdc_engine.table_meta.ddl.statement import TableName
+from sluice.cdc_engine.table_meta.ddl.statement import AlterTable, TableName
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
 from sluice.cdc_engine.table_meta.history.questions import Answers
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
@@ -68,6 +68,13 @@ class DdlContext:
 
     def full_name(self, name: TableName) -> TableKey:
         return name.key(self.default_database, lower_case=self.lower_case_names)
+
+    def new_name(self, statement: AlterTable) -> TableKey | None:
+        """Returns the new name of the table that a statement alters, or None if the statement does not rename the table. RENAME TO with the
+        table's own name renames nothing.
+        """
+        names = [self.full_name(name) for name in (statement.name, statement.renames_to) if name is not None]
+        return names[-1] if names[-1] != names[0] else None
 
     def state(self, name: TableKey) -> KnownTable:
         return self.known.table(name, self.key)

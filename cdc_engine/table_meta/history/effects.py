@@ -304,12 +304,12 @@ def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Itera
 
 
 def _alter(statement: AlterTable, context: DdlContext) -> Iterator[DdlEffect]:
-    name = context.full_name(statement.name)
+    name, new_name = context.full_name(statement.name), context.new_name(statement)
     schema = context.schema(name)
     yield from _others(statement, name, context)
     yield from _members(statement, name, context)
     if schema is None:
-        anything = statement.items or statement.rows_lost or statement.renames_to or rows_elsewhere(statement.engine)
+        anything = statement.items or statement.rows_lost or new_name or rows_elsewhere(statement.engine)
         if context.running(name) and anything:
             why = CannotFollowError(SCHEMA_UNKNOWN, "the schema history does not have the table")
             yield _stop(context, name, statement.kind, why)
@@ -321,16 +321,14 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[DdlEffect]:
         return
     own = foreign_keys.of_altered(statement, schema, done.schema, context.rules)
     done = dataclasses.replace(done, schema=dataclasses.replace(done.schema, foreign_keys=own))
-    if statement.renames_to is not None:
-        pairs = [(name, context.full_name(statement.renames_to))]
-        yield from _renamed(context, statement.kind, pairs, {name: done})
-        name = pairs[0][1]
+    if new_name is not None:
+        yield from _renamed(context, statement.kind, [(name, new_name)], {name: done})
     if apart := elsewhere(rows_elsewhere(statement.engine)):
-        yield _stop(context, name, statement.kind, apart, done.schema)
-    elif statement.renames_to is not None:
+        yield _stop(context, new_name or name, statement.kind, apart, done.schema)
+    elif new_name is not None:
         if statement.rows_lost:
             reason = f"{', '.join(statement.rows_lost)} is not supported"
-            yield _stop(context, name, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), done.schema)
+            yield _stop(context, new_name, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), done.schema)
     elif statement.rows_lost or done.unknown or done.schema != schema or done.schema.comments != schema.comments:
         yield from _become(context, name, statement.kind, done, statement.rows_lost)
 

@@ -51,3 +51,8 @@ ALTER TABLE o ADD i int COMMENT 'a\'b', ADD j varchar(3) DEFAULT '\\';
 ALTER IGNORE TABLE o ADD k int;
 ALTER TABLE o WITHOUT VALIDATION, ADD l int;
 ALTER TABLE o WITH VALIDATION;
+--@ all
+CREATE TABLE own (a int, b int);
+ALTER TABLE own MODIFY a bigint, RENAME TO own;
+ALTER TABLE own ADD c int, RENAME ddl_alter_others.own;
+ALTER TABLE own RENAME own;

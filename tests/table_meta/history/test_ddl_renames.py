@@ -184,6 +184,20 @@ def test_ddl_with_if_exists_a_pair_may_rename_the_table_of_an_earlier_pair(
     assert reported(history.apply(f"RENAME TABLE IF EXISTS {pairs}", "shop", at(200))) == expected
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("own_name", ["a", "shop.a", "`shop`.`a`"])
+def test_ddl_an_alter_that_renames_the_table_to_its_own_name_is_followed(tmp_path: Path, own_name: str) -> None:
+    """Defect 1078: the statement counted as a rename to another name, and its other changes were lost without a message."""
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, REVIEW)
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
+    (change,) = history.apply(f"ALTER TABLE a ADD x int DEFAULT 7, RENAME TO {own_name}", "shop", at(200))
+    assert (change.table, change.kind, change.fills) == ("a", TableChangeKind.SCHEMA, (("x", "7"),))
+    state = history.state("shop", "a", at(200))
+    assert isinstance(state, TableSchema)
+    assert [column.name for column in state.columns] == ["id", "v", "x"]
+    assert history.apply(f"ALTER TABLE a RENAME TO {own_name}", "shop", at(300)) == ()
+
+
 def test_ddl_a_plain_rename_moves_the_rows_to_the_new_name(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
