@@ -174,4 +174,7 @@ def schema_after(
     found = there.schema if isinstance(there, Stopped) else there
     if found is None or stop.state in RESOLVABLE:
         found = query_schema()
+    elif any(key.doubt for key in found.foreign_keys):
+        # The source knows the foreign keys. Otherwise each change that they may affect would stop the table again.
+        found = query_schema() or found
     return found if found is not None and not rows_elsewhere(found.engine) else None

@@ -25,6 +25,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 from sluice.cdc_engine.table_meta.schema import ForeignKey, TableSchema
 
 TableKey = tuple[str, str]
+_LOST = "one statement altered and renamed the table, and MariaDB may have lost the foreign key"
 
 
 class ForeignKeyRules(NamedTuple):
@@ -61,14 +62,20 @@ def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRul
 
 
 def of_altered(
-    statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules
+    statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules, *, renamed: bool = False
 ) -> tuple[ForeignKey, ...]:
     """Returns the foreign keys of a table after an ALTER TABLE. `before` and `after` are the schemas before and after the statement, but
-    `after` still has the old foreign keys. Returns () if the table's engine does not support foreign keys.
+    `after` still has the old foreign keys. `renamed` tells whether the statement gives the table another name. Returns () if the table's
+    engine does not support foreign keys.
+
+    If MariaDB copies the rows for a statement that also renames the table, it loses the foreign keys that the table had. The binlog does
+    not tell whether it copied the rows, so these foreign keys get a `doubt`.
     """
     if after.engine:
         return ()
     found, highest = before.foreign_keys, _highest(before.foreign_keys, before.table)
+    if renamed and statement.alters and rules.same_names:
+        found = tuple(dataclasses.replace(each, doubt=_LOST) for each in found)
     for item in statement.items:
         if isinstance(item, DropForeignKey):
             found = _without(found, item)

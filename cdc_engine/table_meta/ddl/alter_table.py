@@ -102,6 +102,7 @@ def read_actions(cursor: TokenCursor, name: TableName, flavour: str, *, ignore: 
         tuple(alteration.items),
         tuple(alteration.rows_lost),
         alteration.renames_to,
+        alters=len(alteration.acted) > (alteration.renames_to is not None),
         others=tuple(alteration.others),
         engine=alteration.engine,
         union=alteration.union,

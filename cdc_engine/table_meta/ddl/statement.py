@@ -190,7 +190,8 @@ class AlterTable:
     - `items`: in the order of the statement.
     - `rows_lost`: actions that remove or insert rows without row events, for example DROP PARTITION. `others`: other tables that exchange
       rows with this table through such an action, each with the action.
-    - `renames_to`: the table's new name, or None. `comment`: the new comment, or None if the statement has none.
+    - `renames_to`: the table's new name, or None. `alters`: the statement has another action than RENAME TO. `comment`: the new comment,
+      or None if the statement has none.
     - `strict`: the session refused values that a new type cannot store. Outside strict mode, the server replaces NULL by another value if a
       column becomes NOT NULL.
     - `engine`: the new engine as written, or empty if the statement names none. `union`: the tables that have the rows of a MERGE table.
@@ -201,6 +202,7 @@ class AlterTable:
     items: tuple[AlterItem, ...] = ()
     rows_lost: tuple[str, ...] = ()
     renames_to: TableName | None = None
+    alters: bool = True
     strict: bool = False
     others: tuple[tuple[TableName, str], ...] = ()
     engine: str = ""

@@ -319,7 +319,7 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[DdlEffect]:
     except CannotFollowError as error:
         yield _stop(context, name, statement.kind, error)
         return
-    own = foreign_keys.of_altered(statement, schema, done.schema, context.rules)
+    own = foreign_keys.of_altered(statement, schema, done.schema, context.rules, renamed=new_name is not None)
     done = dataclasses.replace(done, schema=dataclasses.replace(done.schema, foreign_keys=own))
     if new_name is not None:
         yield from _renamed(context, statement.kind, [(name, new_name)], {name: done})

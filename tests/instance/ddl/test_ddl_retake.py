@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from sluice.cdc_engine.snapshot.groups import run_all
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, TableState
-from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
+from sluice.cdc_engine.table_meta.schema import DroppedTable, ForeignKey, Stopped, TableSchema
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.lake_settings import target
 from sluice.orchestration.run.spark_merge import KeptRecords, OpenSnapshots
@@ -126,6 +127,15 @@ def test_ddl_the_schema_that_a_table_continues_with(
 
     assert schema_after(stopped(state), there, query_schema) == schema
     assert bool(questions) == requested
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("answer", [T, None])
+def test_ddl_doubts_about_foreign_keys_end_with_a_re_snapshot(answer: TableSchema | None) -> None:
+    """Belongs to defect 1075: a doubt stayed in the schema history, so each change of the parent stopped the table again."""
+    key = ForeignKey(name="k", columns=("a",), parent=("shop", "p"), referenced=("id",), doubt="why")
+    doubted = dataclasses.replace(T, foreign_keys=(key,))
+    assert schema_after(stopped(TableState.CASCADE_UNSEEN), doubted, lambda: answer) == (answer or doubted)
 
 
 class Steps:

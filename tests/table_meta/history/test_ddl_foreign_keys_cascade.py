@@ -118,6 +118,34 @@ def test_a_foreign_key_of_if_not_exists_is_compared_with_the_table_before_the_st
     assert [each.name for each in state.foreign_keys] == left
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("facts", "actions", "doubted"),
+    [
+        (MARIADB, "MODIFY a bigint, RENAME TO d", True),
+        (MARIADB, "ALGORITHM=COPY, RENAME TO d, ADD b int", True),
+        (MARIADB, "RENAME TO d", False),
+        (MARIADB, "MODIFY a bigint, RENAME TO c", False),
+        (MARIADB, "MODIFY a bigint", False),
+        (SERVER, "MODIFY a bigint, RENAME TO d", False),
+    ],
+)
+def test_foreign_keys_of_a_table_that_mariadb_alters_and_renames_are_in_doubt_cascade(
+    tmp_path: Path, facts: DdlServerFacts, actions: str, doubted: bool
+) -> None:
+    """Defect 1075: MariaDB loses the foreign keys if it copies the rows. The lake then deleted rows that the source keeps."""
+    history, _ = history_after(
+        tmp_path,
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY, a int, FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE)",
+        f"ALTER TABLE c {actions}",
+        facts=facts,
+    )
+    (cascade,) = history.all_cascades()
+    assert bool(cascade.doubt) is doubted
+    assert not doubted or "MariaDB may have lost the foreign key" in cascade.doubt
+
+
 @pytest.mark.parametrize(
     ("labels", "doubted"), [("'a', 'b'", False), ("'a', 'b', 'c'", False), ("'b', 'a'", True), ("'a', 'c'", True)]
 )
