@@ -302,6 +302,8 @@ def _canonical(base: str, length: int, scale: int) -> DeclaredType:
         return DeclaredType(base="double" if length > FLOAT_DIGITS_MAX else "float")
     if base in _FRACTIONAL:
         return DeclaredType(base=base, length=length if length > 0 else -1)
+    if base == "bit" and length == 0:
+        length = 1  # MariaDB accepts BIT(0); MySQL refuses it.
     return DeclaredType(
         base=_NATIONAL.get(base, base), length=_LENGTHS.get(base, -1) if length < 0 else length, scale=scale
     )

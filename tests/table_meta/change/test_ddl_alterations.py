@@ -171,6 +171,13 @@ def test_a_default_character_set_beside_convert_is_that_of_the_table_only(
     assert schema.charset == of_table
 
 
+@pytest.mark.found
+def test_a_bit_of_length_0_has_one_bit() -> None:
+    """Defect 1076: the schema history had bit(0), and the next table map stopped the table (SCHEMA_MISMATCH)."""
+    column = alter("ADD x bit(0) NOT NULL").schema.columns[-1]
+    assert (column.type, column.column().metadata) == ("bit(1)", 1)
+
+
 def test_converting_the_character_set_keeps_the_number_of_characters() -> None:
     done = alter("CONVERT TO CHARACTER SET utf8mb4")
     assert [column.type for column in done.schema.columns] == [
