@@ -95,6 +95,7 @@ def altered(
     """
     versioned = _versioned(statement, schema)
     schema = _seen(schema)
+    statement = _with_own_defaults(statement, schema)
     charset, converted = _charsets(statement, schema.charset, database_charset)
     converts, of_columns = converted is not None, charset if converted is None else converted
     if converts:
@@ -278,6 +279,29 @@ def _kept(
             if slot.was is not None and slot.was.name == name:
                 slot.column = _touched(slot.column, item)
     return slots
+
+
+def _with_own_defaults(statement: AlterTable, schema: TableSchema) -> AlterTable:
+    """Returns the statement in which each SET DEFAULT or DROP DEFAULT of a column that the statement itself adds (MariaDB) is a part of the
+    definition of this column. With IF EXISTS, MariaDB looks for the column in the table before the statement.
+    """
+    dropped = {item.name.lower() for item in statement.items if isinstance(item, DropColumn)}
+    there = {column.name.lower() for column in schema.columns}
+    added = {item.definition.name.lower() for item in statement.items if isinstance(item, AddColumn)} - (
+        there - dropped
+    )
+    own = {
+        item.name.lower(): item
+        for item in statement.items
+        if isinstance(item, SetDefault) and item.name.lower() in (added & there if item.if_exists else added)
+    }
+    items: list[AlterItem] = []
+    for item in statement.items:
+        if isinstance(item, AddColumn) and (found := own.get(item.definition.name.lower())):
+            items.append(AddColumn(dataclasses.replace(item.definition, default=found.default)))
+        elif item not in own.values():
+            items.append(item)
+    return dataclasses.replace(statement, items=tuple(items))
 
 
 def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefault) -> DeclaredColumn:

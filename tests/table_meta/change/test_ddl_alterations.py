@@ -172,6 +172,24 @@ def test_a_default_character_set_beside_convert_is_that_of_the_table_only(
 
 
 @pytest.mark.found
+@pytest.mark.parametrize(
+    ("actions", "fills"),
+    [
+        ("ADD x int DEFAULT 3, ALTER x SET DEFAULT 4", (("x", "4"),)),
+        ("ADD x int NOT NULL DEFAULT 3, ALTER COLUMN X DROP DEFAULT", (("x", "0"),)),
+        ("DROP price, ADD price int, ALTER price SET DEFAULT 5", (("price", "5"),)),
+        ("ADD x int DEFAULT 3, ALTER COLUMN IF EXISTS x SET DEFAULT 4", (("x", "3"),)),
+        ("ADD COLUMN IF NOT EXISTS price int, ALTER price SET DEFAULT 5", ()),
+    ],
+)
+def test_an_added_column_has_the_default_that_the_same_statement_sets(
+    actions: str, fills: tuple[tuple[str, str], ...]
+) -> None:
+    """Defect 1077: MariaDB accepts such a statement, but the table stopped (SCHEMA_MISMATCH), and the history lost its schema."""
+    assert alter(actions).fills == fills
+
+
+@pytest.mark.found
 def test_a_bit_of_length_0_has_one_bit() -> None:
     """Defect 1076: the schema history had bit(0), and the next table map stopped the table (SCHEMA_MISMATCH)."""
     column = alter("ADD x bit(0) NOT NULL").schema.columns[-1]
