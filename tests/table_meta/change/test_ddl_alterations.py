@@ -160,7 +160,7 @@ def test_two_columns_that_swap_their_names_are_two_renames() -> None:
         ("CONVERT TO CHARACTER SET latin2", "latin2", "latin2"),
     ],
 )
-def test_a_default_character_set_beside_convert_is_that_of_the_table_only(
+def test_another_default_character_set_than_that_of_convert_is_the_default_of_the_table_only(
     actions: str, of_columns: str, of_table: str
 ) -> None:
     """Defect 1073: the columns got the character set that the statement names last. A later table map stopped the table, or texts were
