@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from sluice.batch_manifest.values import Alteration, AlterationKind
 from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
@@ -282,26 +283,32 @@ def _kept(
 
 
 def _with_own_defaults(statement: AlterTable, schema: TableSchema) -> AlterTable:
-    """Returns the statement in which each SET DEFAULT or DROP DEFAULT of a column that the statement itself adds (MariaDB) is a part of the
-    definition of this column. With IF EXISTS, MariaDB looks for the column in the table before the statement.
+    """Returns the statement in which each SET DEFAULT or DROP DEFAULT of a column that the statement itself adds or moves (MariaDB) is a
+    part of the definition of this column. With IF EXISTS, MariaDB looks for the column in the table before the statement.
     """
-    dropped = {item.name.lower() for item in statement.items if isinstance(item, DropColumn)}
     there = {column.name.lower() for column in schema.columns}
-    added = {item.definition.name.lower() for item in statement.items if isinstance(item, AddColumn)} - (
-        there - dropped
-    )
+    inserted = [item for item in statement.items if _is_inserted(item)]
+    left = there - {item.name.lower() for item in statement.items if isinstance(item, DropColumn)}
+    left -= {item.name.lower() for item in inserted if isinstance(item, ChangeColumn)}
+    names = {item.definition.name.lower() for item in inserted} - left
     own = {
         item.name.lower(): item
         for item in statement.items
-        if isinstance(item, SetDefault) and item.name.lower() in (added & there if item.if_exists else added)
+        if isinstance(item, SetDefault) and item.name.lower() in (names & there if item.if_exists else names)
     }
     items: list[AlterItem] = []
     for item in statement.items:
-        if isinstance(item, AddColumn) and (found := own.get(item.definition.name.lower())):
-            items.append(AddColumn(dataclasses.replace(item.definition, default=found.default)))
+        if _is_inserted(item) and (found := own.get(item.definition.name.lower())):
+            definition = dataclasses.replace(item.definition, default=found.default)
+            items.append(dataclasses.replace(item, definition=definition))
         elif item not in own.values():
             items.append(item)
     return dataclasses.replace(statement, items=tuple(items))
+
+
+def _is_inserted(item: AlterItem) -> TypeGuard[AddColumn | ChangeColumn]:
+    """Returns whether the item adds a column, or moves a column to another place."""
+    return isinstance(item, AddColumn) or (isinstance(item, ChangeColumn) and item.definition.after is not None)
 
 
 def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefault) -> DeclaredColumn:

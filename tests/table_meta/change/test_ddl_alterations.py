@@ -190,6 +190,20 @@ def test_an_added_column_has_the_default_that_the_same_statement_sets(
 
 
 @pytest.mark.found
+@pytest.mark.parametrize(
+    ("actions", "default"),
+    [
+        ("MODIFY price int DEFAULT 1 FIRST, ALTER price SET DEFAULT 2", ("2",)),
+        ("CHANGE price cost int DEFAULT 1 FIRST, ALTER cost SET DEFAULT 3", ("3",)),
+        ("CHANGE price cost int DEFAULT 1 FIRST, ALTER cost DROP DEFAULT", (None,)),
+    ],
+)
+def test_a_moved_column_has_the_default_that_the_same_statement_sets(actions: str, default: tuple[str | None]) -> None:
+    """Belongs to defect 1077: the same with a column that the statement moves."""
+    assert alter(actions).schema.columns[0].default == default
+
+
+@pytest.mark.found
 def test_a_bit_of_length_0_has_one_bit() -> None:
     """Defect 1076: the schema history had bit(0), and the next table map stopped the table (SCHEMA_MISMATCH)."""
     column = alter("ADD x bit(0) NOT NULL").schema.columns[-1]
