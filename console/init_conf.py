@@ -240,8 +240,8 @@ def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
 
 
 def _write(conf: Path, file: Path, wanted: NamedSource, login: SourceLogin) -> SluiceConfig:
-    """Writes the destination's file, and conf/sluice.yaml if it does not exist. If conf/ is invalid then, removes the written files, and
-    raises ConfigurationError.
+    """Writes the destination's file, and conf/sluice.yaml if it does not exist. Returns the configuration. If conf/ is
+    invalid with the new files, removes these files again and raises ConfigurationError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     written = [file]

@@ -117,15 +117,15 @@ def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None
 def amend_newest(
     path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
-    """Publishes the newest consistent snapshot again, with later versions of the corrected tables. Returns whether it wrote. Raises
+    """Publishes the newest consistent snapshot again, with later versions of the tables in `amended`. Returns whether it wrote. Raises
     TableError if Delta refuses the write, or if another writer replaced the commit.
 
-    A corrected table is left out in three cases:
+    A table in `amended` is left out in three cases:
 
-    - Its `label` is above the snapshot's order key. The table then has changes of a batch that other tables lack. The next batch's snapshot
-      includes the table.
+    - The table has changes after the snapshot's order key (`AmendedTable.label`). These are changes of a batch that other tables lack. The
+      next batch's snapshot includes the table.
     - A batch has published a snapshot since the correction. That snapshot already has the corrected version or a later one.
-    - The newest snapshot already has this version or a later one, and does not mark this version as stopped.
+    - The newest snapshot already has the corrected version or a later one, and does not mark it as stopped.
     """
     options = dict(storage_options or {}) or None
     try:

@@ -43,8 +43,8 @@ def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list
 
 
 def _ticks_are_silent(directory: Path) -> bool:
-    """Returns True if the sensor has ticked, but its last tick in status.json is more than TICK_SILENCE_SECONDS_MAX ago. This is also the
-    case if the engine no longer writes the file. Returns False if no tick is recorded.
+    """Returns True if the last tick in status.json is more than TICK_SILENCE_SECONDS_MAX ago, or as far in the future because a clock was
+    set back. If the engine no longer writes the file, its tick becomes old, too. Returns False if no tick is recorded.
     """
     ticked = last_tick(directory)
     return bool(ticked) and abs(time.time() - ticked) > TICK_SILENCE_SECONDS_MAX

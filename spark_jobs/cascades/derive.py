@@ -144,8 +144,8 @@ def _errors_of(*tables: str) -> Iterator[None]:
 
 
 def _new_names(table: StagedTable, applied: int) -> set[str]:
-    """Returns the columns, in lower case, that the lake's rows of a table lack. These are the columns that schema changes of the batch add
-    or fill with a value, and the new names of renamed columns. Leaves out schema changes up to the order key `applied`, because the lake
+    """Returns the columns, in lower case, that the lake's rows of a table lack: the columns that schema changes of the batch add, and the
+    new names of renamed columns. Leaves out schema changes up to the order key `applied`, because the lake
     has them.
     """
     changed = [each for each in table.segments if isinstance(each, SchemaSegment) and each.order_key > applied]

@@ -334,8 +334,8 @@ class Play:
         self._refuse_children(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Refuses those children of the cascade's child that lack the event's changes, and the tables below them. An earlier attempt merged
-        the child, and its derived images no longer exist. So it is unknown which rows of the child the event changed.
+        """Called if an earlier attempt merged the cascade's child, and the child's derived images no longer exist. So it is unknown which
+        rows of the child the event changed. Records an error for each table below the child whose changes thus cannot be derived.
         """
         for below in event.cascades:
             if (

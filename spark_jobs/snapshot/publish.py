@@ -219,7 +219,8 @@ def _made(
         why = "the path of the table is not empty"
     if why:
         if given.target.shard is not None:
-            # Sets the metadata of the commit that adds the shard's columns. The session still has the metadata of its previous publication.
+            # The next commit adds the shard's columns. It gets the metadata of this publication, because the session still has that of the
+            # previous one. It gets no transaction version, because Delta would then take the commit of the rows for a repetition.
             spark.session.commit_without_version(given.record(label))
             there = publish_shard.give_columns(spark.session, given, table)
         _make_by_spark(spark.session, given, there, label)

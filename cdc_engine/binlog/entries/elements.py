@@ -22,9 +22,9 @@ from sluice.cdc_engine.contracts import NO_QUERIES, Block, Int8s, Int64s
 BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 # The index of a transaction that ends in a later block.
 OPEN_HERE = -1
-# A transaction without kept events is listed if its time differs by more than EMPTY_TIME_US_MAX from EMPTY_AT, or if EMPTY_LEFT_OUT is
-# above EMPTY_COUNT_MAX. If `frames` is False, the beginning and the end of any transaction are listed only if its time differs by more than
-# EMPTY_TIME_US_MAX from FRAME_AT, or if FRAMES_LEFT_OUT is above EMPTY_COUNT_MAX.
+# How far the time of a transaction without kept events must be from that of the last listed one, or how many must have been omitted in
+# between, so that the transaction is listed. If a consumer excludes beginnings and ends (`frames` is False), the same limits apply to the
+# beginnings and ends of all transactions.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
 # Fields of the state that one range passes to the next range. BEGUN describes the transaction that is open: WITH_BEGIN if its beginning and

@@ -167,7 +167,7 @@ class SourceStream:
         `timeout_seconds`. If an error ended the stream, raises the error when the consumer has read all changes before the error.
 
         Returns None if the position is not in this stream's window, or if the live stream has begun another epoch. The caller then opens
-        another own stream, which numbers binlog files as the live stream does.
+        another own stream, whose positions have the live stream's epoch.
         """
         if self._epoch() != self._live_epoch:
             return None

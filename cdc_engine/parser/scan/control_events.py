@@ -338,7 +338,7 @@ class ControlEvents:
         elif kind is StatementKind.XA_ROLLBACK:
             self._xa.roll_back(text)
         elif self._xa.recording and self._state[at.OPEN_ROWS]:
-            raise self._unknown(f"a {kind.value.upper()} ends an XA transaction that was not prepared")
+            raise self._unknown("a COMMIT ends an XA transaction that was not prepared")
 
     # ── transactions ──
 

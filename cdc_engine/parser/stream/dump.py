@@ -40,10 +40,14 @@ class UnwantedRows(MemoryPrepared):
 
 
 class NoHistory:
-    """A schema history without schemas (implements `ports.SchemaHistory`), for a scan that needs neither rows nor statements."""
+    """A schema history without schemas (implements `ports.SchemaHistory`), for a scan that needs neither rows nor statements. The scan
+    skips the rows of a table for which `resolve` raises TableStoppedError.
+    """
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
-        raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")
+        raise TableStoppedError(
+            table_map.database, table_map.table, "SCHEMA_UNKNOWN", "this scan reads no rows, so it has no schemas"
+        )
 
     def apply(
         self,
