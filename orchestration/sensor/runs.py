@@ -116,6 +116,16 @@ class RunStore:
         )
         return [self._fact(record) for record in records]
 
+    def moved_on(self, reference: BatchReference) -> str:
+        """Returns the id of a run that was started for this delivery and whose tags name a later batch now, or "". Only a draining run
+        changes its tags, and only after its batch is settled. Dagster starts no second run for the run key of such a run.
+        """
+        records = self._instance.get_run_records(
+            dg.RunsFilter(job_name=self._job_name, tags={RUN_KEY_TAG: reference.run_key})
+        )
+        runs = (each.dagster_run for each in records)
+        return next((run.run_id for run in runs if run.tags.get(BATCH_TAG) != reference.run_key), "")
+
     def failed(self, reference: BatchReference, run: RunRecord) -> Failed:
         """Returns the failure of a run of the batch, with the number of consecutive failed deliveries."""
         newest = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name), limit=RUNS_LOOKED_AT)

@@ -324,6 +324,10 @@ class Ticker:
                         return f"{reason} with {reference}"
                     self._pause(DRAINING_LOOK_SECONDS if self._line.drains else LOOK_SECONDS)
                 case Reissue():
+                    if run_id := runs.moved_on(reference):
+                        # The ledger was restored from a copy. Dagster would ignore the request, so the batch gets another delivery number.
+                        _log.warning("run %s settled %s earlier: handed out again", run_id, reference)
+                        engine.rollback(batch)
                     return ""
         return ""
 

@@ -152,6 +152,26 @@ def test_a_merged_batch_that_was_not_settled_is_acked_by_its_record(shop: Shop) 
     assert shop.engine.acked == [1, 2]
 
 
+@pytest.mark.found
+def test_a_batch_of_a_restored_ledger_gets_another_number_if_a_draining_run_has_settled_it(shop: Shop) -> None:
+    """Defect 1039: the batch never got a run, because Dagster starts no second run for a run key, and the tags of the first run named a
+    later batch.
+    """
+    run = shop.run(shop.request(), S.STARTED)
+    copy = shop.head()
+    shop.engine.ack(copy)
+    shop.engine.capture(5)
+    shop.engine.hand_out(0)
+    take(shop, run)
+    shop.engine.ack(shop.head())
+    shop.succeed(run)
+    shop.engine.head = copy
+    request = shop.request()
+    assert not shop.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key or ""}))
+    assert shop.engine.rolled_back == [1]
+    assert BatchReference.of("shop", shop.head()).run_key == request.run_key
+
+
 def test_a_run_that_dagster_gave_up_claims_nothing(shop: Shop) -> None:
     run = attached(shop)
     shop.instance.report_run_failed(run)
