@@ -14,6 +14,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key, size_metadata
+from sluice.orchestration.base.unbegun_runs import why_it_never_begins
 from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from sluice.orchestration.run.merge_run import as_failure
 
@@ -129,11 +130,9 @@ def _schedule(  # noqa: PLR0917  two callers, above
 
     def evaluated(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         open_runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY))
-        lost = [each for each in open_runs if each.start_time and time.time() - each.start_time > LOST_SECONDS]
-        for each in lost:
-            context.instance.report_run_failed(
-                each.dagster_run, "the run has lasted for a day, so its process must have ended"
-            )
+        lost = [(each, why) for each in open_runs if (why := _why_lost(each))]
+        for each, why in lost:
+            context.instance.report_run_failed(each.dagster_run, why)
         if len(open_runs) > len(lost):
             return dg.SkipReason(f"a run of {job.name} is in progress")
         return dg.RunRequest(run_config=dg.RunConfig(ops={maintain_name(destination): given}))
@@ -147,6 +146,13 @@ def _schedule(  # noqa: PLR0917  two callers, above
         execution_timezone="UTC",
         default_status=running if schedule else stopped,
     )
+
+
+def _why_lost(record: dg.RunRecord) -> str:
+    """Returns why an open run must be marked as failed, or "" if it may still work."""
+    if record.start_time and time.time() - record.start_time > LOST_SECONDS:
+        return "the run has lasted for a day, so its process must have ended"
+    return why_it_never_begins(record)
 
 
 def _of_table(made: "Maintained") -> dict[str, dg.MetadataValue[Any]]:

@@ -27,6 +27,7 @@ from sluice.orchestration.base.batch_reference import (
 )
 from sluice.orchestration.base.ports import TableFailure
 from sluice.orchestration.base.run_stamp import stamp_of_runs
+from sluice.orchestration.base.unbegun_runs import state_seconds
 from sluice.orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
 from sluice.orchestration.sensor.backoff import Failed, FailedRuns, failed_in_a_row
 from sluice.orchestration.sensor.giving_up import TRIES_MAX
@@ -227,23 +228,22 @@ class RunStore:
 
     def _fact(self, record: StoredRun) -> RunRecord:
         run = record.dagster_run
-        state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
+        seconds = silent_seconds = state_seconds(record)
         limit = RULES[run.status].silent_seconds_max
-        silent_seconds = state_seconds
         # Querying the event log is expensive, so it is queried only if the run has had its status for longer than it may be silent.
-        if limit is not None and state_seconds > limit:
-            silent_seconds = self._silent_seconds(run.run_id, state_seconds)
+        if limit is not None and seconds > limit:
+            silent_seconds = self._silent_seconds(run.run_id, seconds)
         return RunRecord(
             run_id=run.run_id,
             status=run.status,
-            state_seconds=state_seconds,
+            state_seconds=seconds,
             silent_seconds=silent_seconds,
             drains=run.tags.get(RUNS_TAG) == DRAIN,
         )
 
-    def _silent_seconds(self, run_id: str, state_seconds: float) -> float:
+    def _silent_seconds(self, run_id: str, seconds: float) -> float:
         newest: Sequence[dg.EventLogEntry] = [
             entry.event_log_entry
             for entry in self._instance.get_records_for_run(run_id, limit=1, ascending=False).records
         ]
-        return min([state_seconds, *(max(0.0, time.time() - entry.timestamp) for entry in newest)])
+        return min([seconds, *(max(0.0, time.time() - entry.timestamp) for entry in newest)])

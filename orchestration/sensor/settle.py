@@ -18,16 +18,11 @@ from collections.abc import Sequence
 from dagster import DagsterRunStatus
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
+from sluice.orchestration.base.unbegun_runs import STARTING_SECONDS_MAX, SUBMIT_SECONDS_MAX
 
 # If a run's status is STARTED or CANCELING, and both the run lock and the drain lock are free for longer than this, the run has no process,
 # and is ended. A working run takes one of the locks within a second, and ends within a second after it releases both.
 LOCK_FREE_SECONDS_MAX = 30.0
-# If a run was created and is not queued after this time, it is ended. If the daemon dies after it has created the run and before it has
-# queued the run, the run is never queued.
-SUBMIT_SECONDS_MAX = 120.0
-# If a run is still starting after this time, it is ended. The time is long, because the run's process imports Dagster, possibly on a very
-# busy machine.
-STARTING_SECONDS_MAX = 180.0
 
 
 class RunVerdict(enum.Enum):

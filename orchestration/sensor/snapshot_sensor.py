@@ -14,6 +14,7 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.orchestration.base.server_state import definitions_stay
+from sluice.orchestration.base.unbegun_runs import why_it_never_begins
 from sluice.orchestration.sensor.runs import KeptInstance
 from sluice.orchestration.sensor.silence import silence
 from sluice.orchestration.sensor.tick import idle_seconds
@@ -112,13 +113,17 @@ def _paused(stay: Callable[[], bool], until: float) -> bool:
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
     """Marks runs without a process as failed, because Dagster itself would wait for such a run forever. A run has no process if it started
-    more than LOST_SECONDS ago and no run holds the reading lock, which a working run holds until it ends.
+    more than LOST_SECONDS ago and no run holds the reading lock, which a working run holds until it ends. Also ends runs that will never
+    begin.
     """
     for each in newest:
+        run = each.dagster_run
+        if why := why_it_never_begins(each):
+            instance.report_run_failed(run, f"{why}; the next run continues")
         begun = time.time() - (each.start_time or time.time())
-        if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
+        if run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
             instance.report_run_failed(
-                each.dagster_run, ("the process of this run ended without reporting an end; the next run continues")
+                run, ("the process of this run ended without reporting an end; the next run continues")
             )
 
 

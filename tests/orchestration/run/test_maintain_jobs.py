@@ -167,6 +167,23 @@ def test_no_second_run_is_requested_during_a_run(tmp_path: Path, monkeypatch: py
     assert ended.status is dg.DagsterRunStatus.FAILURE
 
 
+@pytest.mark.found
+def test_a_run_that_was_never_submitted_does_not_end_maintenance_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1040: a run that Dagster created and could not submit has no start time. The schedule waited for its end, and requested no
+    run any more.
+    """
+    made = definitions(tmp_path)
+    schedule, job = made.resolve_schedule_def("optimize_shop_schedule"), made.resolve_job_def("maintain_shop_job")
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        instance.create_run_for_job(job)
+        with dg.build_schedule_context(instance=instance) as context:
+            assert not schedule.evaluate_tick(context).run_requests, "it may still be submitted"
+            monkeypatch.setattr("sluice.orchestration.base.unbegun_runs.state_seconds", lambda _: 200.0)
+            assert schedule.evaluate_tick(context).run_requests
+
+
 def test_destinations_begin_at_minutes_of_their_own_and_few_at_once() -> None:
     assert len({minute_of(f"shop{number}") for number in range(60)}) > 20
     settings = yaml.safe_load((Path(__file__).parents[3] / "conf" / "dagster.yaml").read_text())

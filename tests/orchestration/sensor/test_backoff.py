@@ -91,9 +91,9 @@ class FailingShop(Shop):
         super().__init__(root, instance)
         real = time.time
         self.passed_seconds = 0.0
-        monkeypatch.setattr(
-            "sluice.orchestration.sensor.runs.time", SimpleNamespace(time=lambda: real() + self.passed_seconds)
-        )
+        clock = SimpleNamespace(time=lambda: real() + self.passed_seconds)
+        for module in ("base.unbegun_runs", "sensor.runs"):
+            monkeypatch.setattr(f"sluice.orchestration.{module}.time", clock)
 
     def fail(self, request: dg.RunRequest, reason: str = "shop.items: a type differs", *, away: bool = False) -> None:
         """Executes the run of a request, which fails."""

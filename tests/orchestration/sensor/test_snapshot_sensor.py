@@ -35,9 +35,15 @@ class Sensor:
     def tick(self) -> str:
         """Returns why the tick requested no run."""
         with dg.DagsterInstance.ephemeral() as instance:
-            context = dg.build_sensor_context(instance=instance, repository_def=self._defs.get_repository_def())
-            with context:
-                return self._defs.resolve_sensor_def("shop_snapshots").evaluate_tick(context).skip_message or ""
+            return self.tick_of(instance)
+
+    def tick_of(self, instance: dg.DagsterInstance) -> str:
+        context = dg.build_sensor_context(instance=instance, repository_def=self._defs.get_repository_def())
+        with context:
+            return self._defs.resolve_sensor_def("shop_snapshots").evaluate_tick(context).skip_message or ""
+
+    def run(self, instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> dg.DagsterRun:
+        return instance.create_run_for_job(self._defs.resolve_job_def("snapshot_shop_job"), status=status)
 
     def _look(self, *_: object) -> tuple[list[dg.AssetCheckEvaluation], str]:
         self.looks += 1
@@ -71,3 +77,22 @@ def test_a_tick_looks_once_if_its_definitions_do_not_stay(sensor: Sensor) -> Non
     sensor.stays = False
     sensor.tick()
     assert (sensor.looks, sensor.now) == (1, 0.0)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING])
+def test_a_run_that_never_began_is_ended_and_another_run_continues(
+    sensor: Sensor, monkeypatch: pytest.MonkeyPatch, status: dg.DagsterRunStatus
+) -> None:
+    """Defect 1040: if Dagster created a snapshot run and could not submit it, no snapshot continued until somebody deleted the run. The
+    sensor said that the run was reading the tables.
+    """
+    sensor.records.begin(wanted("shop.orders", at(10), now=1.0))
+    with dg.DagsterInstance.ephemeral() as instance:
+        run, ago = sensor.run(instance, status), 60.0
+        monkeypatch.setattr("sluice.orchestration.base.unbegun_runs.state_seconds", lambda _: ago)
+        assert sensor.tick_of(instance) == "a run is reading shop.orders"
+        ago = 200.0
+        sensor.tick_of(instance)
+        assert [each.status for each in instance.get_runs()] == [dg.DagsterRunStatus.FAILURE], run.run_id
+        assert not sensor.tick_of(instance).startswith("a run is reading")
