@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# While a run is open, the schedule requests no other run. If a run has been open for longer than this, its process was probably killed, so
-# the schedule marks the run as failed and requests another one. If the process still works, the run lock prevents the two runs from
-# maintaining a table at the same time.
+# While a run is open, the schedule of the same act requests no other run. If a run has been open for longer than this, its process was
+# probably killed, so the schedule marks the run as failed and requests another one. If the process still works, the run lock prevents the
+# two runs from maintaining a table at the same time.
 LOST_SECONDS = 24 * 3600.0
-# While a run has one of these statuses, the schedule requests no other run, because that run would only wait.
+# While a run has one of these statuses, the schedule of the same act requests no other run, because that run would only wait.
 UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -130,10 +130,13 @@ def _schedule(  # noqa: PLR0917  two callers, above
 
     def evaluated(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         open_runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY))
-        lost = [(each, why) for each in open_runs if (why := _why_lost(each))]
-        for each, why in lost:
-            context.instance.report_run_failed(each.dagster_run, why)
-        if len(open_runs) > len(lost):
+        working = []
+        for each in open_runs:
+            if why := _why_lost(each):
+                context.instance.report_run_failed(each.dagster_run, why)
+            else:
+                working.append(each)
+        if any(_does(destination, each, act) for each in working):
             return dg.SkipReason(f"a run of {job.name} is in progress")
         return dg.RunRequest(run_config=dg.RunConfig(ops={maintain_name(destination): given}))
 
@@ -146,6 +149,13 @@ def _schedule(  # noqa: PLR0917  two callers, above
         execution_timezone="UTC",
         default_status=running if schedule else stopped,
     )
+
+
+def _does(destination: str, record: dg.RunRecord, act: str) -> bool:
+    """Returns whether a run of the maintenance job does an act: "optimize" or "vacuum". A run with an empty config does OPTIMIZE."""
+    ops: Any = record.dagster_run.run_config.get("ops") or {}
+    given = ops.get(maintain_name(destination), {}).get("config") or {}
+    return bool(given.get(act, getattr(Maintenance(), act)))
 
 
 def _why_lost(record: dg.RunRecord) -> str:

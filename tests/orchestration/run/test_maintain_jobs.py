@@ -152,7 +152,7 @@ def test_a_table_that_does_not_get_the_lock_delays_no_other(tmp_path: Path, monk
 
 def test_no_second_run_is_requested_during_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = definitions(tmp_path)
-    schedule, job = made.resolve_schedule_def("vacuum_shop_schedule"), made.resolve_job_def("maintain_shop_job")
+    schedule, job = made.resolve_schedule_def("optimize_shop_schedule"), made.resolve_job_def("maintain_shop_job")
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         run = instance.create_run_for_job(job)
         instance.report_dagster_event(dg.DagsterEvent("PIPELINE_START", job.name), run.run_id)
@@ -182,6 +182,24 @@ def test_a_run_that_was_never_submitted_does_not_end_maintenance_for_ever(
             assert not schedule.evaluate_tick(context).run_requests, "it may still be submitted"
             monkeypatch.setattr("sluice.orchestration.base.unbegun_runs.state_seconds", lambda _: 200.0)
             assert schedule.evaluate_tick(context).run_requests
+
+
+@pytest.mark.found
+def test_vacuum_is_requested_while_a_run_optimizes(tmp_path: Path) -> None:
+    """Defect 1041: the schedules of OPTIMIZE and VACUUM tick in the same minute on Sundays. VACUUM was skipped each time, because the run
+    of OPTIMIZE had just been requested.
+    """
+    made = definitions(tmp_path)
+    optimize, vacuum = (made.resolve_schedule_def(f"{act}_shop_schedule") for act in ("optimize", "vacuum"))
+    job = made.resolve_job_def("maintain_shop_job")
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.build_schedule_context(instance=instance) as context,
+    ):
+        for schedule in (optimize, vacuum):
+            request: Any = schedule.evaluate_tick(context).run_requests
+            instance.create_run_for_job(job, run_config=request[0].run_config)
+            assert not schedule.evaluate_tick(context).run_requests, "a run already does this"
 
 
 def test_destinations_begin_at_minutes_of_their_own_and_few_at_once() -> None:
