@@ -55,11 +55,13 @@ class StartingHost:
             return self.remote.get_or_start(destination)
         self._engines.want()
         try:
-            return self.remote.get_or_start(destination)
+            engine = self.remote.get_or_start(destination)
         # Until the engine process has created its token, the call raises ConfigurationError.
         except (EngineAwayError, ConfigurationError) as error:
             self._engines.start_after(error)
             raise
+        self._engines.answered()
+        return engine
 
     def conf_troubles(self, destination: str) -> tuple[str, ...]:
         return self.remote.conf_troubles(destination, self._files.digest(destination))
@@ -75,16 +77,32 @@ class EngineProcess:
         self.log = data_dir / "logs" / "engine-process.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._started = -START_SECONDS_MAX
+        # Since when a process that another code server started has not answered, or None.
+        self._silent_since: float | None = None
         self._lock = threading.Lock()  # Ticks of several destinations may run at the same time.
 
     def want(self) -> None:
-        """Records that a tick has arrived. The engine process ends if no tick is recorded for SILENCE_SECONDS_MAX."""
+        """Records that a tick has arrived. The engine process ends if no tick is recorded for SILENCE_SECONDS_MAX. Records nothing if a
+        process that another code server started has not answered for START_SECONDS_MAX, for example because it has the token or the address
+        of earlier settings. So this process ends, and the next tick starts another one.
+        """
+        if self._silent_for() > START_SECONDS_MAX:
+            return
         self._data_dir.mkdir(parents=True, exist_ok=True)
         (self._data_dir / WANTED_FILE).touch()
 
+    def answered(self) -> None:
+        """Records that the engine process has answered a tick."""
+        self._silent_since = None
+
+    def _silent_for(self) -> float:
+        since = self._silent_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def start_after(self, error: SluiceError) -> None:
-        """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if this object
-        started the process more than START_SECONDS_MAX ago and no engine answers. The caller then raises `error`, which says why.
+        """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if no engine has
+        answered for more than START_SECONDS_MAX: since this object started the process, or since the first call if another code server
+        started it. The caller then raises `error`, which says why.
         """
         with self._lock:
             ended = self._process is not None and self._process.poll() is not None
@@ -97,13 +115,19 @@ class EngineProcess:
             begins = self._process is not None and not ended
             if not begins and not is_locked(self._data_dir / LOCK_FILE):
                 self._start()
-            elif age > START_SECONDS_MAX and self._process is not None:
+            elif self._process is None:
+                self._silent_since = time.monotonic() if self._silent_since is None else self._silent_since
+                if self._silent_for() > START_SECONDS_MAX:
+                    return
+            elif age > START_SECONDS_MAX:
                 return
         raise EngineStartingError(
             f"the engines and Spark are starting as processes of their own ({error}); log: {self.log}"
         ) from None
 
     def _start(self) -> None:
+        self._silent_since = None
+        self.want()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "sluice.console.main", "up", "--foreground", "--without-dagster"]
         with self.log.open("ab") as output:

@@ -283,6 +283,33 @@ def test_an_engine_that_does_not_answer_for_long_is_the_reason(
         silent_host.get_or_start("shop")
 
 
+@pytest.mark.found
+def test_a_process_with_earlier_settings_is_replaced_if_it_never_answers(
+    silent_host: StartingHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1042: after a reload with another token or address, the ticks said for ever that the engines are starting. The ticks kept the
+    process with the earlier settings alive.
+    """
+    lock, wanted = FileLock(tmp_path / "data" / LOCK_FILE), tmp_path / "data" / engine_process.WANTED_FILE
+    assert lock.try_acquire()
+    now = 1000.0
+    monkeypatch.setattr(engine_process, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    with pytest.raises(EngineStartingError):
+        silent_host.get_or_start("shop")
+    now += engine_process.START_SECONDS_MAX + 1
+    os.utime(wanted, (1.0, 1.0))
+    with pytest.raises(EngineAwayError, match="nobody answers"):
+        silent_host.get_or_start("shop")
+    assert not is_wanted(wanted.parent), "ticks no longer keep the process alive"
+    lock.release()
+    with pytest.raises(EngineStartingError):
+        silent_host.get_or_start("shop")
+    assert is_wanted(wanted.parent)
+    assert silent_host._engines is not None
+    assert silent_host._engines._process is not None
+    silent_host._engines._process.wait(10)
+
+
 def test_the_process_is_wanted_while_ticks_come(tmp_path: Path) -> None:
     assert not is_wanted(tmp_path)
     (tmp_path / engine_process.WANTED_FILE).touch()
