@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from sluice.orchestration.sensor.runs import KeptInstance, RunStore
+from sluice.orchestration.sensor.runs import KeptInstance, RunStore, label_of
 from sluice.orchestration.sensor.tick import DestinationSensor, Ticker, idle_seconds
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def engine_sensor(line: DestinationSensor, job: MergeJob, host: Callable[[], Eng
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         opened = instance.of(context)
-        return ticker.tick(RunStore(opened, job.name), context.cursor, idle_seconds(line.destinations, opened))
+        runs = RunStore(opened, job.name, label_of(context))
+        return ticker.tick(runs, context.cursor, idle_seconds(line.destinations, opened))
 
     return sense

@@ -67,6 +67,20 @@ class KeptInstance:
             return self._instance
 
 
+def label_of(context: dg.SensorEvaluationContext) -> str:
+    """Returns the label of the sensor's code location, or "" if no code location evaluates the sensor."""
+    origin = context.code_location_origin
+    return f"{context.repository_name}@{origin.location_name}" if origin is not None else ""
+
+
+def is_of(run: dg.DagsterRun, label: str) -> bool:
+    """Returns whether a run belongs to the code location with this label. Other code locations may have jobs of the same names. A run that
+    no code location launched belongs to any.
+    """
+    origin = run.remote_job_origin
+    return not label or origin is None or origin.repository_origin.get_label() == label
+
+
 @dataclasses.dataclass(frozen=True)
 class Said:
     """What a failed run reported about its failure: a sentence and metadata (`merge_run.failure`)."""
@@ -100,11 +114,12 @@ def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, Dagster
 
 
 class RunStore:
-    """Reads and ends the runs of one destination's merge job."""
+    """Reads and ends the runs of one destination's merge job. `label` is that of the destination's code location (`label_of`)."""
 
-    def __init__(self, instance: DagsterInstance, job_name: str) -> None:
+    def __init__(self, instance: DagsterInstance, job_name: str, label: str = "") -> None:
         self._instance = instance
         self._job_name = job_name
+        self._label = label
         # The result of `stamp_of_runs` at the last query, if that query found no open run. Otherwise None.
         self._none_open_at: object = None
 
@@ -129,7 +144,7 @@ class RunStore:
 
     def failed(self, reference: BatchReference, run: RunRecord) -> Failed:
         """Returns the failure of a run of the batch, with the number of consecutive failed deliveries."""
-        newest = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name), limit=RUNS_LOOKED_AT)
+        newest = self._newest(self._job_name, RUNS_LOOKED_AT)
         ends = _ends(newest, str(reference.delivery))
         said = self._what_failed(run.run_id)
         return Failed(
@@ -140,6 +155,11 @@ class RunStore:
             damaged=BATCH_DAMAGED in said.metadata,
             tables=self._failed_tables(reference, newest),
         )
+
+    def _newest(self, job_name: str, limit: int) -> list[StoredRun]:
+        """Returns those of the newest `limit` runs of a job that belong to this code location."""
+        newest = self._instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=limit)
+        return [each for each in newest if is_of(each.dagster_run, self._label)]
 
     def _failed_tables(self, reference: BatchReference, newest: Sequence[StoredRun]) -> list[dict[str, TableFailure]]:
         """Returns the failed tables that each failed run of the batch reported, over all deliveries, newest first. Considers at most the
@@ -174,7 +194,7 @@ class RunStore:
         A run that succeeded, or that a person ended, ends the sequence. Runs that have not ended are ignored. `concerns` selects runs by
         their config.
         """
-        newest = self._instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=OTHER_RUNS_LOOKED_AT)
+        newest = self._newest(job_name, OTHER_RUNS_LOOKED_AT)
         ended = [
             each.dagster_run
             for each in newest
@@ -198,7 +218,8 @@ class RunStore:
             return []
         records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
         self._none_open_at = None if records else stamp
-        return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
+        runs = (each for each in records if each.dagster_run.job_name == self._job_name)
+        return [self._fact(each) for each in runs if is_of(each.dagster_run, self._label)]
 
     def draining(self) -> list[RunRecord]:
         """Returns the open draining runs."""

@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.instance.status import EngineStatus, write_status
@@ -21,7 +22,7 @@ from sluice.orchestration.base.testing import LEDGER_ID, position
 from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.run_kinds import run_kinds
 from sluice.orchestration.sensor.failing_runs import LOOK_SECONDS, FailingRuns
-from sluice.orchestration.sensor.runs import RunStore
+from sluice.orchestration.sensor.runs import RunStore, label_of
 from tests.fix_ledgers import FileLedger
 from tests.orchestration.sensor.test_tick import JOB, Shop
 
@@ -34,9 +35,22 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
         yield Shop(tmp_path, instance)
 
 
-def ended(shop: Shop, job: str, status: S, config: dict[str, Any] | None = None, reason: str = "") -> None:
-    """Adds a run of a job to the storage, as Dagster would record it."""
-    run = shop.instance.create_run_for_job(shop.defs.resolve_job_def(job), run_config=config or {}, status=S.STARTED)
+def ended(
+    shop: Shop,
+    job: str,
+    status: S,
+    config: dict[str, Any] | None = None,
+    reason: str = "",
+    *,
+    location: RemoteRepositoryOrigin | None = None,
+) -> None:
+    """Adds a run of a job to the storage, as Dagster would record it. `location` is the code location that launched the run."""
+    run = shop.instance.create_run_for_job(
+        shop.defs.resolve_job_def(job),
+        run_config=config or {},
+        status=S.STARTED,
+        remote_job_origin=location.get_job_origin(job) if location is not None else None,
+    )
     if status is S.FAILURE:
         shop.instance.report_run_failed(run, reason)
     elif status is S.SUCCESS:
@@ -125,6 +139,32 @@ def test_runs_of_another_destination_are_not_this_ones(shop: Shop) -> None:
     assert FailingRuns("shop", kinds, only_one=True).troubles(store)
     assert not FailingRuns("shop", kinds, only_one=False).troubles(store), "it names none, and there are several"
     assert not FailingRuns("billing", kinds, only_one=False).troubles(store)
+
+
+@pytest.mark.found
+def test_runs_of_another_code_location_are_not_this_ones(shop: Shop) -> None:
+    """Defect 1043: two code locations have jobs of the same names. Failed repairs of one location were reported by the other, and a success
+    there hid failures here. Ticks also ended runs of the other location.
+    """
+    here, there = (
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(name), "__repository__") for name in ("sales", "crm")
+    )
+    context = dg.SensorEvaluationContext(
+        instance_ref=None,
+        instance=shop.instance,
+        repository_name="__repository__",
+        code_location_origin=here.code_location_origin,
+    )
+    runs, other = (RunStore(shop.instance, JOB, label) for label in (label_of(context), there.get_label()))
+    config = {"ops": {"rows": {"config": REPAIR}}}
+    for _ in range(2):
+        ended(shop, "operate_on_rows", S.FAILURE, config, location=here)
+    ended(shop, "operate_on_rows", S.SUCCESS, config, location=there)
+    kinds = run_kinds(shop.config, "shop")
+    assert FailingRuns("shop", kinds).troubles(runs)
+    assert not FailingRuns("shop", kinds).troubles(other)
+    ended(shop, JOB, S.STARTED, location=there)
+    assert [len(each.open_runs()) for each in (runs, other)] == [0, 1]
 
 
 def test_backfills_that_succeed_do_not_hide_repairs_that_fail(shop: Shop) -> None:
