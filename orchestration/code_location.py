@@ -12,7 +12,7 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from sluice.orchestration.base.shown_tables import grouped_now, others_specs, shown_tables
 from sluice.orchestration.base.side_tables import side_specs, side_tables
-from sluice.orchestration.base.table_catalog import defined_tables
+from sluice.orchestration.base.table_catalog import defined_tables, delta_key, source_key
 from sluice.orchestration.checks.equality import equality_check, equality_job, equality_schedule
 from sluice.orchestration.checks.stopped import destination_checks
 from sluice.orchestration.retention.jobs import prune_job, prune_schedule
@@ -39,13 +39,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
-    """Returns all definitions of one destination. If the definition of a table's asset fails, the table has no asset. Runs merge such a
-    table nevertheless, and the engine's status names the table.
+def destination_definitions(
+    config: SluiceConfig, destination: str, ports: Ports, taken: dict[dg.AssetKey, str] | None = None
+) -> dg.Definitions:
+    """Returns all definitions of one destination. If the definition of a table's asset fails, or if another table has its key, the table
+    has no asset. Runs merge such a table nevertheless, and the engine's status names the table. `taken` has the asset keys of the
+    destinations that are defined already, and gets those of this destination.
     """
-    tables = defined_tables(config, destination)
+    tables, clashes = _with_own_keys(config, destination, {} if taken is None else taken)
     try:
-        return _definitions(config, destination, ports, tables)
+        return _definitions(config, destination, ports, tables, clashes)
     except (SluiceError, OSError):
         raise
     except Exception:
@@ -56,7 +59,32 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
             "%s: runs merge these tables, but their assets cannot be defined: %s", destination, ", ".join(undefined)
         )
         rest = tuple(table for table in tables if table.name not in undefined)
-        return _definitions(config, destination, ports, rest, tuple(undefined.values()))
+        return _definitions(config, destination, ports, rest, (*clashes, *undefined.values()))
+
+
+def _with_own_keys(
+    config: SluiceConfig, destination: str, taken: dict[dg.AssetKey, str]
+) -> tuple[tuple[TableVersion, ...], tuple[str, ...]]:
+    """Returns the tables that can be defined, and a sentence about each table to which the translation gives an asset key in `taken`."""
+    tables, shown = defined_tables(config, destination), shown_tables(config, destination)
+    sides = side_tables(config, destination, shown.own(tables))
+    found: list[TableVersion] = []
+    clashes: list[str] = []
+    for table in tables:
+        keys = []
+        if shown.has_asset(table.name):
+            keys = [delta_key(destination, each) for each in (table.name, *(side.name for side in sides[table.name]))]
+            keys.append(source_key(destination, table.name))
+        if clash := next((key for at, key in enumerate(keys) if key in taken or key in keys[:at]), None):
+            clashes.append(
+                f"{table.name} has no asset of its own in Dagster, because the translation gives it the key "
+                f"{clash.to_user_string()} of {taken.get(clash, table.name)}: compute the key also from `database` and `destination`; "
+                "runs merge its changes nevertheless"
+            )
+            continue
+        taken.update(dict.fromkeys(keys, f"{table.name} of {destination}"))
+        found.append(table)
+    return tuple(found), tuple(clashes)
 
 
 def _why_undefined(config: SluiceConfig, destination: str, ports: Ports, table: TableVersion) -> str:
@@ -151,7 +179,8 @@ def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     """
     if not config.destinations:  # The jobs below need at least one destination.
         return dg.Definitions()
-    parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
+    taken = dict[dg.AssetKey, str]()
+    parts = [destination_definitions(config, name, ports, taken) for name in sorted(config.destinations)]
     deciding = (instance_job(config), decide_job(config, ports))
     jobs = [rows_job(config, ports), *deciding, catch_up_job(config)]
     return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs))

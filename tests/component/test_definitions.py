@@ -24,6 +24,7 @@ from sluice.cdc_engine.keeping.in_use import VARIABLE, conf_in_use
 from sluice.orchestration.base.ports import EngineAwayError
 from sluice.orchestration.base.table_catalog import delta_key, source_key
 from sluice.orchestration.base.translation import TranslatedTable, Translations, use_translations
+from sluice.orchestration.code_location import _with_own_keys
 from sluice.orchestration.component import engine_process, location
 from sluice.orchestration.component.conf_texts import folder_texts, inline_texts, write_conf
 from sluice.orchestration.component.engine_process import (
@@ -190,6 +191,27 @@ def test_new_tables_are_named_until_the_code_location_is_loaded_again(conf: Path
     assert not location._new_tables(config, "shop", digest)
     write_tables(directory, (*TABLES, "shop.later"))
     assert "have changed since" in location._new_tables(config, "shop", digest)[0]
+
+
+@pytest.mark.found
+def test_a_table_with_the_translated_key_of_another_table_has_no_asset(conf: Path, tmp_path: Path) -> None:
+    """Defect 1044: if a translation gave two tables the same key, the code location failed with KeyError. So a CREATE TABLE in the source
+    ended all ticks and merges at the next reload.
+    """
+    shop = (conf / "destinations" / "shop.yaml").read_text()
+    (conf / "destinations" / "web.yaml").write_text(shop)
+    write_tables(tmp_path / "data" / "engine" / "shop", ("shop.orders", "shop.users", "crm.users"))
+    write_tables(tmp_path / "data" / "engine" / "web", ("web.users", "web.visits"))
+
+    def by_name(spec: dg.AssetSpec, table: TranslatedTable) -> dg.AssetSpec:
+        return spec.replace_attributes(key=dg.AssetKey(["raw", table.table]))
+
+    made = build_definitions(conf, translation=by_name)
+    keys = made.resolve_asset_graph().materializable_asset_keys
+    assert {key.path[-1] for key in keys} == {"orders", "users", "visits"}
+    _, clashes = _with_own_keys(conf_in_use().config, "shop", {dg.AssetKey(["raw", "orders"]): "a.orders of a"})
+    assert [each.partition(" has no asset")[0] for each in clashes] == ["shop.orders", "shop.users"]
+    assert "the key raw/users of crm.users of shop" in clashes[1]
 
 
 def test_only_the_newest_texts_are_kept(conf: Path, tmp_path: Path) -> None:
