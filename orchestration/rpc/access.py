@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
+_TOKEN = re.compile(r"[ -~]+")  # The characters that gRPC accepts in the value of a header.
 # The longest requests, in bytes, that a server accepts from ticks and from runs. A tick may send the reasons of many stopped tables; its
 # limit is enough for some hundred thousand tables. A run only names a batch, so gRPC's default of 4 MiB is enough for runs. The server
 # needs limits, because it reads a request before it checks the token.
@@ -37,6 +39,11 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
         if len(token) < TOKEN_LENGTH_MIN:
             raise ConfigurationError(
                 f"engine.token: {described(config.token)} has fewer than {TOKEN_LENGTH_MIN} characters; use a longer token"
+            )
+        if not _TOKEN.fullmatch(token):
+            raise ConfigurationError(
+                f"engine.token: {described(config.token)} has a line end or another character that gRPC cannot send; use only printable "
+                "ASCII characters"
             )
         return token
     path = data_dir / TOKEN_FILE

@@ -315,6 +315,19 @@ def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
     server.close()
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("value", [f"{TOKEN}\n", f"{TOKEN} für beide"])
+def test_ha_a_token_that_cannot_be_sent_is_named_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """Defect 1045: the engine host started with such a token, and each tick failed with "Invalid metadata", which names no setting."""
+    config = config_at(tmp_path, 1, token=f"${VARIABLE}")
+    monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(ConfigurationError, match="SLUICE_TEST_TOKEN has a line end or another character") as said:
+        server_of(FakeHost(FakeEngine(tmp_path)), config)
+    assert TOKEN not in str(said.value)
+
+
 def test_ha_a_port_that_another_has_is_reported(tmp_path: Path) -> None:
     engines = FakeHost(FakeEngine(tmp_path))
     first = server_of(engines, config_at(tmp_path, 1))
