@@ -25,9 +25,10 @@ def real_ports(
     host: Callable[[], EngineHost],
     conf_troubles: Callable[[str], tuple[str, ...]],
     remote: Callable[[], RemoteHost] | None,
+    conf_changed: Callable[[str], str] | None = None,
 ) -> Ports:
     """Returns the ports for definitions that were built from `files`, the texts of conf/. `remote` is the host that calls engines in other
-    processes, or None if the engines are in the code server.
+    processes, or None if the engines are in the code server. `conf_changed` replaces the comparison of `files` with the conf/ in use.
     """
     return Ports(
         host=host,
@@ -37,7 +38,7 @@ def real_ports(
         publish=spark_publish,
         run_engine=functools.partial(_run_engine, remote),
         conf_troubles=conf_troubles,
-        conf_changed=functools.partial(change_since, files),
+        conf_changed=conf_changed or functools.partial(change_since, files),
     )
 
 

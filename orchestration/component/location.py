@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from sluice.cdc_engine.config.conf_files import file_of
 from sluice.cdc_engine.config.reading import conf_dir as usual_conf_dir
 from sluice.cdc_engine.config.reading import config_of
 from sluice.cdc_engine.errors import ConfigurationError, MetaError, SluiceError
@@ -97,7 +98,33 @@ def location_definitions(files: ConfFiles, translations: Translations, *, starts
     def troubles(destination: str) -> tuple[str, ...]:
         return (*host().conf_troubles(destination), *_new_tables(config, destination, digests[destination]))
 
-    return definitions_of(config, real_ports(shown, host, troubles, lambda: host().remote))
+    changed = functools.partial(_changed, config.data_dir, shown, _newest_texts(config.data_dir) or shown)
+    return definitions_of(config, real_ports(shown, host, troubles, lambda: host().remote, changed))
+
+
+def _changed(data_dir: Path, begun: ConfFiles, newest_then: ConfFiles, destination: str) -> str:
+    """Returns why a run must end that began with the texts `begun`: a code server has written other settings of the destination since then.
+    Returns "" if none has. `newest_then` are the newest texts when the run began. They differ from `begun` if, for example, `dg check` has
+    read settings that the code location has not loaded yet.
+    """
+    now = _newest_texts(data_dir)
+    if now is None or now.digest(destination) in {each.digest(destination) for each in (begun, newest_then)}:
+        return ""
+    return f"{file_of(destination)} in conf/ has changed"
+
+
+def _newest_texts(data_dir: Path) -> ConfFiles | None:
+    """Returns the texts of conf/ that a process of the code location wrote last, or None if there are none."""
+    try:
+        newest = max(_written(data_dir), key=lambda each: each.stat().st_mtime_ns, default=None)
+    except OSError:  # Another process has just removed an old file.
+        return None
+    kept = read_kept(newest) if newest is not None else None
+    return kept[0] if kept is not None else None
+
+
+def _written(data_dir: Path) -> list[Path]:
+    return list(kept_file(data_dir, ROLE).parent.glob(f"{ROLE}-*.json"))
 
 
 def _in_use(files: ConfFiles) -> InUse:
@@ -134,7 +161,7 @@ def _write_down(in_use: InUse) -> None:
     except (OSError, MetaError):
         os.environ.pop(VARIABLE) if before is None else os.environ.update({VARIABLE: before})
         raise
-    written = sorted(path.parent.glob(f"{ROLE}-*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+    written = sorted(_written(config.data_dir), key=lambda each: each.stat().st_mtime_ns, reverse=True)
     for old in written[KEPT_MAX:]:
         old.unlink(missing_ok=True)
         shutil.rmtree(old.with_suffix(".tables"), ignore_errors=True)

@@ -21,7 +21,7 @@ from sluice.cdc_engine.config.reading import config_of
 from sluice.cdc_engine.errors import ConfigurationError, EngineStartingError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.keeping.in_use import VARIABLE, conf_in_use
-from sluice.orchestration.base.ports import EngineAwayError
+from sluice.orchestration.base.ports import EngineAwayError, Ports
 from sluice.orchestration.base.table_catalog import delta_key, source_key
 from sluice.orchestration.base.translation import TranslatedTable, Translations, use_translations
 from sluice.orchestration.code_location import _with_own_keys
@@ -212,6 +212,32 @@ def test_a_table_with_the_translated_key_of_another_table_has_no_asset(conf: Pat
     _, clashes = _with_own_keys(conf_in_use().config, "shop", {dg.AssetKey(["raw", "orders"]): "a.orders of a"})
     assert [each.partition(" has no asset")[0] for each in clashes] == ["shop.orders", "shop.users"]
     assert "the key raw/users of crm.users of shop" in clashes[1]
+
+
+@pytest.mark.found
+def test_a_run_notices_that_the_settings_of_its_destination_have_changed(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1046: a snapshot run in the user's code location published rows with columns that conf/ excluded meanwhile, because each
+    version of the settings has a file of its own, and the run looked only at its own file.
+    """
+    ports = list[Ports]()
+    monkeypatch.setattr(location, "definitions_of", lambda _, given: ports.append(given))
+
+    def load(variable: str = "") -> None:
+        monkeypatch.setattr(location, "_here", location._Process())
+        monkeypatch.setenv(VARIABLE, variable)
+        build_definitions(conf)
+
+    load()
+    of_run = os.environ[VARIABLE]
+    load(of_run)
+    run, shop = ports[1], conf / "destinations" / "shop.yaml"
+    assert run.conf_changed("shop") == ""
+    shop.write_text(shop.read_text() + "exclude: shop.items\n")
+    load()
+    monkeypatch.setenv(VARIABLE, of_run)  # The reload changes the environment of the code server only.
+    assert run.conf_changed("shop") == "destinations/shop.yaml in conf/ has changed"
 
 
 def test_only_the_newest_texts_are_kept(conf: Path, tmp_path: Path) -> None:
