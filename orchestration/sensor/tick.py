@@ -227,10 +227,11 @@ class Ticker:
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
         older: dict[str, str] = {}
-        # The tick's result is valid even if an engine in another process does not answer here.
-        with contextlib.suppress(SluiceError):
-            if engine is not None:
+        if engine is not None:
+            # The tick's result is valid even if the records of snapshots cannot be read or an engine in another process does not answer.
+            with contextlib.suppress(SluiceError):
                 older = older_tables(engine.directory)
+            with contextlib.suppress(SluiceError):
                 # A tick that raised an error, for example because Dagster's storage did not answer, has settled nothing. Such a tick does
                 # not reach this line, and so is not recorded.
                 engine.report_tick()

@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 
+from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.instance.status import EngineStatus, write_status
 from sluice.cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.status_file import STATUS_FILE
+from sluice.orchestration.base.testing import position
 from sluice.orchestration.checks.observations import ENGINE_CHECK
 from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+from tests.orchestration.sensor import test_tick
 
 
 class Shop:
@@ -58,3 +64,23 @@ def test_fault_the_check_fails_once_while_the_sensor_is_silent_and_passes_when_i
         shop.engine(1)
         assert shop.published() == [True]
         assert shop.published() == []
+
+
+@pytest.mark.found
+def test_fault_a_tick_is_recorded_although_a_record_of_a_snapshot_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1047: while the records of snapshots could not be read, `status` said that no tick arrives. Draining runs ended for the same
+    reason.
+    """
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.TICK_SECONDS_MAX", 0.4)
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        shop = test_tick.Shop(tmp_path, instance)
+        records = SnapshotRecords(shop.engine.directory)
+        records.begin(wanted("shop.orders", position(4), time.time()))
+        (record,) = (shop.engine.directory / "snapshots").rglob("*.json")
+        record.write_text("damaged")
+        with pytest.raises(MetaError):
+            records.all()
+        shop.tick()
+        assert shop.engine.ticks == 1
