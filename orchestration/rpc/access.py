@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import secrets
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
 
 def server_credentials(config: EngineConfig) -> Any:
     """Returns the TLS credentials of an engine host. Returns None for a host without TLS, which may listen only on the loopback address.
-    Raises ConfigurationError if a host without TLS would listen on another address, or if a file cannot be read.
+    Raises ConfigurationError if a host without TLS would listen on another address, or if a file cannot be read or used.
     """
     if config.certificate_file is None or config.key_file is None:
         if host_and_port(config.listens_at)[0] not in LOOPBACK:
@@ -74,12 +75,23 @@ def server_credentials(config: EngineConfig) -> Any:
                 "transit: set engine.certificate_file and engine.key_file in conf/sluice.yaml, or an address on 127.0.0.1 in engine.listen"
             )
         return None
-    return grpc.ssl_server_credentials([(_content(config.key_file), _content(config.certificate_file))])
+    content = _content(config.key_file), _content(config.certificate_file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC itself decides which keys are long enough.
+    try:
+        # gRPC would only say that it cannot listen. Without a password here, OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(config.certificate_file, config.key_file, lambda: "")
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            f"engine: {config.certificate_file} and {config.key_file} are not a certificate and its key without a password, as PEM files "
+            f"({error.reason or error}): correct engine.certificate_file and engine.key_file in conf/sluice.yaml, or the files"
+        ) from error
+    return grpc.ssl_server_credentials([content])
 
 
 def channel_to(address: str, config: EngineConfig) -> Any:
     """Returns a gRPC channel to the engine host at `address`. The channel connects at its first call. Raises ConfigurationError if
-    `engine.ca_file`, by which the host's certificate is checked, cannot be read.
+    `engine.ca_file`, by which the host's certificate is checked, cannot be read or has no certificate.
     """
     options = [
         ("grpc.enable_http_proxy", 0),
@@ -91,7 +103,16 @@ def channel_to(address: str, config: EngineConfig) -> Any:
     ]
     if not config.tls:
         return grpc.insecure_channel(address, options=options)
-    trusted = _content(config.ca_file) if config.ca_file is not None else None
+    trusted = None
+    if config.ca_file is not None:
+        trusted = _content(config.ca_file)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(config.ca_file)
+        except ssl.SSLError as error:
+            raise ConfigurationError(
+                f"engine: {config.ca_file} has no certificate in a PEM file ({error.reason or error}): correct engine.ca_file in "
+                "conf/sluice.yaml, or this file"
+            ) from error
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted), options=options)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from pydantic import ValidationError
 
 from sluice.cdc_engine.config import EngineConfig
@@ -336,6 +337,32 @@ def test_ha_a_port_that_another_has_is_reported(tmp_path: Path) -> None:
     ):
         server_of(engines, config_at(tmp_path, 1), f"127.0.0.1:{first.port}")
     first.close()
+
+
+@pytest.mark.found
+def test_ha_a_certificate_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
+    """Defect 1048: with a certificate and the key of another one, the engine host said that another program has the port. With a `ca_file`
+    without a certificate, ticks said that the engine's process does not answer.
+    """
+    certificate, key = make_certificate(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    empty, locked = tmp_path / "empty.pem", tmp_path / "locked.key"
+    empty.touch()
+    secret = serialization.load_pem_private_key(key.read_bytes(), None)
+    form, password = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"password")
+    locked.write_bytes(secret.private_bytes(serialization.Encoding.PEM, form, password))
+    engines = FakeHost(FakeEngine(tmp_path))
+    for pair in (
+        (certificate, make_certificate(other)[1]),
+        (key, certificate),
+        (certificate, empty),
+        (certificate, locked),
+    ):
+        with pytest.raises(ConfigurationError, match="are not a certificate and its key without a password"):
+            server_of(engines, config_at(tmp_path, 1, certificate_file=pair[0], key_file=pair[1]))
+    with pytest.raises(ConfigurationError, match=r"empty\.pem has no certificate in a PEM file"):
+        RemoteHost(config_at(tmp_path, 1, ca_file=empty)).get_or_start("shop")
 
 
 def test_ha_tls_admits_only_clients_that_trust_the_certificate(tmp_path: Path) -> None:
