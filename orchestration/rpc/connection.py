@@ -48,9 +48,11 @@ class Connection:
         called = {"destination": destination, "method": method.name, "arguments": method.request(arguments)}
         request = {"form": FORM, **called}
         metadata = (("authorization", f"Bearer {self._token()}"),)
+        call = self._opened()
         try:
-            answer = self._opened()(request, timeout=seconds_max, metadata=metadata)
+            answer = call(request, timeout=seconds_max, metadata=metadata)
         except grpc.RpcError as error:
+            self._read_ca_again(call, error)
             raise EngineAwayError(self._why(error, seconds_max)) from None
         if refusal := answer.get("error"):
             raise error_of(refusal)
@@ -70,6 +72,16 @@ class Connection:
                     f"/{SERVICE}/{CALL}", request_serializer=to_bytes, response_deserializer=json.loads
                 )
             return self._call
+
+    def _read_ca_again(self, call: Any, error: grpc.RpcError) -> None:
+        """Makes the next call open another channel, because a channel keeps the content that `engine.ca_file` had when it was opened. Does
+        nothing without this file, or if the error is not about the connection. Calls of other threads may still use the old channel, so it
+        is not closed.
+        """
+        unavailable = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
+        with self._lock:
+            if unavailable and self._config.ca_file is not None and self._call is call:
+                self._channel = self._call = None
 
     def _why(self, error: grpc.RpcError, seconds: float) -> str:
         code = error.code() if isinstance(error, grpc.Call) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import threading
@@ -363,6 +364,37 @@ def test_ha_a_certificate_that_cannot_be_used_is_reported(tmp_path: Path) -> Non
             server_of(engines, config_at(tmp_path, 1, certificate_file=pair[0], key_file=pair[1]))
     with pytest.raises(ConfigurationError, match=r"empty\.pem has no certificate in a PEM file"):
         RemoteHost(config_at(tmp_path, 1, ca_file=empty)).get_or_start("shop")
+
+
+@pytest.mark.found
+def test_ha_a_replaced_certificate_is_trusted_without_a_restart_of_the_caller(tmp_path: Path) -> None:
+    """Defect 97: the caller kept the authority that `ca_file` had at the first call, so ticks failed until the code server was started
+    again.
+    """
+    folders = tmp_path / "old", tmp_path / "new"
+    for folder in folders:
+        folder.mkdir()
+    pairs = list(map(make_certificate, folders))
+    trusted = tmp_path / "ca.pem"
+    engines = FakeHost(FakeEngine(tmp_path / "data" / "engine" / "shop"))
+    trusted.write_bytes(pairs[0][0].read_bytes())
+    server = server_of(engines, config_at(tmp_path, 1, certificate_file=pairs[0][0], key_file=pairs[0][1]))
+    host = RemoteHost(config_at(tmp_path, server.port, ca_file=trusted))
+    assert _answers(host)
+    server.close(0)
+    trusted.write_bytes(pairs[1][0].read_bytes())
+    config = config_at(tmp_path, server.port, certificate_file=pairs[1][0], key_file=pairs[1][1])
+    again = server_of(engines, config, listen=f"127.0.0.1:{server.port}")
+    try:
+        wait_for("the caller trusts the new certificate", lambda: _answers(host))
+    finally:
+        again.close(0)
+
+
+def _answers(host: RemoteHost) -> bool:
+    with contextlib.suppress(EngineAwayError):
+        return host.get_or_start("shop").outstanding() is None
+    return False
 
 
 def test_ha_tls_admits_only_clients_that_trust_the_certificate(tmp_path: Path) -> None:
