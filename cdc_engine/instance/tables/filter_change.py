@@ -2,7 +2,8 @@
 them. Such tables are all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by
 `wiring` when an engine starts.
 
-`filters.json` stores the include and exclude patterns and the row settings with which the engine last started.
+`filters.json` stores the include and exclude patterns and the row settings with which the engine last started. A table that the source
+created after this start has no settings of its own there. Its settings follow from the settings that are not under `tables`.
 
 - A newly included table may have rows that no change in the stream contains. If `snapshot` in conf/ allows it, a snapshot reads these rows.
   Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only a part of the table's rows, and an operator decides.
@@ -26,7 +27,13 @@ from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
 from sluice.cdc_engine.errors import ConfigurationError, MetaError
-from sluice.cdc_engine.instance.tables.row_shape import Shape, changed_settings, shape_of
+from sluice.cdc_engine.instance.tables.row_shape import (
+    Shape,
+    changed_settings,
+    settings_of_others,
+    shape_of,
+    shape_of_other,
+)
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.meta.manager import MetaManager, Transition, stops
 from sluice.cdc_engine.meta.resume_requests import ResumeRequest
@@ -66,12 +73,18 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     rules = _digests(config, policies_of(config) if policies is None else policies)
     there = {*(table.name for table in tables), *known, *(stop.name for stop in meta.ledger.stopped_tables)}
     shapes = _shapes(config, there)
-    now: dict[str, Any] = {"include": config.include, "exclude": config.exclude, "rules": rules, "shapes": shapes}
+    now: dict[str, Any] = {
+        "include": config.include,
+        "exclude": config.exclude,
+        "rules": rules,
+        "shapes": shapes,
+        "others": settings_of_others(config),
+    }
     before = _kept(directory)
     if before == now:
         return
     captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
-    old, up_to_date = before if before is not None else now, set[str]()
+    old, up_to_date = _with_others(before, there) if before is not None else now, set[str]()
     records = SnapshotRecords(directory)
     for table in tables:
         if captured is not None and captured.keeps(table.database, table.table):
@@ -116,7 +129,7 @@ def may_resume(
     """
     now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
-    old = before if before is not None else now
+    old = _with_others(before, [each.name for each in wanted]) if before is not None else now
     may, accepted = list[ResumeRequest](), set[str]()
     for each in wanted:
         stop = meta.ledger.stopped(each.database, each.table)
@@ -156,10 +169,23 @@ def take_rules(
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
     """Returns the row settings (`row_shape`) of each table by "database.table". Row rules and masks are not among them. Leaves out tables
-    that have only default values.
+    that have only default values, unless other tables have other values.
     """
-    found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
-    return {name: shape for name, shape in found.items() if shape}
+    found, others = (
+        {name: shape_of(config, name) for name in sorted({*names, *config.tables})},
+        settings_of_others(config),
+    )
+    return {name: shape for name, shape in found.items() if shape or shape_of_other(others, name)}
+
+
+def _with_others(record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Returns the saved record with the row settings of all tables in `names`, also of those that did not exist when the record was saved.
+    Returns the record unchanged if an older version of Sluice wrote it.
+    """
+    shapes, others = record.get("shapes"), record.get("others")
+    if shapes is None or others is None:
+        return dict(record)
+    return {**record, "shapes": {**{name: shape_of_other(others, name) for name in names}, **shapes}}
 
 
 def _changes(
@@ -260,8 +286,12 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
         rules = {str(name): str(digest) for name, digest in record.get("rules", {}).items()}
         shapes = record.get("shapes")
         kept = {"include": str(record["include"]), "exclude": str(record["exclude"]), "rules": rules}
+        others = {"others": dict(record["others"])} if "others" in record else {}
+        if others:
+            shape_of_other(others["others"], "")  # Raises an error if the settings are incomplete.
         return {
             **kept,
+            **others,
             "shapes": None if shapes is None else {str(name): dict(shape) for name, shape in shapes.items()},
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:

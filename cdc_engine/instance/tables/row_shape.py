@@ -10,10 +10,11 @@ from __future__ import annotations
 import enum
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
-from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
@@ -91,18 +92,41 @@ def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
     value.
     """
     database, _, table = name.partition(".")
-    options = config.table(database, table)
+    cascades = "ignore" if config.cascade_policy(database, table) == "ignore" else ""
+    columns = _columns(config.column_include, config.column_exclude, name)
+    return _said({**_of_options(config.table(database, table)), "cascades": cascades, COLUMNS: columns})
+
+
+def settings_of_others(config: DestinationConfig) -> dict[str, Any]:
+    """Returns the settings that determine what the rows of tables look like that `tables` does not name. `shape_of_other` takes them. JSON
+    can store them.
+    """
+    shards = [[each.tables, _said(_of_options(each.options))] for each in config.shards]
+    filters = {"column_include": config.column_include, "column_exclude": config.column_exclude}
+    return {**filters, "cascades": config.cascades, "shards": shards}
+
+
+def shape_of_other(settings: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Returns what `shape_of` returned for "database.table" when conf/ had `settings` and no entry for the table in `tables`."""
+    cascades = "ignore" if settings["cascades"] == "ignore" else ""
+    columns = _columns(settings["column_include"], settings["column_exclude"], name)
+    shards = (shape for pattern, shape in settings["shards"] if re.fullmatch(pattern, name, re.IGNORECASE))
+    return _said({**next(shards, {}), "cascades": cascades, COLUMNS: columns})
+
+
+def _of_options(options: TableConfig) -> dict[str, str]:
     charsets = {column.lower(): charset.lower() for column, charset in sorted(options.charsets.items())}
-    said = {
+    return {
         KEY: ",".join(sorted(column.lower() for column in options.key)),
         "deletes": _unless("hard", options.deletes),
         "zero_dates": _unless("null", options.zero_dates),
         "undecodable": _unless("stop", options.undecodable),
         "charsets": json.dumps(charsets, sort_keys=True) if charsets else "",
-        "cascades": "ignore" if config.cascade_policy(database, table) == "ignore" else "",
-        COLUMNS: _columns(config, name),
     }
-    return {setting: value for setting, value in said.items() if value}
+
+
+def _said(settings: Mapping[str, str]) -> dict[str, str]:
+    return {setting: value for setting, value in settings.items() if value}
 
 
 def changed_settings(before: Shape, after: Shape, version: TableVersion | None) -> tuple[str, ...]:
@@ -138,9 +162,9 @@ def _kept(said: str, version: TableVersion) -> str:
 _BY_EFFECT: Final[Mapping[str, Callable[[str, TableVersion], str]]] = {KEY: _key, COLUMNS: _kept}
 
 
-def _columns(config: DestinationConfig, name: str) -> str:
+def _columns(include: str, exclude: str, name: str) -> str:
     """Returns the column filter of a table as `include:A/B` or `exclude:A/B`, or an empty text if all columns are captured."""
-    included, excluded = _filter(config.column_include, config.column_exclude).names_of(name)
+    included, excluded = _filter(include, exclude).names_of(name)
     if included is not None:
         return f"{_INCLUDE}{'/'.join(sorted(included))}"
     return f"{_EXCLUDE}{'/'.join(sorted(excluded))}" if excluded else ""

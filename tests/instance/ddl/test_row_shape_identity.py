@@ -170,3 +170,40 @@ def test_a_crash_between_the_stop_and_the_record_stops_the_table_all_the_same(tm
     (tmp_path / "filters.json").write_text(kept)
     assert [stop.state for stop in starts(tmp_path, meta, table(deletes="soft"))] == [TableState.RULES_CHANGED]
     assert json.loads((tmp_path / "filters.json").read_text())["shapes"] == {NAME: {"deletes": "soft"}}
+
+
+OF_NEW_TABLES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"column_exclude": f"{NAME}:note"}, {}),
+    ({"shards": [{"tables": "shop.orders", "into": "all", "options": {"deletes": "soft"}}]}, {}),
+    ({"cascades": "ignore", "tables": {"shop.new": {"cascades": "stop"}}}, {"cascades": "stop"}),
+]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(("before", "after"), OF_NEW_TABLES)
+def test_a_table_that_was_created_after_the_start_has_the_settings_of_that_start(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """Defect 1029: the settings of a table that was created while the engine ran counted as the default values. So the next start stopped
+    the table although conf/ was unchanged, and a change back to the default values was not noticed.
+    """
+    meta = MemoryLedger()
+    take_up_new_tables(destination(**before), tmp_path, [], meta, at(4), [])
+    assert starts(tmp_path, meta, destination(**before)) == []
+    (tmp_path / "filters.json").unlink()
+    take_up_new_tables(destination(**before), tmp_path, [], meta, at(4), [])
+    assert [stop.state for stop in starts(tmp_path, meta, destination(**after))] == [TableState.RULES_CHANGED]
+
+
+@pytest.mark.found
+def test_a_table_that_was_created_and_stopped_after_the_start_resumes_under_the_same_settings(tmp_path: Path) -> None:
+    """Defect 1029: such a table stopped in RULES_CHANGED when it resumed, and changed settings were not noticed."""
+    meta, filtered = MemoryLedger(), destination(column_exclude=f"{NAME}:note")
+    take_up_new_tables(filtered, tmp_path, [], meta, at(4), [])
+    stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="a change", position=at(7))
+    meta.update(lambda ledger: ledger.stop_table(stop))
+    for config, tables in ((filtered, []), (destination(), [ORDERS])):
+        request(tmp_path, "shop", "orders")
+        assert len(may_resume(filtered, tmp_path, {}, requests(tmp_path), meta)) == 1
+        take_up_new_tables(config, tmp_path, tables, meta, at(9), [NAME])
+    assert may_resume(destination(), tmp_path, {}, requests(tmp_path), meta) == []
