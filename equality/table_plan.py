@@ -88,7 +88,7 @@ def plan(
             raise RefusedError(
                 _differs(version, f"column {column.name} is {wanted} in the source and {spark_type} in the Delta table")
             )
-        charset = options.charsets.get(column.name, "")
+        charset = options.charsets.get(column.name.lower(), "")
         found.append(canonical(column, spark_type, charset=charset, whole_doubles=whole_doubles))
     if not key and OPERATION not in lake:
         raise RefusedError(

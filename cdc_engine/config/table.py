@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sluice.cdc_engine.config.locations import TablePath
 from sluice.cdc_engine.config.operation import AssetOfTable
@@ -146,6 +146,14 @@ class TableConfig(AssetOfTable, Strict):
     schema_changes: SchemaChangesConfig = Field(
         SchemaChangesConfig(), description="Policies that differ from the destination's `schema_changes`."
     )
+
+    @field_validator("charsets")
+    @classmethod
+    def _in_lower_case(cls, charsets: dict[str, str]) -> dict[str, str]:
+        lowered = {column.lower(): charset for column, charset in charsets.items()}
+        if len(lowered) < len(charsets):
+            raise ValueError("charsets has a column twice (names are case-insensitive): remove one")
+        return lowered
 
     @property
     def shows_rows(self) -> bool:

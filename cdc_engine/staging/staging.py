@@ -215,7 +215,8 @@ class _Staging:
         unlike = cascade.doubt if cascade.unlike else ""
         if cascade.dated and any(policy.zero_dates == "text" for policy in policies):
             unlike = f"dates of {' or '.join(names)} are text in the lake (zero_dates)"
-        if any(policy.charsets.keys() & {*cascade.columns, *cascade.referenced} for policy in policies):
+        met = {column.lower() for column in (*cascade.columns, *cascade.referenced)}
+        if any(policy.charsets.keys() & met for policy in policies):
             unlike = f"conf/ names another charset for columns of {' or '.join(names)}"
         if any(policy.rules.touches({*cascade.columns, *cascade.referenced}) for policy in policies):
             unlike = (

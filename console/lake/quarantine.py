@@ -157,7 +157,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
     if config.destinations[destination].shard(first["database"], first["table"]) is not None:
         return dataclasses.replace(result, refused=len(records), reason=SHARED)
     column = column_of(first["layout"])
-    column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
+    column = dataclasses.replace(column, charset=options.charsets.get(column.name.lower(), column.charset))
     decoded: dict[int, Any] = {}  # Index of a record → the decoded value.
     try:
         kind = type_of(column, options.zero_dates)

@@ -32,7 +32,7 @@ class ValuePolicy:
       text.
     - `undecodable`: what happens if a value cannot be decoded. "stop" stops the table. "quarantine" stores the value in the quarantine and
       writes NULL to the row.
-    - `charsets`: column name → real charset of the bytes, for columns for which the source declares a wrong charset.
+    - `charsets`: column name in lower case → real charset of the bytes, for columns for which the source declares a wrong charset.
     - `rules`: row filter, masks and transform.
     - `shard`: the column that distinguishes the shards of a lake table, or None.
     """
@@ -45,7 +45,7 @@ class ValuePolicy:
 
     def corrected(self, column: Column) -> Column:
         """Returns the column with the charset that `charsets` has for it, or unchanged if `charsets` does not have the column."""
-        charset = self.charsets.get(column.name)
+        charset = self.charsets.get(column.name.lower())
         return dataclasses.replace(column, charset=charset) if charset else column
 
 

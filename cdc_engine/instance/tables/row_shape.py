@@ -115,7 +115,7 @@ def shape_of_other(settings: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def _of_options(options: TableConfig) -> dict[str, str]:
-    charsets = {column.lower(): charset.lower() for column, charset in sorted(options.charsets.items())}
+    charsets = {column: charset.lower() for column, charset in sorted(options.charsets.items())}
     return {
         KEY: ",".join(sorted(column.lower() for column in options.key)),
         "deletes": _unless("hard", options.deletes),

@@ -4,6 +4,7 @@ classified.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from sluice.cdc_engine.instance.tables.row_shape import (
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.meta.resume_requests import request, requests
 from sluice.cdc_engine.states import TableState
-from tests.binlog.rows.event_bytes import ORDERS
+from tests.binlog.rows.event_bytes import NOTE, ORDERS
 from tests.fix_ledgers import MemoryLedger, at
 
 NAME = "shop.orders"
@@ -122,6 +123,18 @@ def test_a_setting_that_leaves_the_rows_as_they_are_stops_nothing(
     assert starts(tmp_path, meta, after) == []
     assert changed_settings(shape_of(after, NAME), shape_of(after, NAME), None) == ()
     assert starts(tmp_path, meta, after) == []
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(("in_conf", "in_source"), [("Note", "note"), ("note", "Note"), ("NOTE", "NOTE")])
+def test_a_charset_holds_whatever_the_case_of_the_columns_name(in_conf: str, in_source: str) -> None:
+    """Defect 1030: `charsets` had no effect if conf/ spelled a column in another letter case than the source. Nothing reported that. The
+    corrected spelling counted as unchanged, so the rows that were already in the lake stayed as they were.
+    """
+    policy = policies_of(table(charsets={in_conf: "latin1"}))[NAME]
+    assert policy.corrected(dataclasses.replace(NOTE, name=in_source)).charset == "latin1"
+    with pytest.raises(ValueError, match="charsets has a column twice"):
+        table(charsets={"note": "latin1", "NOTE": "utf8mb4"})
 
 
 @pytest.mark.found
