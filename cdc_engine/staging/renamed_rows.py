@@ -17,10 +17,10 @@ def refuse_rows(
     policies: Mapping[str, ValuePolicy],
 ) -> None:
     """Raises TableStoppedError if the lake lacks rows of the renamed table, or if one of its two names is a shard. Raises the same error
-    if conf/ sets another key, or other filters, masks or transforms, for the new name than for the old name. Does nothing if `change` is
-    no rename.
+    if conf/ sets another key, other charsets, or other filters, masks or transforms, for the new name than for the old name. Does nothing
+    if `change` is no rename.
 
-    `keys` and `policies` have, by "database.table", the keys that conf/ names and the policies with row rules. `lacking` are the tables
+    `keys` and `policies` have, by "database.table", the keys that conf/ names and the policies. `lacking` are the tables
     whose earlier changes are missing in the lake.
     """
     name, origin = f"{change.database}.{change.table}", change.renamed_from
@@ -46,6 +46,12 @@ def refuse_rows(
             "table"
         )
         raise TableStoppedError(change.database, change.table, TableState.ROWS_RULE, reason)
+    if policies.get(name, DEFAULT_POLICY).charsets != policies.get(origin, DEFAULT_POLICY).charsets:
+        reason = (
+            f"the table was renamed from {origin}, and `charsets` in conf/ differs for the two names, so texts in the lake were decoded "
+            "with the charsets of the old name; set the same `charsets` for both names, then resume the table"
+        )
+        raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     key = change.schema.key if change.schema else ()
     if (keys.get(name) or key) != (keys.get(origin) or key):
         reason = (

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
 from sluice.cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.contracts import (
     Batch,
     Block,
@@ -452,3 +453,16 @@ def test_ddl_identity_a_table_whose_rows_the_lake_lacks_stops_under_its_new_name
 def test_ddl_a_declared_key_that_is_the_tables_own_is_no_other_key(tmp_path: Path) -> None:
     taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
     assert not stage(taken, "shop", 1, tmp_path, StagingRules(keys={"shop.items": ITEMS.key})).stopped
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("name", ["shop.orders", "shop.items"])
+def test_ddl_a_table_with_other_charsets_than_under_its_old_name_stops(tmp_path: Path, name: str) -> None:
+    """Defect 1031: the rows of a renamed table were taken over although conf/ decodes the texts of its two names with other charsets."""
+    taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
+    rules = StagingRules(policies={name: ValuePolicy(charsets={"note": "latin1"})})
+    (stopped,) = stage(taken, "shop", 1, tmp_path, rules).stopped
+    assert (stopped.table, stopped.state) == ("items", "DDL_UNSUPPORTED")
+    assert "set the same `charsets` for both names" in stopped.reason
+    both = StagingRules(policies=dict.fromkeys(("shop.orders", "shop.items"), ValuePolicy(charsets={"note": "latin1"})))
+    assert not stage(taken, "shop", 2, tmp_path, both).stopped
