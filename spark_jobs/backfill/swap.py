@@ -23,7 +23,7 @@ from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
 from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others, was_replaced
-from sluice.spark_jobs.tables.commit_record import CommittedInterval, batches, read_commit
+from sluice.spark_jobs.tables.commit_record import SNAPSHOT_KIND, CommittedInterval, batches, read_commit
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
@@ -128,6 +128,13 @@ def _obstacles(
         yield (
             f"{what}. The past state was built from version {rebuilt.base} and lacks that correction: keep "
             "the corrected table, and do not swap"
+        )
+    # The rows before a re-snapshot may be wrong, or have the form of earlier settings in conf/, for example unmasked values.
+    if read := [each for each in ours if each.kind == SNAPSHOT_KIND and each.version > rebuilt.base]:
+        yield (
+            f"version {read[-1].version} of the table was written by a snapshot, and the past state was built from version "
+            f"{rebuilt.base}, which has the rows from before this snapshot: keep the table, and do not swap, or {build_again} and a "
+            "--from after the snapshot"
         )
 
 

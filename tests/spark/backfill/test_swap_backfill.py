@@ -25,7 +25,7 @@ from sluice.spark_jobs.backfill.into import PastState, build
 from sluice.spark_jobs.backfill.swap import PastTable, refusal
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.table_owner import Owner
-from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
+from sluice.spark_jobs.tables.commit_record import CommittedInterval, PublicationRecord, read_commit
 from tests.fix_ledgers import FileLedger
 from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID
@@ -246,6 +246,7 @@ REPORTED = (
         ({}, (interval(7, 101, ledger="another"),), ""),
         ({}, (interval(7, 50, kind="repair", backfill="0123"),), "version 7 of the table was written by a repair"),
         ({"base": 7}, (interval(7, 50, kind="backfill", backfill="0123"),), ""),
+        ({"base": 7}, (interval(7, 50, kind="snapshot", snapshot="0123"),), ""),
         ({"base": 1}, (), "no longer has the commits"),
     ],
 )
@@ -277,3 +278,30 @@ def test_a_swap_that_is_late_writes_nothing_ha(shop: Shop, monkeypatch: pytest.M
         shop.swap()
     assert deltalake.DeltaTable(shop.target.path).version() == version
     assert shop.live() == [(1, "a"), (3, "wrong")]
+
+
+@pytest.mark.found
+def test_rows_from_before_a_re_snapshot_do_not_return_backfill(shop: Shop) -> None:
+    """Defect 1032: after a mask was added in conf/ and the table was re-snapshotted, a swap with a past state from before that gave the
+    table its unmasked rows again.
+    """
+    table = deltalake.DeltaTable(shop.target.path)
+    position = POSITION.to_json()
+    record = PublicationRecord(
+        destination="shop",
+        ledger=LEDGER_ID,
+        table=NAME,
+        snapshot="0123",
+        read="1",
+        epoch=0,
+        run="",
+        start=position,
+        end=position,
+        label=POSITION.order_key,
+        read_at_us=0,
+    )
+    commit = deltalake.CommitProperties(custom_metadata={"userMetadata": record.to_text()})
+    table.update(updates={"note": "'masked'"}, commit_properties=commit)
+    with pytest.raises(MergeFailedError, match=r"written by a snapshot.*do not swap.*--from after the snapshot"):
+        shop.swap()
+    assert {note for _, note in shop.live()} == {"masked"}
