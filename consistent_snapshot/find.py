@@ -44,8 +44,8 @@ class ConsistentSnapshotError(Exception):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableAtVersion:
     """One table of a consistent snapshot. `version` is the table's Delta version. `table_id` is the table's id in Delta's metadata. By this
-    id, readers notice that the table was dropped and created again. If `stopped`, the table has stopped, so it is at an earlier position
-    than the other tables.
+    id, readers notice that the table was dropped and created again. If `stopped`, the table has stopped or is no longer captured, so it is
+    at an earlier position than the other tables.
     """
 
     name: str

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.orchestration.base.lake_settings import storage_options, target
 
 if TYPE_CHECKING:
@@ -45,16 +46,17 @@ def publish_for_batch(
 
     `buffered` are the tables whose changes are buffered while a snapshot job reads their rows. For such a table, the record repeats the
     version of the current-state table, and has the new versions of the change log and history. The record marks these current-state tables
-    as stopped, and also all Delta tables of stopped tables.
+    as stopped, and also all Delta tables of stopped tables and of tables that conf/ no longer captures.
 
     Raises MergeError for tables whose path or version cannot be found, and TableError if Delta refuses the commit.
     """
     from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot  # noqa: PLC0415
 
-    directory = config.destination_dir(destination)
-    records = LakeTables(directory)
-    stopped = {each.name for each in read_ledger(directory).stopped_tables}
+    directory, settings = config.destination_dir(destination), config.destinations[destination]
+    records, captured = LakeTables(directory), TableFilter(settings.include, settings.exclude)
+    left = {name for name in records.names if not captured.keeps(*name.split(".", 1))}
+    stopped = {*left, *(each.name for each in read_ledger(directory).stopped_tables)}
     current_states, side_tables = _recorded_tables(config, destination, records, stopped)
     standing = {*stopped, *buffered, *(each for name in stopped for each in side_tables.get(name, ()))}
     found = {

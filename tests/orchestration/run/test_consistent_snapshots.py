@@ -26,6 +26,10 @@ class Shop:
         self._config, self._records = config, keep_lake_tables(config, 2)
         self.amendments = SnapshotAmendments(config, "shop", clock=itertools.count().__next__)
 
+    def change_conf(self, **settings: str) -> None:
+        changed = self._config.destinations["shop"].model_copy(update=settings)
+        self._config = self._config.model_copy(update={"destinations": {"shop": changed}})
+
     def merge(self, end: int, version: int, *buffered: str) -> None:
         """Merges a batch into the published table, unless its changes are buffered, and publishes a consistent snapshot."""
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
@@ -99,3 +103,15 @@ def test_a_late_write_leaves_a_table_that_was_repaired_meanwhile(shop: Shop) -> 
     shop.repair(6)
     shop.amendments.write(str)
     assert shop.newest == (10, 6, False)
+
+
+@pytest.mark.found
+def test_a_table_that_conf_no_longer_captures_is_marked_in_the_snapshot(shop: Shop) -> None:
+    """Defect 1033: the consistent snapshot named the last version of an excluded table as if it belonged to the snapshot's position."""
+    shop.merge(10, 1)
+    shop.change_conf(exclude=PUBLISHED)
+    shop.merge(20, 1)
+    assert shop.newest == (20, 1, True)
+    shop.change_conf(exclude="")
+    shop.merge(30, 2)
+    assert shop.newest == (30, 2, False)
