@@ -188,7 +188,7 @@ class _TableMerge:
         self._give_columns(segment.columns, segment.key)
         self.session.expect(segment.rows + self._rows_met(segment))
         self.session.sql(fold.staged_view(VIEW, segment, self.session.uploaded))
-        left = alteration_steps.left_columns(segment, self.table)
+        left = alteration_steps.left_columns(segment, self.table, soft=self.target.deletes == "soft")
         scanned = self.table.scanned(segment.key[0], *_bounds(segment)) if segment.key else CommitCounts()
         applies = merge_sql.append_new if self._all_new(segment, scanned) else merge_sql.apply_changes
         statement = applies(VIEW, segment, self.target, applied_order_key, left)

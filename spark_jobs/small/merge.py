@@ -295,9 +295,10 @@ class _SmallMerge:
         values: dict[str, Any] = {column.name.lower(): images[column.name] for column in segment.columns}
         values |= {name: images[name] for name in images.column_names if name in (ORDER_KEY, COMMIT_TIME)}
         values[OPERATION] = fold_arrow.operation_names(images, operations)
-        if self.target.deletes == "soft" and segment.key:
+        soft = self.target.deletes == "soft"
+        if soft and segment.key:
             values[DELETED] = pa.array(fold_arrow.removes(images))
-        left = {name.lower() for name in alteration_steps.left_columns(segment, self.table)}
+        left = {name.lower() for name in alteration_steps.left_columns(segment, self.table, soft=soft)}
         fields = [field for field in self._schema() if field.name.lower() in values or field.name.lower() in left]
         columns = [_typed(values.get(field.name.lower()), field.type, images.num_rows) for field in fields]
         return pa.table(columns, schema=pa.schema(fields))

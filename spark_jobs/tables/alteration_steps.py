@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from sluice.batch_manifest.values import ChangesSegment, SchemaSegment
 from sluice.spark_jobs.errors import LostCommitError
 from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.staged_batch import DELETED
 from sluice.spark_jobs.tables import alterations
 from sluice.spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
 from sluice.spark_jobs.tables.delta_table import DeltaTable, set_properties
@@ -84,14 +85,17 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
     return {column.name: f"CAST(NULL AS {column.type})" for column in back}
 
 
-def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
-    """Returns the columns that the source dropped and the Delta table still has. Columns that the segment has are left out."""
+def left_columns(segment: ChangesSegment, table: DeltaTable, *, soft: bool) -> tuple[str, ...]:
+    """Returns the columns that the Delta table has and that are NULL in the segment's rows: columns that the source dropped, and, without
+    soft deletes (`soft`), the column that marks rows as deleted. The table has this column if conf/ had soft deletes earlier.
+    """
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
+    marks = (DELETED,) if DELETED in there and not soft else ()
     if table.shard is not None:
         left = shards.left_columns(table.shard, table.snapshot.properties, segment)
-        return tuple(there[name][0] for name in left if name in there)
+        return (*(there[name][0] for name in left if name in there), *marks)
     kept = alterations.kept_columns(table.snapshot.properties)
-    return tuple(name for name in kept if name.lower() in there and name.lower() not in staged)
+    return (*(name for name in kept if name.lower() in there and name.lower() not in staged), *marks)
 
 
 def _made(table: DeltaTable, segment: SchemaSegment) -> AlterationPlan:

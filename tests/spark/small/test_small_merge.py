@@ -355,3 +355,15 @@ def test_fault_a_commit_that_another_was_written_over_is_made_again(
     table.merge(*CHANGES)
     assert over
     assert table.rows("id", '"Name"') == CHANGED
+
+
+@pytest.mark.found
+def test_a_row_that_is_inserted_again_is_not_marked_as_deleted_under_hard_deletes(table: Table) -> None:
+    """Defect 1034: after conf/ changed `deletes` to hard and the table was resumed, a row that had been deleted softly and was inserted
+    again stayed marked as deleted, so views and comparisons missed it.
+    """
+    soft = table.stage(Changes(ORDERS, [*ABC, image(DELETE, 4, 1, "a"), image(DELETE, 5, 2, "b")]))
+    merged(dataclasses.replace(soft, target=dataclasses.replace(soft.target, deletes="soft")))
+    assert table.rows("id", "_sluice_deleted") == [(1, True), (2, True), (3, False)]
+    table.merge(image(INSERT, 11, 1, "again"), image(UPDATE_AFTER, 12, 3, "C"), image(INSERT, 13, 9, "new"))
+    assert table.rows("id", "_sluice_deleted") == [(1, None), (2, True), (3, None), (9, None)]
