@@ -397,7 +397,9 @@ def schema_statements(
     if not table.snapshot.exists:
         target.refuse_clash(table.name)
         return [_create(table.name, target, wanted, key, owner)]
-    layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
+    layout.refuse_other_partitions(
+        *(table.name, target.path, target.layout, table.snapshot.partitions), shared=target.shared
+    )
     changes = [*_property_changes(table, target, wanted, owner), *_added_columns(table, target, wanted)]
     return [*changes, *_clustering(table, target, wanted)]
 

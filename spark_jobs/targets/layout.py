@@ -93,17 +93,24 @@ def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[
     return f"CLUSTER BY {by}", {CLUSTER_PROPERTY: json.dumps(layout.cluster_by)}
 
 
-def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
+def refuse_other_partitions(
+    name: str, path: str, layout: Layout, there: tuple[str, ...], *, shared: bool = False
+) -> None:
     """Raises TableError if conf/ sets partition_by and the table has other partitions, or if conf/ sets cluster_by and the table is
-    partitioned. `there` are the table's partition columns.
+    partitioned. `there` are the table's partition columns. `shared` says whether the table has several shards.
     """
     configured = [part.lower() for part in layout.partition_by]
     if (configured and configured != [part.lower() for part in there]) or (layout.cluster_by and there):
         is_by = f"partitioned by {', '.join(there)}" if there else "not partitioned"
         ours = f"partition_by {', '.join(layout.partition_by)}" if layout.partition_by else "cluster_by"
+        # A snapshot of a shard replaces only the rows of this shard, and does not create the table again.
+        again = (
+            "move the table's folder away, and run `sluice lake accept` for each of its shards"
+            if shared
+            else "create the table again with `sluice snapshot start`"
+        )
         raise TableError(
             name,
             f"the Delta table {path} is {is_by}, and conf/ has {ours}: Delta "
-            "partitions a table when it is created; remove the setting from conf/, or create the table "
-            "again with `sluice snapshot start`",
+            f"partitions a table when it is created; remove the setting from conf/, or {again}",
         )

@@ -1,0 +1,43 @@
+"""Tests what a shard says if conf/ has other partitions than the common Delta table. No Spark is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.tables.delta_table import DeltaTable, schema_statements
+from sluice.spark_jobs.targets.layout import Layout
+from sluice.spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.targets.shards import Shard
+
+SHARD = Shard(column="_sluice_shard", name="shop_1.orders")
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("shard", "advice"),
+    [
+        (None, "create the table again with `sluice snapshot start`"),
+        (SHARD, "move the table's folder away, and run `sluice lake accept` for each of its shards"),
+    ],
+    ids=["own table", "shard"],
+)
+def test_other_partitions_name_a_way_that_creates_the_table_again_group(
+    tmp_path: Path, shard: Shard | None, advice: str
+) -> None:
+    """Defect 1035: if the table of a shard had other partitions than conf/, the advice was to re-snapshot the shard. But the snapshot of a
+    shard does not create the table again, and failed with the same advice.
+    """
+    columns = tuple(LakeColumn(name=name, type="string") for name in ("id", SHARD.column))
+    deltalake.DeltaTable.create(tmp_path / "orders", pa.schema([(each.name, pa.string()) for each in columns]))
+    target = TableTarget(path=str(tmp_path / "orders"), layout=Layout(partition_by=(SHARD.column,)), shard=shard)
+    table = DeltaTable("shop_1.orders", target.path, "app", {}, shard)
+    table.refresh()
+    with pytest.raises(TableError) as caught:
+        schema_statements(table, target, columns, ("id",), "owner")
+    assert f"remove the setting from conf/, or {advice}" in str(caught.value)
