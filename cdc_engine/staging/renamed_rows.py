@@ -1,12 +1,17 @@
-"""Checks whether the lake's rows of a renamed table can be moved to the table's new name. Pure functions. Called by `staging`."""
+"""Checks whether the lake's rows of a renamed table can be moved to the table's new name, and whether the lake has the values of a renamed
+column. Pure functions. Called by `staging`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 
+from sluice.batch_manifest.values import AlterationKind
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import TableChange
 from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.states import TableState
 
 
@@ -57,5 +62,33 @@ def refuse_rows(
         reason = (
             f"the table was renamed from {origin}, and conf/ declares another key for {origin} than for {name}, so the lake "
             "has the rows under the old name's key; set the same `key` for both names, then resume the table"
+        )
+        raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
+
+
+def refuse_columns(change: TableChange, rules: StagingRules) -> None:
+    """Raises TableStoppedError if a column was renamed, and conf/ captures the column under only one of its two names. The lake lacks the
+    values of a column that was not captured, and must not keep the values of a column that is no longer captured.
+    """
+    schema = change.schema
+    if schema is None or rules.kept is None:
+        return
+    renames = {each.new_name.lower(): each.column for each in change.alterations if each.kind is AlterationKind.RENAME}
+    if not renames:
+        return
+    now = dataclasses.replace(schema, key=rules.keys.get(schema.name) or schema.key)
+    before = dataclasses.replace(
+        now,
+        key=tuple(renames.get(name.lower(), name) for name in now.key),
+        columns=tuple(
+            dataclasses.replace(each, name=renames.get(each.name.lower(), each.name)) for each in schema.columns
+        ),
+    )
+    if differ := sorted({*rules.kept(now).tolist()} ^ {*rules.kept(before).tolist()}):
+        old, new = before.columns[differ[0]].name, now.columns[differ[0]].name
+        reason = (
+            f"the column {old} was renamed to {new}, and column_include or column_exclude in conf/ captures only one of the two names, so "
+            "the rows in the lake do not fit. Sluice re-snapshots the table by itself, unless `snapshot` is never. If the column must stay "
+            "out of the lake, exclude both names"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sluice.cdc_engine.binlog.column_types import ValueRefusedError, Values
@@ -47,6 +47,10 @@ class ValuePolicy:
         """Returns the column with the charset that `charsets` has for it, or unchanged if `charsets` does not have the column."""
         charset = self.charsets.get(column.name.lower())
         return dataclasses.replace(column, charset=charset) if charset else column
+
+    def corrects(self, columns: Iterable[str]) -> bool:
+        """Returns whether `charsets` has any of the columns."""
+        return any(column.lower() in self.charsets for column in columns)
 
 
 DEFAULT_POLICY = ValuePolicy()
