@@ -110,6 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.telemetry",
         "cdc_engine.acts",
         "cdc_engine.table_meta.table_list",
+        "cdc_engine.sink.table_filter",
         "spark_jobs",
         "equality",
         "consistent_snapshot",

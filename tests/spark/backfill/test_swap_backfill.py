@@ -281,7 +281,7 @@ def test_a_swap_that_is_late_writes_nothing_ha(shop: Shop, monkeypatch: pytest.M
 
 
 @pytest.mark.found
-def test_rows_from_before_a_re_snapshot_do_not_return_backfill(shop: Shop) -> None:
+def test_a_swap_does_not_undo_a_re_snapshot_backfill(shop: Shop) -> None:
     """Defect 1032: after a mask was added in conf/ and the table was re-snapshotted, a swap with a past state from before that gave the
     table its unmasked rows again.
     """
