@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from sluice.batch_manifest.values import AlterationKind
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from sluice.cdc_engine.contracts import TableChange
+from sluice.cdc_engine.contracts import Column, TableChange
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.states import TableState
@@ -67,14 +67,13 @@ def refuse_rows(
 
 
 def refuse_columns(change: TableChange, rules: StagingRules) -> None:
-    """Raises TableStoppedError if a column was renamed, and conf/ captures the column under only one of its two names. The lake lacks the
-    values of a column that was not captured, and must not keep the values of a column that is no longer captured.
+    """Raises TableStoppedError if a column was renamed, and conf/ captures the column under only one of its two names, or decodes it with
+    another charset than under its old name. The lake lacks the values of a column that was not captured, and must not keep the values of
+    a column that is no longer captured.
     """
     schema = change.schema
-    if schema is None or rules.kept is None:
-        return
     renames = {each.new_name.lower(): each.column for each in change.alterations if each.kind is AlterationKind.RENAME}
-    if not renames:
+    if schema is None or not renames:
         return
     now = dataclasses.replace(schema, key=rules.keys.get(schema.name) or schema.key)
     before = dataclasses.replace(
@@ -84,11 +83,20 @@ def refuse_columns(change: TableChange, rules: StagingRules) -> None:
             dataclasses.replace(each, name=renames.get(each.name.lower(), each.name)) for each in schema.columns
         ),
     )
-    if differ := sorted({*rules.kept(now).tolist()} ^ {*rules.kept(before).tolist()}):
-        old, new = before.columns[differ[0]].name, now.columns[differ[0]].name
-        reason = (
-            f"the column {old} was renamed to {new}, and column_include or column_exclude in conf/ captures only one of the two names, so "
-            "the rows in the lake do not fit. Sluice re-snapshots the table by itself, unless `snapshot` is never. If the column must stay "
-            "out of the lake, exclude both names"
+    kept, policy = rules.kept, rules.policy(schema.name)
+    differ = sorted({*kept(now).tolist()} ^ {*kept(before).tolist()}) if kept is not None else []
+    for index in differ:
+        why = (
+            "column_include or column_exclude in conf/ captures only one of the two names, so the rows in the lake do not fit. Sluice "
+            "re-snapshots the table by itself, unless `snapshot` is never. If the column must stay out of the lake, exclude both names"
         )
-        raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
+        raise _renamed(change, (before.columns[index], now.columns[index]), TableState.DDL_UNSUPPORTED, why)
+    for old, new in zip(before.columns, now.columns, strict=True):
+        if policy.corrected(old).charset != policy.corrected(new).charset:
+            why = "`charsets` in conf/ has not the same charset for the two names: name both columns in `charsets`"
+            raise _renamed(change, (old, new), TableState.ROWS_RULE, why)
+
+
+def _renamed(change: TableChange, column: tuple[Column, Column], state: TableState, why: str) -> TableStoppedError:
+    reason = f"the column {column[0].name} was renamed to {column[1].name}, and {why}"
+    return TableStoppedError(change.database, change.table, state, reason)

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.batch_manifest.values import Alteration, AlterationKind, ChangesSegment, SchemaSegment, TruncateSegment
+from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
 from sluice.cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY
-from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.contracts import (
     Batch,
     Block,
@@ -30,7 +29,6 @@ from sluice.cdc_engine.contracts import (
 )
 from sluice.cdc_engine.errors import BinlogFormatError, StagingError
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.staging import StagingRules, segment_writer, stage, staging
 from sluice.cdc_engine.staging.reader import read_manifest
 from sluice.cdc_engine.staging.segment_writer import ROW
@@ -454,37 +452,3 @@ def test_ddl_identity_a_table_whose_rows_the_lake_lacks_stops_under_its_new_name
 def test_ddl_a_declared_key_that_is_the_tables_own_is_no_other_key(tmp_path: Path) -> None:
     taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
     assert not stage(taken, "shop", 1, tmp_path, StagingRules(keys={"shop.items": ITEMS.key})).stopped
-
-
-@pytest.mark.found
-@pytest.mark.parametrize("name", ["shop.orders", "shop.items"])
-def test_ddl_a_table_with_other_charsets_than_under_its_old_name_stops(tmp_path: Path, name: str) -> None:
-    """Defect 1031: the rows of a renamed table were taken over although conf/ decodes the texts of its two names with other charsets."""
-    taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
-    rules = StagingRules(policies={name: ValuePolicy(charsets={"note": "latin1"})})
-    (stopped,) = stage(taken, "shop", 1, tmp_path, rules).stopped
-    assert (stopped.table, stopped.state) == ("items", "DDL_UNSUPPORTED")
-    assert "set the same `charsets` for both names" in stopped.reason
-    both = StagingRules(policies=dict.fromkeys(("shop.orders", "shop.items"), ValuePolicy(charsets={"note": "latin1"})))
-    assert not stage(taken, "shop", 2, tmp_path, both).stopped
-
-
-@pytest.mark.found
-@pytest.mark.parametrize(
-    ("excluded", "stops"), [("note", True), ("memo", True), ("note/memo", False), ("nothing", False)]
-)
-def test_ddl_a_column_that_is_captured_under_one_of_its_two_names_stops_the_table(
-    tmp_path: Path, excluded: str, *, stops: bool
-) -> None:
-    """Defect 1036: if a column that conf/ excludes was renamed, the lake had NULL in existing rows under the new name. If the new name was
-    excluded, the lake kept the old values.
-    """
-    memo = dataclasses.replace(
-        ORDERS, columns=(*ORDERS.columns[:-1], dataclasses.replace(ORDERS.columns[-1], name="memo"))
-    )
-    renamed = Alteration(kind=AlterationKind.RENAME, column="note", new_name="memo")
-    taken = batch(change(TableChangeKind.SCHEMA, 100, schema=memo, alterations=(renamed,)))
-    rules = StagingRules(kept=ColumnFilter(exclude=f"shop.orders:{excluded}").kept)
-    stopped = stage(taken, "shop", 1, tmp_path, rules).stopped
-    assert [each.state for each in stopped] == ["DDL_UNSUPPORTED"] * stops
-    assert all("column note was renamed to memo" in each.reason for each in stopped)
