@@ -7,6 +7,7 @@ dictionaries `OF_…` below classify each setting of a table or a destination. A
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import json
@@ -134,32 +135,33 @@ def changed_settings(before: Shape, after: Shape, version: TableVersion | None) 
     columns counts as unchanged. A new column filter that keeps the same columns also counts as unchanged. `version` is the table, or None
     if its columns are unknown.
     """
-    return tuple(
-        setting
-        for setting in sorted({*before, *after})
-        if not _is_same(setting, before.get(setting, ""), after.get(setting, ""), version)
-    )
+    return tuple(setting for setting in sorted({*before, *after}) if not _is_same(setting, before, after, version))
 
 
-def _is_same(setting: str, before: str, after: str, version: TableVersion | None) -> bool:
-    if before == after or (setting, before, after) in HARMLESS:
+def _is_same(setting: str, before: Shape, after: Shape, version: TableVersion | None) -> bool:
+    old, new = before.get(setting, ""), after.get(setting, "")
+    if old == new or (setting, old, new) in HARMLESS:
         return True
     compare = _BY_EFFECT.get(setting)
     return compare is not None and version is not None and compare(before, version) == compare(after, version)
 
 
-def _key(said: str, version: TableVersion) -> str:
-    return said or ",".join(sorted(column.lower() for column in version.key))
+def _key(shape: Shape, version: TableVersion) -> str:
+    return shape.get(KEY) or ",".join(sorted(column.lower() for column in version.key))
 
 
-def _kept(said: str, version: TableVersion) -> str:
+def _kept(shape: Shape, version: TableVersion) -> str:
+    """Returns the indices of the captured columns. The columns of the declared key are captured whatever the filter says. Those of the
+    primary key are captured in this way only if conf/ declares no key.
+    """
+    said, keyed = shape.get(COLUMNS, ""), dataclasses.replace(version, key=tuple(_key(shape, version).split(",")))
     columns = said.removeprefix(_INCLUDE).removeprefix(_EXCLUDE)
     rule = f"{version.name}:{columns}" if said else ""
     kept = ColumnFilter(include=rule) if said.startswith(_INCLUDE) else ColumnFilter(exclude=rule)
-    return str(kept.kept(version).tolist())
+    return str(kept.kept(keyed).tolist())
 
 
-_BY_EFFECT: Final[Mapping[str, Callable[[str, TableVersion], str]]] = {KEY: _key, COLUMNS: _kept}
+_BY_EFFECT: Final[Mapping[str, Callable[[Shape, TableVersion], str]]] = {KEY: _key, COLUMNS: _kept}
 
 
 def _columns(include: str, exclude: str, name: str) -> str:

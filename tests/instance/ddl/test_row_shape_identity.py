@@ -220,3 +220,22 @@ def test_a_table_that_was_created_and_stopped_after_the_start_resumes_under_the_
         assert len(may_resume(filtered, tmp_path, {}, requests(tmp_path), meta)) == 1
         take_up_new_tables(config, tmp_path, tables, meta, at(9), [NAME])
     assert may_resume(destination(), tmp_path, {}, requests(tmp_path), meta) == []
+
+
+@pytest.mark.found
+def test_a_filter_of_the_primary_key_counts_if_conf_declares_another_key(tmp_path: Path) -> None:
+    """Defect 1038: if conf/ declared another key, a change of `column_exclude` about a column of the primary key was not noticed. Existing
+    rows then had NULL in the column.
+    """
+    meta, keyed = MemoryLedger(), {"tables": {NAME: {"key": ["amount"]}}}
+    assert starts(tmp_path, meta, destination(column_exclude=f"{NAME}:id", **keyed)) == []
+    (stop,) = starts(tmp_path, meta, destination(**keyed))
+    assert (stop.state, "(column_include, column_exclude)" in stop.reason) == (TableState.RULES_CHANGED, True)
+
+
+@pytest.mark.found
+def test_a_filter_of_the_declared_key_changes_nothing(tmp_path: Path) -> None:
+    """Defect 1038: a filter of a column of the declared key, which is always captured, stopped the table."""
+    meta, keyed = MemoryLedger(), {"tables": {NAME: {"key": ["amount"]}}}
+    assert starts(tmp_path, meta, destination(column_exclude=f"{NAME}:amount", **keyed)) == []
+    assert starts(tmp_path, meta, destination(**keyed)) == []
