@@ -28,7 +28,7 @@ from sluice.cdc_engine.parser.positions.gtid_search import FoundTransactions, fi
 from sluice.cdc_engine.parser.positions.time_search import choice_at, reach_back
 from sluice.cdc_engine.parser.renumbering import comes_before
 from sluice.cdc_engine.parser.start_position import StartChoice
-from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.staging.staging import StagingResult
@@ -72,6 +72,8 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
     if request.gtids:
         found = find_transactions(files, rules.transactions_of(request, facts), cursor.epoch)
         begin, end = found.begin, found.end
+    elif (exact := _of_run(request, files, cursor)) is not None:
+        begin, end = exact
     else:
         reach_back(files, request.from_us)
         begin = choice_at(files, request.from_us)
@@ -81,6 +83,26 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
     return BinlogInterval(
         begin=positions[0], end=positions[1], read_to=positions[2], cursor=cursor, files=files, transactions=found
     )
+
+
+def _of_run(
+    request: RequestedInterval, files: ReadableFiles, cursor: Position
+) -> tuple[StartChoice, StartChoice] | None:
+    """Returns the positions between which a run merged the requested changes. Returns None if no run is requested, or if the binlog files
+    no longer have these positions.
+
+    Commit times could not replace the positions, because they are not in the order of the binlog: some servers log the time at which a
+    statement began.
+    """
+    if request.between is None or not all(each.file and each.counts_as(cursor) for each in request.between):
+        return None
+    begin, end = (StartChoice(file=each.file, offset=each.offset, executed=each.gtid_set) for each in request.between)
+    files.reach(lambda oldest: not comes_before(begin.file, oldest))
+    if begin.file not in {log.file for log in files.logs}:
+        return None
+    # A requested archive may end within the interval.
+    last = StartChoice(file=files.facts.file, offset=files.facts.offset, executed=files.facts.executed)
+    return begin, min(end, last, key=lambda each: (file_number(each.file), each.offset))
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`

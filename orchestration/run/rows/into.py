@@ -56,6 +56,7 @@ def interval_of(request: BackfillRequest) -> RequestedInterval:
         archive=request.archive,
         schemas=request.schemas,
         past=bool(request.into),
+        between=request.between,
     )
 
 

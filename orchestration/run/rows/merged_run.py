@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.table_list.reading import read_tables
+from sluice.cdc_engine.time_text import SECOND_US
 from sluice.orchestration.base.lake_settings import lake_errors, storage_options
 from sluice.orchestration.run.rows.request import BackfillRequest
 
@@ -18,13 +20,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedRun:
-    """The interval of the changes that a run merged into `tables`, by the commit time in the source. The interval begins at `from_us` and
-    ends before `to_us`, in microseconds since 1970.
+    """The interval of the changes that a run merged into `tables`. By commit time in the source, the interval begins at `from_us` and ends
+    before `to_us`, in microseconds since 1970. `between` has the positions after which it begins and at which it ends, or is None if the
+    run merged changes of several epochs.
     """
 
     from_us: int
     to_us: int
     tables: tuple[str, ...]
+    between: tuple[Position, Position] | None = None
 
 
 def backfill_of_run(
@@ -41,7 +45,12 @@ def backfill_of_run(
         )
     found = interval_of_run({name: _history(config, destination, name) for name in tables or captured}, run)
     return BackfillRequest(
-        destination=destination, from_us=found.from_us, to_us=found.to_us, tables=found.tables, into=into
+        destination=destination,
+        from_us=found.from_us,
+        to_us=found.to_us,
+        tables=found.tables,
+        into=into,
+        between=found.between,
     )
 
 
@@ -59,11 +68,25 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
             f"no log of the requested tables has a batch of the run {run!r}: `sluice history DATABASE.TABLE --json` shows the runs"
         )
     every = [each for found in merged.values() for each in found]
+    last_us = max(each.last_commit_time_us for each in every)
     return MergedRun(
         from_us=min(each.first_commit_time_us for each in every),
-        to_us=max(each.last_commit_time_us for each in every) + 1,
+        # A commit time in whole seconds counts as the last moment of its second (`first_at_or_after`).
+        to_us=last_us + (1 if last_us % SECOND_US else SECOND_US),
         tables=tuple(sorted(merged)),
+        between=_between(every),
     )
+
+
+def _between(commits: Sequence[CommittedInterval]) -> tuple[Position, Position] | None:
+    """Returns the first start and the last end of the commits. Returns None if a commit has no positions, or if they are of several
+    epochs.
+    """
+    found = [record for each in commits for record in (each.start, each.end)]
+    if not all({"epoch", "file", "offset"} <= record.keys() for record in found):
+        return None
+    ordered = sorted((Position.from_json(dict(record)) for record in found), key=lambda each: each.order_key)
+    return (ordered[0], ordered[-1]) if ordered[0].epoch == ordered[-1].epoch else None
 
 
 def _history(config: SluiceConfig, destination: str, name: str) -> list[CommittedInterval]:

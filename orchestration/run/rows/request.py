@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.batch_manifest.table_report import TableReport
+from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.progress import ReadProgress
 from sluice.cdc_engine.time_text import time_text
 
@@ -21,6 +22,7 @@ class BackfillRequest:
 
     - `from_us` and `to_us` limit the interval of changes, in microseconds since 1970. `to_us` itself is excluded; None means until now.
     - `gtids` selects the transactions of this GTID set instead of an interval, or is empty.
+    - `between` has the positions that limit the interval of a run, or is None. The times then only describe the interval.
     - `into` is the name ("database.table") of a new table with a past state of the only table in `tables`. The live table then does not
       change. If `into` is empty, the changes are merged into the live tables.
     - `archive` is the location of archived binlog files that are read instead of the source's binlog, or empty.
@@ -36,6 +38,7 @@ class BackfillRequest:
     archive: str = ""
     schemas: Path | None = None
     gtids: str = ""
+    between: tuple[Position, Position] | None = None
 
     def __str__(self) -> str:
         if self.gtids:
