@@ -18,7 +18,8 @@ files (`redeliver`), so the source need not have the batch's changes any more.
 
 If the files are missing, the batch's changes are read from the source again. A Delta table without key columns recognizes the changes that
 it has already by their order keys. In a new epoch, the same changes would get other order keys, and the table would have them twice. So
-`given_up` records the batch's end, and no new epoch begins until the changes are acked.
+`given_up` records the batch's end, and no new epoch begins until the changes are acked. The same holds for the changes that are read again
+because a stopped table was resumed: `again_up_to` records their end.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Ledger:
     - `outstanding`: the batches in flight, in the order in which they must be acked.
     - `given_up`: the end of a staged batch that may be merged in part and whose files are missing. Set until the batch's changes are read
       again and acked.
+    - `again_up_to`: the position up to which the stream is read again because stopped tables were resumed. Set until the changes up to this
+      position are acked.
     """
 
     ledger_id: str = ""
@@ -87,6 +90,7 @@ class Ledger:
     outstanding: tuple[OutstandingBatch, ...] = ()
     stopped_tables: tuple[StoppedTable, ...] = ()
     given_up: Position | None = None
+    again_up_to: Position | None = None
     consumers: tuple[Consumer, ...] = ()
     group_consumers: tuple[GroupConsumer, ...] = ()
 
@@ -245,13 +249,14 @@ class Ledger:
         Raises BatchNotFoundError if the batch or the delivery is not in flight, and BatchNotFirstError if an earlier batch is in flight.
         """
         batch = self._first(batch_id, "acked", delivery)
-        read_again = self.given_up is not None and batch.end.order_key >= self.given_up.order_key
+        reached = batch.end.order_key
         return dataclasses.replace(
             self,
             cursor=batch.end,
             server_uuid=batch.end.server_uuid or self.server_uuid,
             outstanding=self.outstanding[1:],
-            given_up=None if read_again else self.given_up,
+            given_up=_unless_reached(self.given_up, reached),
+            again_up_to=_unless_reached(self.again_up_to, reached),
         )
 
     def redeliver(self, batch_id: int, delivery: int | None = None, *, without: Collection[str] = ()) -> Ledger:
@@ -338,7 +343,12 @@ class Ledger:
 
         Removes the batches in flight. Also removes each stop at or after `position`, because the stream stops the table again. A stop that
         the stream does not repeat (`states.UNTIL_RESUMED`) is removed only if `resumed` contains its table ("database.table").
+
+        If tables are resumed, the lake has later changes of the other tables, so no new epoch may begin until the stream is read up to its
+        present position again (`unfinished`). If an operator chose the position, a new epoch may begin.
         """
+        had = (self.resume_position, self.given_up, self.again_up_to) if resumed else ()
+        later = [each for each in had if each is not None and each.order_key > position.order_key]
         kept = tuple(each for each in self.stopped_tables if _stays(each, position, resumed))
         return dataclasses.replace(
             self,
@@ -347,7 +357,8 @@ class Ledger:
             server_uuid=position.server_uuid or self.server_uuid,
             outstanding=(),
             stopped_tables=kept,
-            given_up=None,
+            given_up=self.given_up if resumed else None,
+            again_up_to=max(later, key=lambda each: each.order_key, default=None),
         )
 
     def begin_epoch(self, epoch: int) -> Ledger:
@@ -379,12 +390,18 @@ class Ledger:
     @property
     def unfinished(self) -> str:
         """The reason why no new epoch may begin, or "" if a new epoch may begin."""
-        if self.given_up is None:
+        if self.given_up is not None:
+            why = (
+                f"the batch up to {self.given_up} may be merged in part, and the staged files of the batch are missing"
+            )
+        elif self.again_up_to is not None:
+            why = (
+                f"the stream is read again up to {self.again_up_to}, because stopped tables were resumed, and the other tables have these "
+                "changes already"
+            )
+        else:
             return ""
-        return (
-            f"the batch up to {self.given_up} may be merged in part, and the staged files of the batch are missing: another server "
-            "would deliver the changes of the batch with other order keys, and tables without a key would have these changes twice"
-        )
+        return f"{why}: another server would deliver these changes with other order keys, and tables without a key would have them twice"
 
     def _outstanding(self, batch_id: int, verb: str) -> OutstandingBatch:
         for batch in self.outstanding:
@@ -412,6 +429,10 @@ def _stays(stop: StoppedTable, cursor: Position, resumed: Collection[str]) -> bo
     if stop.position.order_key < cursor.order_key:
         return True
     return stop.state in UNTIL_RESUMED and stop.name not in resumed
+
+
+def _unless_reached(position: Position | None, order_key: int) -> Position | None:
+    return None if position is not None and order_key >= position.order_key else position
 
 
 def _coordinates(position: Position) -> tuple[int, str, int]:

@@ -18,6 +18,7 @@ from sluice.cdc_engine.states import TableState
 
 FORMAT = 4
 GROUP = "group_consumers"
+AGAIN = "again_up_to"
 
 Value = TypeVar("Value")
 
@@ -39,6 +40,9 @@ def ledger_to_text(ledger: Ledger) -> str:
         # Leaves out the empty list of a group's consumers, so that earlier versions of Sluice, which refuse unknown fields, can read the
         # ledger.
         del record[GROUP]
+    if record[AGAIN] is None:
+        # Leaves out the position, for the same reason.
+        del record[AGAIN]
     return json.dumps(record, indent=1) + "\n"
 
 
@@ -49,7 +53,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
         found = record.get("format") if isinstance(record, dict) else None
         raise ValueError(f"the ledger has format {found!r}, and this version of Sluice reads format {FORMAT}")
     del record["format"]
-    fields = _checked(Ledger, {GROUP: [], **record})
+    fields = _checked(Ledger, {GROUP: [], AGAIN: None, **record})
     ledger = Ledger(
         **{
             **fields,
@@ -59,6 +63,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
             "outstanding": tuple(itertools.takewhile(_is_staged, map(_outstanding, fields["outstanding"]))),
             "stopped_tables": tuple(_stopped(each) for each in fields["stopped_tables"]),
             "given_up": _position(fields["given_up"]) if fields["given_up"] is not None else None,
+            AGAIN: _position(fields[AGAIN]) if fields[AGAIN] is not None else None,
             "consumers": tuple(_consumer(each) for each in fields["consumers"]),
             GROUP: tuple(_group_consumer(each) for each in fields[GROUP]),
         }

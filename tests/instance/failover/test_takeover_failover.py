@@ -11,16 +11,24 @@ import pytest
 
 from sluice.cdc_engine.acts.stopped_destination import stopped_destination
 from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.failover import failover
 from sluice.cdc_engine.instance.failover.failover import Failover, FailoverDependencies
 from sluice.cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_order, refusal
+from sluice.cdc_engine.instance.parts import epochs_of
+from sluice.cdc_engine.instance.tables.resume import take_up
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from sluice.cdc_engine.meta.resume_requests import request, requests
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from sluice.cdc_engine.parser.start_position import Epochs
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.in_use import SOURCE_FILE, address_in_use, use
 from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.states import TableState
 from sluice.console.source.switch import listed, switch
+from tests.fix_ledgers import FileLedger
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -82,6 +90,39 @@ def test_failover_waits_while_a_batch_cannot_be_finished_and_begins_anywhere_bef
     assert "merged in part" in refused(epochs=Epochs(highest=2, unfinished="a batch may be merged in part"))
     assert refused(position=None) == ""
     assert refused(facts=None) == "refused"
+
+
+@pytest.mark.found
+def test_failover_waits_while_resumed_tables_are_read_again(tmp_path: Path) -> None:
+    """Defect 1060: when a stopped table was resumed, the cursor moved back to its stop. If another source took over before the stream had
+    caught up, the other tables got the same changes again with order keys of a new epoch: tables without a key had them twice. The new
+    source was also accepted without the transactions that the lake already had.
+    """
+    stop = StoppedTable(
+        database="shop",
+        table="odd",
+        state=TableState.IMAGE_NOT_FULL,
+        reason="lacks columns",
+        position=dataclasses.replace(READ, offset=300, gtid_set=f"{A}:1-30"),
+    )
+    meta, folder = FileLedger(tmp_path), tmp_path
+    meta.update(lambda _: Ledger(ledger_id="0123456789ab", epoch=2, cursor=READ, server_uuid=A, stopped_tables=(stop,)))
+    request(folder, "shop", "odd")
+    own = dataclasses.replace(
+        STANDBY, server_uuid=A, file=READ.file, offset=900, logs=(BinaryLog(file=READ.file, size_bytes=900),)
+    )
+    take_up(requests(folder), meta, lambda *_: own, lambda: None, folder)
+    assert meta.ledger.cursor == stop.position
+    assert ledger_from_text(ledger_to_text(meta.ledger), "shop") == meta.ledger
+    for facts in (STANDBY, dataclasses.replace(STANDBY, executed=f"{A}:1-40")):
+        assert "stopped tables were resumed" in refused(meta.ledger.cursor, facts, epochs_of(meta))
+    assert not refused(meta.ledger.cursor, own, epochs_of(meta)), "the stream continues on its own server"
+    for offset in (600, 800):
+        end = dataclasses.replace(READ, offset=offset)
+        batch = dataclasses.replace(meta.ledger.next_batch(end), path="staging/1")
+        meta.update(lambda ledger, batch=batch: ledger.hand_out(batch).ack(batch.batch_id))  # type: ignore[misc]
+        assert bool(refused(end, STANDBY, epochs_of(meta))) == (offset == 600)
+    assert not meta.ledger.set_cursor(stop.position).unfinished, "an operator chose this position"
 
 
 def test_failover_goes_around() -> None:
