@@ -160,6 +160,10 @@ class UnknownEventError(BinlogFormatError):
     code = "UNKNOWN_EVENT"
 
 
+class XaUnreadError(UnknownEventError):
+    """An XA transaction was prepared before the scan began, and is committed in the scanned part of the binlog."""
+
+
 class UndoneRowsError(UnknownEventError):
     """A transaction undoes row events by a ROLLBACK or ROLLBACK TO, after the scan of the binlog has yielded these row events. The caller
     of the scan must drop the rows of the open transaction, and scan the transaction again with the same `UndoneRows`

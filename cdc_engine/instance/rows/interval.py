@@ -117,6 +117,16 @@ def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedI
     return BinlogInterval(begin=cursor, end=position, read_to=position, cursor=cursor, files=files)
 
 
+def begun_earlier(interval: BinlogInterval, time_us: int) -> BinlogInterval:
+    """Returns the interval with the begin at the first transaction that committed at `time_us` or later, or with its present begin if that
+    is earlier. Raises PositionLostError if the time is purged.
+    """
+    reach_back(interval.files, time_us)
+    there = interval.begin
+    begin = _position(choice_at(interval.files, time_us), there.epoch, there.server_uuid)
+    return dataclasses.replace(interval, begin=min(begin, there, key=lambda each: each.order_key))
+
+
 def _position(choice: StartChoice, epoch: int, server_uuid: str) -> Position:
     return Position(
         epoch=epoch, file=choice.file, offset=choice.offset, gtid_set=choice.executed, server_uuid=server_uuid

@@ -25,7 +25,7 @@ from sluice.cdc_engine.instance.rows.interval import (
     tables_of,
     tables_unlike,
 )
-from sluice.cdc_engine.instance.rows.reading import IntervalReader, files_for
+from sluice.cdc_engine.instance.rows.reading import IntervalReader, PreparedBefore, files_for
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval, TableFacts
 from sluice.cdc_engine.instance.rows.schemas import known_at
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
@@ -113,7 +113,7 @@ def make_plan(config: DestinationConfig, directory: Path, request: RequestedInte
         bytes_max=SAMPLE_BYTES_MAX,
     )
     with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
-        staged = sample.staged(Path(folder), policies_of(config))
+        staged = sample.staged(Path(folder), policies_of(config), PreparedBefore())
         unlike = tables_unlike(config, directory, interval, schemas, request)
         facts = facts_of(names, config, directory, schemas, [staged], unlike=unlike, given=request.schemas)
     known = known_at(records, interval.begin)

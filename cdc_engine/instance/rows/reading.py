@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sluice.cdc_engine.binlog.block import end_position
-from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
-from sluice.cdc_engine.binlog.events.undone_rows import UndoneRows
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
@@ -26,6 +25,7 @@ from sluice.cdc_engine.instance.tables.value_policies import keys_of
 from sluice.cdc_engine.parser.positions.archive_alone import archive_alone
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles, ReadableFiles
 from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.source.archive import Archive
@@ -43,6 +43,15 @@ def files_for(config: DestinationConfig, archive: str, cursor: Position | None) 
     destination has no cursor, returns the source's binlog files. Raises SourceConnectionError, ConfigurationError or PositionLostError.
     """
     return archive_alone(Archive(archive), cursor) if archive and cursor is not None else binlog_files(config)
+
+
+class PreparedBefore(MemoryPrepared):
+    """The prepared XA transactions of an estimate. Accepts the commit of a transaction that was prepared before the interval, and leaves
+    out its rows.
+    """
+
+    def commit(self, name: str, order_key: int) -> Content:
+        return super().commit(name, order_key) or RecordedEvents(b"")
 
 
 class IntervalReader:
@@ -69,16 +78,20 @@ class IntervalReader:
         """
         self._config, self._schemas, self._tables, self._files = config, schemas, tables, files
         self._until, self._bytes_max, self._progress = until, bytes_max, progress
-        self._undone = UndoneRows()
+        self._prepared = MemoryPrepared()
         self.start = self.end = start
         self.bytes = 0
         self.seconds = 0.0
         self.whole = False
 
-    def staged(self, directory: Path, policies: Mapping[str, ValuePolicy]) -> StagingResult:
-        """Stages the interval as one batch, in a new folder in `directory`. `policies` has each table's policy by "database.table". Raises
-        SluiceError.
+    def staged(
+        self, directory: Path, policies: Mapping[str, ValuePolicy], prepared: MemoryPrepared | None = None
+    ) -> StagingResult:
+        """Stages the interval as one batch, in a new folder in `directory`. `policies` has each table's policy by "database.table".
+        `prepared` has the XA transactions that an earlier reader found before `start`. Raises SluiceError, for example XaUnreadError if a
+        transaction was prepared before all that was read.
         """
+        self._prepared = prepared or self._prepared
         began = time.monotonic()
         while True:
             try:
@@ -96,13 +109,13 @@ class IntervalReader:
         even if many transactions undo rows.
         """
         self._begin_again()
-        self._undone.only_finds = True
+        self._prepared.undone.only_finds = True
         try:
             with contextlib.closing(self._parts()) as parts:
                 for _ in parts:
                     pass
         finally:
-            self._undone.only_finds = False
+            self._prepared.undone.only_finds = False
         self._begin_again()
 
     def _begin_again(self) -> None:
@@ -129,8 +142,8 @@ class IntervalReader:
             self.whole = True
             return
         start = DumpStart(position=self.start, by_gtid=False, executed_known=bool(self.start.gtid_set))
-        prepared = MemoryPrepared(self._undone)
-        with contextlib.closing(files.blocks(start, self._schemas, self._wanted, prepared)) as blocks:
+        self._prepared.rewind(self.start)
+        with contextlib.closing(files.blocks(start, self._schemas, self._wanted, self._prepared)) as blocks:
             for block in blocks:
                 self.bytes = files.bytes_read
                 self._progress(self.bytes)

@@ -16,13 +16,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.destination_files.own_folder import FILE as FOLDER_FILE
-from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.errors import ActRefusedError, PositionLostError, XaUnreadError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.instance.rows import rules
 from sluice.cdc_engine.instance.rows.interval import (
     BinlogInterval,
+    begun_earlier,
     facts_of,
     locate_interval,
     records_of,
@@ -40,8 +42,11 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.progress import ReadProgress, measured
 from sluice.cdc_engine.records.location import as_location
 from sluice.cdc_engine.staging.staging import StagingResult
+from sluice.cdc_engine.time_text import SECOND_US
 
 POLL_SECONDS = 0.2
+# If an XA transaction was prepared before an interval and committed in it, the reading begins so many seconds earlier.
+XA_BACK_SECONDS = (60, 3600)
 Find = Callable[[DestinationConfig, Ledger, RequestedInterval], BinlogInterval]
 FOLDER, LOCK_FILE = "backfills", "backfill.lock"
 
@@ -112,16 +117,12 @@ class BackfillReading:
         self._config, self._directory, self._request, self.folder = config, directory, request, folder
         self._progress, self._advice, self._began = progress, advice, time.monotonic()
         self._ledger = read_ledger(directory)
-        self.interval = find(config, self._ledger, request)
-        records = records_of(config, directory, self.interval, request.schemas)
-        self._schemas = schemas_of(config, records, self.interval)
+        self._begin(find(config, self._ledger, request))
         self.names = tables_of(self._ledger, self._schemas, request)
-        self._unlike = tables_unlike(config, directory, self.interval, self._schemas, request)
         # Makes the value policies once, so that the module of a transform is not imported again if somebody edits it during the operation.
         self._policies = policies_of(config)
         refuse_other_functions({name: self._policies[name] for name in self.names if name in self._policies}, directory)
         self.staged: list[StagingResult] = []
-        self.read_to = self.interval.begin
         self.refused: dict[str, str] = {}
 
     @property
@@ -155,8 +156,34 @@ class BackfillReading:
         refused and `all_or_none` is set. If the refusal is known before reading, reads nothing.
         """
         self.judge()
-        self._go_on()
+        self._read_all()
         self.judge()
+
+    def _begin(self, interval: BinlogInterval) -> None:
+        """Sets the interval to read, of which nothing is read yet."""
+        config, directory, request = self._config, self._directory, self._request
+        self.interval, self.read_to, self._prepared = interval, interval.begin, MemoryPrepared()
+        records = records_of(config, directory, interval, request.schemas)
+        self._schemas = schemas_of(config, records, interval)
+        self._unlike = tables_unlike(config, directory, interval, self._schemas, request)
+
+    def _read_all(self) -> None:
+        """Reads the interval. If an XA transaction was committed in the interval and prepared before it, begins earlier, because the binlog
+        has the transaction's rows before its XA PREPARE. An earlier begin changes no result: a row that changed earlier gets the state that
+        it has at the lake's position too.
+        """
+        first, from_us = self.interval, self.times[0] or self.interval.begin.time_us
+        for seconds in (*XA_BACK_SECONDS, 0):
+            try:
+                self._go_on()
+                break
+            except XaUnreadError as error:
+                if not seconds:
+                    raise _xa_unread(first.begin) from error
+                try:
+                    self._begin(begun_earlier(first, from_us - seconds * SECOND_US))
+                except PositionLostError:
+                    raise _xa_unread(first.begin) from error
 
     def catch_up(self) -> tuple[str, Position]:
         """Reads more of the binlog if the lake may be at a later position than `read` has reached, and checks the tables again. Call it
@@ -168,7 +195,10 @@ class BackfillReading:
         cursor = self._refuse_another(ledger)
         need = ledger.resume_position or cursor
         if need.order_key > self.read_to.order_key:
-            self._go_on()
+            try:
+                self._go_on()
+            except XaUnreadError as error:
+                raise _xa_unread(self.interval.begin) from error
         if need.order_key > self.read_to.order_key:
             raise ActRefusedError(
                 f"the lake may have changes up to {need}, but the source's binlog ends earlier, at "
@@ -187,7 +217,7 @@ class BackfillReading:
             files=functools.partial(files_for, self._config, self._request.archive, self._ledger.cursor),
             progress=self._report,
         )
-        self.staged.append(interval.staged(self.folder / str(len(self.staged)), self._policies))
+        self.staged.append(interval.staged(self.folder / str(len(self.staged)), self._policies, self._prepared))
         self.read_to = interval.end
 
     def _report(self, read_bytes: int) -> None:
@@ -226,3 +256,10 @@ class BackfillReading:
         if named or len(self.refused) == len(self.names):
             refusals = "; ".join(f"{name}: {self.refused[name]}" for name in (named or self.names))
             raise ActRefusedError(refusals or f"{self._config.name} captures no table yet")
+
+
+def _xa_unread(begin: Position) -> ActRefusedError:
+    return ActRefusedError(
+        f"an XA transaction was prepared long before {begin} and committed after it, so its rows were not read: start the operation again "
+        f"later, or {rules.SNAPSHOT_WAY}"
+    )

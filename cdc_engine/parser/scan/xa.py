@@ -17,7 +17,7 @@ from sluice.cdc_engine.binlog.events import event_types as types
 from sluice.cdc_engine.binlog.events.statements import xa_name
 from sluice.cdc_engine.binlog.events.table_map import parse_table_map
 from sluice.cdc_engine.contracts import Block
-from sluice.cdc_engine.errors import BinlogFormatError, UnknownEventError
+from sluice.cdc_engine.errors import BinlogFormatError, XaUnreadError
 from sluice.cdc_engine.parser.scan import state as at
 from sluice.cdc_engine.parser.scan.block_maker import BlockMaker
 from sluice.cdc_engine.parser.scan.table_references import Captured
@@ -84,13 +84,13 @@ class XaTransactions:
             self._prepared.prepare(name, self._maker.position().order_key)
 
     def commit(self, text: str) -> Iterator[Block]:
-        """Handles the statement XA COMMIT: replays the recorded events of the transaction. Raises UnknownEventError if the transaction was
+        """Handles the statement XA COMMIT: replays the recorded events of the transaction. Raises XaUnreadError if the transaction was
         prepared before the stream began, because its rows were never read.
         """
         name = xa_name(text)
         content = self._prepared.commit(name, self._maker.position().order_key)
         if content is None:
-            raise UnknownEventError(
+            raise XaUnreadError(
                 f"the XA transaction {name} was prepared before the stream began and is now committed: its "
                 "rows were never read; re-snapshot the captured tables, or, if the transaction did not "
                 "change captured tables, set the position after its XA COMMIT",
