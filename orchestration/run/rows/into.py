@@ -184,15 +184,15 @@ def after_a_quiet_time(
 
 def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -> CommittedInterval | None:
     """Returns the newest batch or publication in `history` that has no change after `begin`, or None. Considers only commits of the ledger
-    `ledger_id` and of the epoch of `begin`.
+    `ledger_id` and of the epoch of `begin`. Leaves out a batch whose run was killed between two commits of the table, because the table
+    then lacks changes before the batch's end. The later delivery of such a batch begins at the same position.
     """
+    ours = [each for each in history if each.streamed and each.ledger == ledger_id and each.end]
     found = [
         each
-        for each in history
-        if each.streamed
-        and each.ledger == ledger_id
-        and each.end
-        and _is_before(Position.from_json(dict(each.end)), begin)
+        for number, each in enumerate(ours)
+        if _is_before(Position.from_json(dict(each.end)), begin)
+        and not any(each.delivery and later.delivery and later.start == each.start for later in ours[number + 1 :])
     ]
     return found[-1] if found else None
 

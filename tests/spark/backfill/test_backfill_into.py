@@ -113,6 +113,31 @@ def test_a_past_state_begins_with_the_newest_version_before_it_backfill() -> Non
     assert base_of(known[4:], "l", begin) is None
 
 
+@pytest.mark.found
+def test_a_past_state_does_not_begin_with_a_batch_that_was_merged_in_part() -> None:
+    """Defect 1062: a batch with a TRUNCATE makes several commits of a table. If the run was killed between them, the first commit named
+    the end of the whole batch. If the batch was longer when it was merged again, a past state could begin with the first commit, and
+    lacked the TRUNCATE and the later changes of the batch.
+    """
+    start, later = (Position(epoch=1, file="b.000002", offset=offset).to_json() for offset in (100, 300))
+    known = [
+        interval(1, 100, start=Position(epoch=1, file="b.000002", offset=50).to_json(), delivery=6),
+        interval(2, 300, start=start, delivery=7, last_order_key=11),
+        interval(3, 500, start=start, delivery=8, last_order_key=30),
+    ]
+    found = base_of(known, "l", Position(epoch=1, file="b.000002", offset=400))
+    assert found is not None
+    assert found.version == 1, "version 2 lacks changes before 300"
+    found = base_of(known, "l", Position(epoch=1, file="b.000002", offset=500))
+    assert found is not None
+    assert found.version == 3
+    published = interval(4, 500, start=later, kind="snapshot")
+    following = interval(5, 900, start=later, delivery=9)
+    found = base_of([*known, published, following], "l", Position(epoch=1, file="b.000002", offset=600))
+    assert found is not None
+    assert found.version == 4, "a publication is one commit"
+
+
 def test_a_quiet_table_is_read_from_the_cursor_where_its_newest_version_ends_in_a_purged_file_backfill() -> None:
     begin, cursor = (Position(epoch=1, file="b.000009", offset=offset) for offset in (400, 800))
     known = [
