@@ -64,6 +64,7 @@ class EngineActs:
             self._restart(steering)
         elif state == EngineState.RUNNING:
             self._take_up_tables(steering)
+            self._end_dropped(steering)
             self._forget_snapshots(steering.parts)
 
     def _restart(self, steering: Steering) -> None:
@@ -94,6 +95,26 @@ class EngineActs:
             steering.hand_out.while_idle(begin)
         except SourceConnectionError as error:
             log.warning("destination_not_started_again_yet", destination=self._config.name, reason=str(error))
+
+    def _end_dropped(self, steering: Steering) -> None:
+        """Cancels the open snapshots of tables that were dropped or renamed before the cursor, because the source has no rows to read. Only
+        looks at the names, as long as all tables with open snapshots exist. Leaves stopped tables to `_take_up_tables`.
+        """
+        parts, records = steering.parts, SnapshotRecords(self._directory)
+        ledger, names = parts.meta.ledger, parts.history.names
+        if ledger.cursor is None or not names:
+            return
+        gone = [
+            each.name
+            for each in records.all()
+            if each.is_open
+            and each.name not in names
+            and ledger.stopped(each.database, each.table) is None
+            and was_dropped(parts.history.state(each.database, each.table, ledger.cursor))
+        ]
+        if gone:
+            lock = open_lock(self._directory, RUN_LOCK)
+            steering.hand_out.while_idle(lambda: snapshot_requests.end_dropped(gone, records, lock))
 
     def _forget_snapshots(self, parts: EngineParts) -> None:
         """Every FORGET_SECONDS, removes the records of ended snapshots whose tables are not captured any more, for example because they

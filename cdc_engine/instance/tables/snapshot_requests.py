@@ -20,6 +20,7 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import stops
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import TableState
 
 UNKNOWN = (
@@ -89,6 +90,21 @@ def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
     finally:
         lock.release()
     return True
+
+
+def end_dropped(names: Sequence[str], records: SnapshotRecords, lock: Lock) -> None:
+    """Cancels the open snapshots of tables that were dropped, and removes their files. The tables do not stop, because they have no more
+    changes. Does nothing if a run holds the run lock `lock`; a later tick tries again.
+    """
+    if not lock.try_acquire():
+        return
+    try:
+        for name in names:
+            records.update(name, lambda now: now.canceled() if now.is_open else now)
+            records.sweep(name)
+            log.warning("snapshot_ended_because_table_was_dropped", table=name)
+    finally:
+        lock.release()
 
 
 def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:

@@ -1,0 +1,69 @@
+"""Tests that the snapshot of a table ends when the table was dropped, without a command and without a stop."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lock
+from sluice.cdc_engine.instance.tables.engine_acts import EngineActs, Steering
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.states import EngineState, SnapshotState
+from sluice.cdc_engine.table_meta.schema import DroppedTable
+from tests.fix_ledgers import FileLedger, at, stopped
+
+WANTED, CANCELED = SnapshotState.WANTED, SnapshotState.CANCELED
+
+
+@pytest.mark.found
+def test_the_snapshot_of_a_dropped_table_ends_by_itself(tmp_path: Path) -> None:
+    """Defect 1063: a table was dropped or renamed before its snapshot was published. The snapshot stayed open forever, and the reason
+    did not always name a command. `sluice catch-up` waited without end for it.
+    """
+    meta, records = FileLedger(tmp_path), SnapshotRecords(tmp_path)
+    meta.update(lambda _: Ledger(ledger_id="0123456789ab", cursor=at(8), stopped_tables=(stopped("halted", 4),)))
+    for name in ("kept", "dropped", "halted", "excluded", "later"):
+        records.begin(wanted(f"shop.{name}", at(2), 1.0))
+        folder = records.chunks(records.get(f"shop.{name}")).folder  # type: ignore[arg-type]
+        folder.mkdir(parents=True)
+    dropped_at = {"dropped": at(6), "halted": at(6), "later": at(9)}
+
+    def state(_database: str, table: str, position: Position) -> Any:
+        gone = table in dropped_at and dropped_at[table].order_key <= position.order_key
+        return DroppedTable(schema=None) if gone else None
+
+    idle = False
+    hand_out = SimpleNamespace(while_idle=lambda act: act() if idle else None)
+    history = SimpleNamespace(names=frozenset({"shop.kept"}), state=state)
+    steering = Steering(
+        parts=SimpleNamespace(meta=meta, history=history),  # type: ignore[arg-type]
+        hand_out=hand_out,  # type: ignore[arg-type]
+        still=contextlib.nullcontext(),
+    )
+    acts = EngineActs(DestinationConfig(name="shop", source=SourceConfig(user="root"), snapshot="never"), tmp_path)
+
+    def ended() -> list[str]:
+        acts.carry_out(EngineState.RUNNING, steering)
+        return [each.table for each in records.all() if each.state == CANCELED]
+
+    assert ended() == [], "a batch with changes of the table may be in flight"
+    idle = True
+    lock = open_lock(tmp_path, RUN_LOCK)
+    assert lock.try_acquire()
+    assert ended() == [], "a run may use the files"
+    lock.release()
+    assert ended() == ["dropped"]
+    assert not records.chunks(records.get("shop.dropped")).folder.exists()  # type: ignore[arg-type]
+    assert [each.table for each in meta.ledger.stopped_tables] == ["halted"]
+    assert {each.state for each in records.all() if each.table != "dropped"} == {WANTED}
+    meta.update(lambda ledger: ledger.set_cursor(at(10)))
+    assert ended() == ["dropped", "later"]
