@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from sluice.cdc_engine.errors import MetaError
-from sluice.cdc_engine.records.contract import RecordStore
+from sluice.cdc_engine.records.contract import RecordStore, StoredRecord
 from sluice.cdc_engine.records.location import record_store
 
 FOLDER = "resume-requests"
@@ -28,17 +28,22 @@ class ResumeKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class ResumeRequest:
-    """An operator's request about a table. `record` is the name of the request's record in `store`."""
+    """An operator's request about a table. `record` is the name of the request's record in `store`, and `version` the version of the record
+    that was read. None stands for any version.
+    """
 
     database: str
     table: str
     record: str
     store: RecordStore
     kind: ResumeKind = ResumeKind.RESUME
+    version: int | None = None
 
     def done(self) -> None:
-        """Removes the request after it was executed. Raises MetaError if the record store does not answer."""
-        self.store.remove(self.record)
+        """Removes the request after it was executed. Keeps a later request that has replaced it meanwhile. Raises MetaError if the record
+        store does not answer.
+        """
+        self.store.remove(self.record, self.version)
 
     @property
     def name(self) -> str:
@@ -57,14 +62,14 @@ def request(destination_dir: Path, database: str, table: str, kind: ResumeKind =
 def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:
     """Returns the requests that wait. Raises MetaError if a request cannot be read."""
     store = record_store(destination_dir)
-    return tuple(_parsed(store, name, text) for name, text in store.all(FOLDER).items())
+    return tuple(_parsed(store, name, stored) for name, stored in sorted(store.read_all(f"{FOLDER}/").items()))
 
 
-def _parsed(store: RecordStore, name: str, text: str) -> ResumeRequest:
+def _parsed(store: RecordStore, name: str, stored: StoredRecord) -> ResumeRequest:
     try:
-        record = json.loads(text)
+        record = json.loads(stored.text)
         kind = ResumeKind(record["kind"])
-        return ResumeRequest(str(record["database"]), str(record["table"]), name, store, kind)
+        return ResumeRequest(str(record["database"]), str(record["table"]), name, store, kind, stored.version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
             f"{store.where(name)} cannot be read ({error}); remove this record, and repeat the operator's request for the table"

@@ -147,6 +147,23 @@ def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path, kind: str)
     assert requests(directory) == ()
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("kind", ["folder", "store"])
+def test_ddl_a_request_that_replaces_another_during_its_execution_is_kept(tmp_path: Path, kind: str) -> None:
+    """Defect 1064: the engine removed the record of an executed request, even if the operator had requested something else meanwhile. For
+    example, `sluice snapshot cancel` was lost while the engine carried out `snapshot start` or `schema resume` of the table.
+    """
+    home = home_of(kind, tmp_path)
+    request(home, "shop", "orders", ResumeKind.RE_SNAPSHOT)
+    (executed,) = requests(home)
+    request(home, "shop", "orders", ResumeKind.CANCEL)
+    executed.done()
+    (later,) = requests(home)
+    assert later.kind is ResumeKind.CANCEL
+    later.done()
+    assert requests(home) == ()
+
+
 def test_ddl_a_request_that_is_not_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "resume-requests").mkdir()
     (tmp_path / "resume-requests" / "x.json").write_text("[]")
