@@ -50,8 +50,8 @@ def start_where_lost(directory: Path) -> None:
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Requests snapshots of tables. A stopped table resumes, and a failed snapshot starts again. A second call changes nothing while the
-    snapshots are in progress. `where` is an SQL condition for the rows to read; an empty text means all rows.
+    """Requests snapshots of tables. A stopped table resumes, a failed snapshot starts again, and a paused snapshot continues. A second call
+    changes nothing while the snapshots are in progress. `where` is an SQL condition for the rows to read; an empty text means all rows.
 
     Writes the record of a table's snapshot before it requests that the table resumes. The engine buffers the changes of a table whose
     snapshot record is open, so no change is lost. Raises ActRefusedError if the destination has no position yet, or if a snapshot of a
@@ -84,8 +84,8 @@ def _wanted(
             f"a snapshot of {name} is in progress ({there.where or 'all rows'}); end that snapshot with "
             "`sluice snapshot cancel` first"
         )
-    if there.state == SnapshotState.FAILED:
-        return records.update(name, lambda now: now.retried())
+    if there.state == SnapshotState.FAILED or there.paused:
+        there = records.update(name, lambda now: now.retried())
     if stop is not None and there.state != SnapshotState.WANTED:
         return records.update(name, lambda now: now.again("the table had stopped"))
     return there

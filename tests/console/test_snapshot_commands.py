@@ -145,6 +145,20 @@ def test_a_snapshot_is_paused_and_continues(directory: Path) -> None:
     assert {"rows", "rows_per_second", "percent", "seconds_left"} <= set(shown)
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("table", ["items", "orders"])
+def test_the_start_of_a_paused_snapshot_continues_it(directory: Path, table: str) -> None:
+    """Defect 1065: `sluice snapshot start` said that the next run reads the rows of a paused snapshot, but the snapshot stayed paused."""
+    records, name = SnapshotRecords(directory), f"shop.{table}"
+    run("start", "shop", "--tables", name)
+    records.update(name, lambda now: now.began(CURSOR, version="v", key=(), columns=(), rows_expected=1, now=1.0))
+    run("pause", "shop", name)
+    assert f"{name}: the next run reads the table's rows" in run("start", "shop", "--tables", name)
+    (record,) = records.all()
+    assert record.has_work
+    assert record.state == (SnapshotState.WANTED if table == "orders" else SnapshotState.READING), "orders has stopped"
+
+
 def test_a_snapshot_of_what_is_not_captured_is_refused(directory: Path) -> None:
     result = RUNNER.invoke(app, ["snapshot", "start", "shop", "--tables", "shop.nothing"])
     assert isinstance(result.exception, ActRefusedError)
