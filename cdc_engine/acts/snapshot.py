@@ -14,7 +14,7 @@ from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.meta.ledger import Ledger
-from sluice.cdc_engine.meta.resume_requests import ResumeKind, request, request_new_start
+from sluice.cdc_engine.meta.resume_requests import ResumeKind, request, request_new_start, requests
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState
@@ -55,7 +55,7 @@ def start(directory: Path, names: Sequence[str], where: str = "") -> list[Snapsh
 
     Writes the record of a table's snapshot before it requests that the table resumes. The engine buffers the changes of a table whose
     snapshot record is open, so no change is lost. Raises ActRefusedError if the destination has no position yet, or if a snapshot of a
-    table is in progress with another condition. Raises MetaError if a record cannot be written.
+    table is in progress with another condition or is being canceled. Raises MetaError if a record cannot be written.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
@@ -63,6 +63,12 @@ def start(directory: Path, names: Sequence[str], where: str = "") -> list[Snapsh
             f"{directory.name} has no position yet: start the engine with `sluice up`, then try again"
         )
     requested = []
+    canceled = {each.name for each in requests(directory) if each.kind is ResumeKind.CANCEL}
+    if ends := sorted(canceled & {each.name for each in records.all() if each.is_open and each.name in names}):
+        raise ActRefusedError(
+            f"the engine ends the snapshot of {', '.join(ends)}, which was canceled: wait until `sluice snapshot status` shows CANCELED, "
+            "then start the snapshot again"
+        )
     for name in names:
         stop = _stop_of(ledger, name)
         requested.append(_wanted(records, name, where, ledger, stop))

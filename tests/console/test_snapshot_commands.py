@@ -159,6 +159,21 @@ def test_the_start_of_a_paused_snapshot_continues_it(directory: Path, table: str
     assert record.state == (SnapshotState.WANTED if table == "orders" else SnapshotState.READING), "orders has stopped"
 
 
+@pytest.mark.found
+def test_a_snapshot_is_not_started_while_the_engine_still_has_to_cancel_it(directory: Path) -> None:
+    """Defect 1066: after `sluice snapshot cancel`, `snapshot start` was accepted until the engine had canceled the snapshot. Then the
+    engine canceled it, the table stopped, and the snapshot was never taken.
+    """
+    run("start", "shop", "--tables", "shop.items")
+    run("cancel", "shop", "shop.items")
+    result = RUNNER.invoke(app, ["snapshot", "start", "shop", "--tables", "shop.items"])
+    assert isinstance(result.exception, ActRefusedError)
+    assert "then start the snapshot again" in str(result.exception)
+    SnapshotRecords(directory).update("shop.items", lambda now: now.canceled())
+    run("start", "shop", "--tables", "shop.items")
+    assert states(directory) == {"shop.items": SnapshotState.WANTED}
+
+
 def test_a_snapshot_of_what_is_not_captured_is_refused(directory: Path) -> None:
     result = RUNNER.invoke(app, ["snapshot", "start", "shop", "--tables", "shop.nothing"])
     assert isinstance(result.exception, ActRefusedError)
