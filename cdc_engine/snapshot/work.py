@@ -20,6 +20,7 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import (
     AccessDeniedError,
     CascadeUnseenError,
+    MetaError,
     SecretUnavailableError,
     SluiceError,
     SourceConnectionError,
@@ -212,8 +213,15 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
             dependencies.say(f"{record.name}: {error}")
             dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
-        now, kept = dependencies.records.get(record.name), files.prepare()
-        if now is None or not _goes_on(record, now) or not is_complete(kept):
+        except (OSError, MetaError):
+            # The engine may have removed the files, because an operator canceled the snapshot.
+            if _is_still_read(record, dependencies):
+                raise
+        if not _is_still_read(record, dependencies):
+            # Removes the files that this reading wrote after the snapshot was canceled or restarted.
+            dependencies.records.sweep(record.name)
+            return False
+        if not is_complete(kept := files.prepare()):
             return False
         high = reader.end()
     finally:
@@ -362,6 +370,11 @@ def _counted(record: SnapshotRecord, dependencies: SnapshotDependencies, whole: 
         now = dependencies.records.update(record.name, counted)
     dependencies.progress(now)
     return now
+
+
+def _is_still_read(begun: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
+    now = dependencies.records.get(begun.name)
+    return now is not None and _goes_on(begun, now)
 
 
 def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
