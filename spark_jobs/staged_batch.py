@@ -19,6 +19,8 @@ DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
 BACKFILL_KIND, REPAIR_KIND = "backfill", "repair"
+# The kind of a commit that writes values of the quarantine (`sluice quarantine replay`).
+QUARANTINE_KIND = "quarantine"
 EPOCH_BITS = 14  # The epoch is in this many of the highest bits of an order key.
 GROUP_COLUMNS = 63  # One int64 has the presence bits of this many columns.
 

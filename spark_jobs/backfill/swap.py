@@ -21,13 +21,19 @@ from sluice.spark_jobs.backfill.into import MARK, streamed
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.fence import Fence
-from sluice.spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
+from sluice.spark_jobs.staged_batch import BACKFILL_KIND, QUARANTINE_KIND, REPAIR_KIND
 from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others, was_replaced
 from sluice.spark_jobs.tables.commit_record import SNAPSHOT_KIND, CommittedInterval, batches, read_commit
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 SWAP_KIND = "swap"
+# The kind of a commit that corrects rows → what made the commit, for a message.
+CORRECTIONS = {
+    **{kind: f"a {kind}" for kind in (BACKFILL_KIND, REPAIR_KIND)},
+    SWAP_KIND: "the swap with another past state",
+    QUARANTINE_KIND: "`sluice quarantine replay`",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,7 @@ class PastTable:
     - `base` is the version of the live table from which the past state was built.
     - `up_to` is the position up to which the past state has all changes, in the form of the manifest.
     - `columns` are pairs of name and Spark type.
+    - `table_id` is the id of the Delta table. Another past state at the same path has another id.
     - `version` is the newest version of the table. The backfill built version 0, so a higher version shows a later change.
     - `log` is the table, opened with deltalake.
     """
@@ -49,6 +56,7 @@ class PastTable:
     base: int = -1
     up_to: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     columns: tuple[tuple[str, str], ...] = ()
+    table_id: str = ""
     version: int = -1
     rows: int = 0
     log: Any = dataclasses.field(default=None, compare=False)
@@ -75,6 +83,7 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
         base=int(record.get("version", -1)),
         up_to=record.get("up_to") or {},
         columns=table.snapshot.schema,
+        table_id=table.snapshot.table_id,
         version=table.snapshot.version,
         rows=table.row_count,
         log=log,
@@ -121,10 +130,16 @@ def _obstacles(
         )
     if not commits or min(each.version_before for each in commits) > rebuilt.base:
         yield f"the log of the table no longer has the commits after version {rebuilt.base}: {build_again}"
+    # The same swap may be repeated. A commit of the quarantine names neither the table nor the ledger.
     if corrections := [
-        each for each in ours if each.kind in (BACKFILL_KIND, REPAIR_KIND) and each.version > rebuilt.base
+        each
+        for each in commits
+        if each.kind in CORRECTIONS
+        and each.version > rebuilt.base
+        and (each.ledger == owner.ledger_id or each.kind == QUARANTINE_KIND)
+        and (each.kind, each.past_state) != (SWAP_KIND, rebuilt.table_id)
     ]:
-        what = f"version {corrections[-1].version} of the table was written by a {corrections[-1].kind}"
+        what = f"version {corrections[-1].version} of the table was written by {CORRECTIONS[corrections[-1].kind]}"
         yield (
             f"{what}. The past state was built from version {rebuilt.base} and lacks that correction: keep "
             "the corrected table, and do not swap"
@@ -196,6 +211,7 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "table": owner.table,
         "run": run,
         "backfill": rebuilt.path,
+        "past_state": rebuilt.table_id,
         "epoch": int(rebuilt.up_to["epoch"]),
         # This entry is not named `end`, because later merges consider the changes up to the `end` of a commit as merged. A swap merges no
         # changes of the stream, so later runs must still merge the stream's changes up to this position.

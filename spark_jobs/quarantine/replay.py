@@ -24,7 +24,7 @@ from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.side_tables.history import KIND, kept_key
 from sluice.spark_jobs.side_tables.history_fix import HistoryFix
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
-from sluice.spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY, app_id_of
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY, QUARANTINE_KIND, app_id_of
 from sluice.spark_jobs.table_owner import Owner, TableRecords, refuse_others
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.renamed_table import RENAMED_AT
@@ -82,7 +82,7 @@ class ReplayedTable:
             target=self.target,
             key=key,
             position=(table.snapshot.applied_order_key, self._newest_us() if key else 0),
-            record=json.dumps({"sluice": 1, "kind": "quarantine", "replay": uuid.uuid4().hex}),
+            record=json.dumps({"sluice": 1, "kind": QUARANTINE_KIND, "replay": uuid.uuid4().hex}),
             storage_options=self.storage_options,
             records=self.records,
             fence=self.session.fence,

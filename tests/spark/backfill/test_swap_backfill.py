@@ -225,7 +225,9 @@ def interval(version: int, key: int, **more: Any) -> CommittedInterval:
     return CommittedInterval(operation="MERGE", committed_at_us=0, last_order_key=key, **reported)
 
 
-GOOD = PastTable(path="/lake/past", of=NAME, ledger=LEDGER_ID, base=3, up_to={}, columns=COLUMNS, version=0, rows=1)
+GOOD = PastTable(
+    path="/lake/past", of=NAME, ledger=LEDGER_ID, base=3, up_to={}, columns=COLUMNS, table_id="7d", version=0, rows=1
+)
 REPORTED = (
     interval(3, 90),
     interval(4, 100),
@@ -255,6 +257,25 @@ def test_what_is_refused_backfill(
 ) -> None:
     found = refusal(OWNER, COLUMNS, dataclasses.replace(GOOD, **changed), 100, (*REPORTED, *more))
     assert (sentence in found) if sentence else not found, found
+
+
+@pytest.mark.found
+def test_a_past_state_that_lacks_a_swap_or_replayed_values_is_refused(shop: Shop) -> None:
+    """Defect 1068: a past state could be built from a version before another swap, or before `sluice quarantine replay`. Its swap was not
+    refused, and silently took the corrected rows and the replayed values out of the table again.
+    """
+    shop.swap()
+    assert shop.swap(), "the same swap may be repeated"
+    other = dataclasses.replace(GOOD, table_id="8e")
+    swapped = interval(7, -1, kind="swap", backfill=GOOD.path, past_state=GOOD.table_id)
+    replayed = interval(7, -1, kind="quarantine", table="", ledger="")
+    assert refusal(OWNER, COLUMNS, GOOD, 100, (*REPORTED, swapped)) == ""
+    for correction, words in (
+        (swapped, "by the swap with another past state"),
+        (replayed, "by `sluice quarantine replay`"),
+    ):
+        assert words in refusal(OWNER, COLUMNS, other, 100, (*REPORTED, correction))
+        assert refusal(OWNER, COLUMNS, dataclasses.replace(other, base=7), 100, (*REPORTED, correction)) == ""
 
 
 @pytest.mark.found
