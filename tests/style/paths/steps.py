@@ -337,7 +337,11 @@ INTERVAL = (
     Step(BACKFILL, "run_backfill", "merges the changes of an interval again"),
     Step(OPERATION, "operate", "reads the interval, then takes the run lock and merges"),
     Step(BACKFILL, "_Backfill.read", "passes the interval of the request to the reading", "operate"),
-    Step(ROWS_WORK, "BackfillReading.read > BackfillReading._go_on", "reads and stages the interval"),
+    Step(
+        ROWS_WORK,
+        "BackfillReading.read > BackfillReading._read_all > BackfillReading._go_on",
+        "reads and stages the interval",
+    ),
     Step(
         READING,
         "IntervalReader.staged > IntervalReader._staged_once > IntervalReader._parts",
