@@ -265,10 +265,13 @@ class _SmallMerge:
         bounds = self._bounds_text(segment)
         query = f"SELECT {', '.join(columns)} FROM {LAKE}{f' WHERE {bounds}' if bounds else ''}"
         found: pa.Table = pa.table(QueryBuilder().register(LAKE, self.table.log).execute(query).read_all())
+        types = self._schema()
+        # Arrow cannot take values from the views of texts and bytes that deltalake returns.
+        rows = [found[name].cast(types.field(there[name.lower()][0]).type) for name in names]
         deleted = (
             np.asarray(pc.fill_null(found[DELETED], pa.scalar(False))) if marks else np.zeros(found.num_rows, np.bool_)
         )
-        return fold_arrow.Lake(rows=found.select(names), deleted=deleted)
+        return fold_arrow.Lake(rows=pa.table(rows, names=names), deleted=deleted)
 
     def _merge(self, images: pa.Table, segment: ChangesSegment) -> CommitCounts:
         if not images.num_rows:

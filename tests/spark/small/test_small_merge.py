@@ -333,6 +333,20 @@ def test_a_late_task_restores_no_row_that_a_newer_batch_inserted_and_deleted(tab
 
 
 @pytest.mark.found
+def test_images_that_lack_columns_keep_the_values_of_every_type(table: Table) -> None:
+    """Defect 1049: deltalake returns texts and bytes of the lake as views, from which Arrow cannot take values. So Spark had to merge each
+    batch with images that lack columns.
+    """
+    schema = Schema({"k": "bigint", **{f"c{index}": kind for index, kind in enumerate(VALUES)}}, key=("k",))
+    row = {"k": 1, **{f"c{index}": value for index, value in enumerate(VALUES.values())}}
+    table.make(schema).merge(Image(INSERT, 1, row), schema=schema)
+    assert (
+        merged(table.stage(Changes(schema, [Image(UPDATE_AFTER, 2, {"k": 1, "c3": 7})], partial=True))).way == "small"
+    )
+    assert table.rows(*list(row)[1:]) == [tuple({**row, "c3": 7}.values())[1:]]
+
+
+@pytest.mark.found
 def test_fault_a_commit_that_another_was_written_over_is_made_again(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
