@@ -274,22 +274,20 @@ class _SmallMerge:
         return fold_arrow.Lake(rows=pa.table(rows, names=names), deleted=deleted)
 
     def _merge(self, images: pa.Table, segment: ChangesSegment) -> CommitCounts:
-        if not images.num_rows:
-            return CommitCounts()
         rows = self._rows(images, segment, fold.KEYED_NAMES)
-        if self._all_new(images, segment):
+        if not images.num_rows or self._all_new(segment):
             soft = self.target.deletes == "soft"
             kept = rows if soft else rows.filter(pa.array(~fold_arrow.removes(images)))
             return self._append(kept, segment.last_order_key)
         return self._merge_rows(rows, images[OPERATION], segment)
 
-    def _all_new(self, images: pa.Table, segment: ChangesSegment) -> bool:
+    def _all_new(self, segment: ChangesSegment) -> bool:
         """Returns whether file statistics prove that no file has a key of the segment. Only an integer key allows this proof, unless the
         table has no files.
         """
         whole_numbers = {column.name for column in segment.columns if column.type in INTEGERS}
         known = segment.key[0] in whole_numbers or not self.table.reach(segment.key[0], None, None).files
-        return known and bool(images.num_rows) and self._reach(segment).files == 0
+        return known and self._reach(segment).files == 0
 
     def _rows(self, images: pa.Table, segment: ChangesSegment, operations: Mapping[int, str]) -> pa.Table:
         """Returns the images as rows with the table's columns and types. Columns that the source dropped are NULL. Other columns that the

@@ -333,6 +333,21 @@ def test_a_late_task_restores_no_row_that_a_newer_batch_inserted_and_deleted(tab
 
 
 @pytest.mark.found
+@pytest.mark.parametrize("key", [9, 2], ids=["append", "merge"])
+def test_a_late_task_restores_no_row_that_images_without_all_columns_inserted_and_deleted(
+    table: Table, key: int
+) -> None:
+    """Defect 1050: as defect 5, with images that lack columns. If none of them changed a row, no commit stored the transaction."""
+    table.make().merge(*ABC, image(DELETE, 4, 2, "b"))
+    inserted, deleted = image(INSERT, 11, key, "gone"), Image(DELETE, 12, {"id": key})
+    late = table.stage(Changes(ORDERS, [inserted], partial=True))
+    newer = table.stage(Changes(ORDERS, [inserted, deleted], partial=True))
+    assert not merged(newer).skipped
+    assert merged(late).skipped
+    assert table.rows("id", '"Name"') == [(1, "a"), (3, "c")]
+
+
+@pytest.mark.found
 def test_images_that_lack_columns_keep_the_values_of_every_type(table: Table) -> None:
     """Defect 1049: deltalake returns texts and bytes of the lake as views, from which Arrow cannot take values. So Spark had to merge each
     batch with images that lack columns.
