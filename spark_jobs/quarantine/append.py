@@ -147,6 +147,7 @@ def _append(
         path,
         rows,
         mode="append",
+        schema_mode="merge",  # Somebody may have added columns to the table, for example for notes.
         storage_options=dict(storage_options) or None,
         commit_properties=deltalake.CommitProperties(app_transactions=transactions),
     )
