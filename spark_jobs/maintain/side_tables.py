@@ -113,7 +113,10 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
     side = given.open()
     version = side.version
     sync_commits(given.path, since, version)
-    given.current_state.records.keep_side_table(given.current_state.name, given.kind, side.record)
+    table = given.current_state
+    # If another program restored the table, the record stays, so that the next batch notices that.
+    if not side.was_restored(table.owner, table.records.side_table(table.name, given.kind)):
+        table.records.keep_side_table(table.name, given.kind, side.record)
     after = facts_of(given.table) or plan.before
     return dataclasses.replace(plan, after=after, version=version, seconds=round(time.monotonic() - began, 3))
 

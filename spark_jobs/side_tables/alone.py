@@ -14,8 +14,7 @@ from sluice.batch_manifest.values import SchemaSegment, StagedTable
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.side_tables import change_log, history
 from sluice.spark_jobs.side_tables.side_table import SideTable
-from sluice.spark_jobs.staged_batch import epoch_of
-from sluice.spark_jobs.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
+from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless_ours
 from sluice.spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
 from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 
@@ -34,22 +33,7 @@ def refuse_unless_left(writer: LakeWriter, record: TableRecord | None, table: Si
     """Raises TableError, with a table state, if the change log or history is missing, or if another program replaced or restored it since
     the last run. Without a current-state table, Sluice could not restore the lost rows.
     """
-    refuse_unless_ours(writer, record, _found(writer, record, table))
-
-
-def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> FoundTable:
-    if table.log is None:
-        return FoundTable(exists=False, path=table.path)
-    later = table.version - record.version if record else 0
-    return FoundTable(
-        exists=True,
-        path=table.path,
-        table_id=str(table.log.metadata().id),
-        version=table.version,
-        owner=writer.owner.to_text(),  # `SideTable.open` has already refused every other owner.
-        applied_epoch=epoch_of(table.applied) if table.applied >= 0 else -1,
-        commits=table.log.history(later) if later > 0 else (),
-    )
+    refuse_unless_ours(writer, record, table.found(writer.owner, record))
 
 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:

@@ -29,8 +29,8 @@ from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.durable_lake import before_checkpoint, sync_commits
 from sluice.spark_jobs.errors import LostCommitError, TableError, unreadable_log
 from sluice.spark_jobs.fence import READ_ONLY, Fence
-from sluice.spark_jobs.staged_batch import StagedBatch
-from sluice.spark_jobs.table_owner import TABLE_OWNED, TableRecord
+from sluice.spark_jobs.staged_batch import StagedBatch, epoch_of
+from sluice.spark_jobs.table_owner import TABLE_OWNED, FoundTable, Owner, TableRecord, behind_our_back
 
 TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
@@ -115,6 +115,31 @@ class SideTable:
     def record(self) -> TableRecord:
         """The id and version of the table. A run stores them as the table's record."""
         return TableRecord(table_id=str(self.log.metadata().id), version=self.version)
+
+    def found(self, owner: Owner, record: TableRecord | None) -> FoundTable:
+        """Returns the table's state in the form that `table_owner` checks. `owner` is the table's owner, as `open` has checked. `record` is
+        the record that the last run stored.
+        """
+        if self.log is None:
+            return FoundTable(exists=False, path=self.path)
+        later = self.version - record.version if record else 0
+        return FoundTable(
+            exists=True,
+            path=self.path,
+            table_id=self.record.table_id,
+            version=self.version,
+            owner=owner.to_text(),
+            applied_epoch=epoch_of(self.applied) if self.applied >= 0 else -1,
+            commits=self.log.history(later) if later > 0 else (),
+        )
+
+    def was_restored(self, owner: Owner, record: TableRecord | None) -> bool:
+        """Returns whether another program has restored or overwritten the table since the record. The table's transactions do not show
+        that. Returns False for a new table after the table of the record was moved away.
+        """
+        if record is None or self.log is None or record.table_id != self.record.table_id:
+            return False
+        return bool(behind_our_back(owner, record, self.found(owner, record)))
 
     @property
     def columns(self) -> dict[str, str]:

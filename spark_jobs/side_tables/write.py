@@ -217,12 +217,16 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
     """Makes the open versions of the history equal to the rows that the current-state table had before the batch, if the history may lack
-    changes from before the batch. It may lack some if it is new, was disabled for some time, or waits for a comparison (`is_due`). If the
-    batch changed the key, the history gets the rows that the current-state table has after the batch.
+    changes from before the batch. It may lack some if it is new, was disabled for some time, was restored by another program, or waits for
+    a comparison (`is_due`). If the batch changed the key, the history gets the rows that the current-state table has after the batch.
     """
     table, segments = given.table, share.staged.segments
     first, before = _before(current_state, segments)
-    seen_all = table.applied >= 0 and table.applied >= before.applied_order_key
+    seen_all = (
+        table.applied >= 0
+        and table.applied >= before.applied_order_key
+        and not _was_restored(table, share, history.KIND)
+    )
     if not before.exists or (seen_all and not is_due(table)):
         return
     if before.applied_order_key < 0 and not current_state.at(before.version).row_count:
@@ -244,6 +248,11 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
         settle(table, record)
 
 
+def _was_restored(table: SideTable, share: Share, kind: str) -> bool:
+    record = share.context.records.side_table(share.staged.name, kind)
+    return table.was_restored(writer_of(share.batch, share.staged).owner, record)
+
+
 def _append_gap(table: SideTable, share: Share) -> None:
     """Appends a gap row to the change log if the log lacks changes that the current-state table had before the batch. The gap row means
     that the changes since the previous row are unknown.
@@ -254,8 +263,10 @@ def _append_gap(table: SideTable, share: Share) -> None:
     first, before = _before(current_state, segments)
     # A publication appends a row about itself to the log, so no gap row is needed for it.
     seen = max(table.applied, table.aside(change_log.READ).applied)
-    if before.exists and (seen < 0 or seen < before.applied_order_key):
-        details = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
+    restored = _was_restored(table, share, change_log.KIND)
+    if before.exists and (restored or seen < 0 or seen < before.applied_order_key):
+        known = table.applied >= 0 and not restored
+        details = {"after": table.applied if known else None, "up_to": before.applied_order_key}
         begins = segments[0]
         at_us = begins.first_commit_time_us if isinstance(begins, ChangesSegment) else begins.commit_time_us
         gap = table.aside(change_log.GAP)

@@ -28,6 +28,7 @@ from tests.spark.staged import (
     UPDATE_BEFORE,
     Changes,
     Image,
+    Records,
     Schema,
     Segment,
     stage,
@@ -39,10 +40,11 @@ ORDERS = Schema({"id": "bigint", "note": "string"}, ("id",))
 
 @dataclasses.dataclass
 class LoggedTable:
-    """The three tables. `deliveries` numbers the batches."""
+    """The three tables. `deliveries` numbers the batches. `records` has the records of the change log and the history."""
 
     folder: Path
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
+    records: Records = dataclasses.field(default_factory=Records)
     name: str = NAME
 
     @property
@@ -87,7 +89,8 @@ class LoggedTable:
         batch = read_staged_batch(directory)
         (table,) = batch.tables
         target = dataclasses.replace(self.target, **wanted)
-        write_side_tables(None, Share(batch=batch, staged=table, target=target, context=BY_HAND_CONTEXT))
+        context = dataclasses.replace(BY_HAND_CONTEXT, records=self.records)
+        write_side_tables(None, Share(batch=batch, staged=table, target=target, context=context))
 
     def rows(self, path: str, columns: str, order: str) -> list[tuple[Any, ...]]:
         log = deltalake.DeltaTable(path)

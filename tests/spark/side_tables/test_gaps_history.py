@@ -16,6 +16,8 @@ from sluice.cdc_engine.states import HEALED_BY_ROWS, TableState
 from sluice.object_stores.stored_files import StoredFiles
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.maintain.side_tables import MaintainedSideTable, vacuum
+from sluice.spark_jobs.maintain.tables import MaintainedTable
 from sluice.spark_jobs.side_tables import change_log, columns, history, side_table, write
 from sluice.spark_jobs.side_tables.history import History
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
@@ -83,6 +85,36 @@ def test_settings_that_were_out_of_conf_for_a_while_leave_a_gap_row_history(logg
         (4, "D", 80, None, True),
     ]
     assert log(logged) == [("insert", 16)] * 3 + [("gap", 80), ("update", 80)]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("maintained", [False, True])
+def test_what_another_program_restored_is_compared_with_its_table_or_has_a_gap_history(
+    logged: LoggedTable, maintained: bool
+) -> None:
+    """Defect 1052: a RESTORE keeps the transactions of a table, so nobody noticed that a history or a change log had lost rows. Rows that
+    were deleted since the restored version stayed open for ever.
+    """
+    both(logged, logged.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
+    both(logged, logged.stage(changes([update(1, 32, "A"), delete(2, 48, "b")])))
+    owner = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
+    current_state = MaintainedTable(owner=owner, path=logged.target.path, records=logged.records, fence=BY_HAND)
+    for kind, path in logged.paths.items():
+        deltalake.DeltaTable(path).restore(1)
+        if maintained:
+            assert vacuum(MaintainedSideTable(current_state=current_state, path=path, kind=kind), 168)
+    directory = logged.stage(changes([update(3, 64, "C")]))
+    logged.merge(directory)
+    for _ in range(2):
+        logged.write(directory)
+    assert logged.history() == [
+        (1, "a", 16, 32, False),
+        (1, "A", 32, None, True),
+        (2, "b", 16, 48, False),
+        (3, "c", 16, 64, False),
+        (3, "C", 64, None, True),
+    ]
+    assert log(logged) == [("insert", 16)] * 3 + [("gap", 64), ("update", 64)]
 
 
 @pytest.mark.parametrize("statement", [Truncate(96), SchemaChange(96, ORDERS)], ids=["truncate", "schema"])
