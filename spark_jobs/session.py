@@ -134,7 +134,7 @@ class LakeSession:
         self.shares_workers = shares_workers
         self.uploaded = UploadedFiles(UploadSettings())
         self.fence = READ_ONLY
-        self._small = False
+        self._small = self._has_metadata = False
         self._before_small: Mapping[str, str] = {}  # The values that the session had before SMALL_SETTINGS were set.
 
     def configure(self, settings: Mapping[str, str]) -> None:
@@ -171,6 +171,7 @@ class LakeSession:
         transaction of this app id with this version or a later one.
         """
         self.configure({TXN_APP_ID: app_id, TXN_VERSION: str(version), USER_METADATA: user_metadata})
+        self._has_metadata = True
 
     def defaults_of_tables(self) -> tuple[str, ...]:
         """Returns the table properties that this Spark sets on new Delta tables by default, except those that Sluice always sets."""
@@ -185,6 +186,13 @@ class LakeSession:
         for name in (TXN_APP_ID, TXN_VERSION):
             self.spark.conf.unset(name)
         self.configure({USER_METADATA: user_metadata})
+        self._has_metadata = True
+
+    def commit_without_metadata(self) -> None:
+        """Removes the metadata of this session's previous commit. Otherwise the next commits would have it too."""
+        if self._has_metadata:
+            self.spark.conf.unset(USER_METADATA)
+            self._has_metadata = False
 
     def expect(self, rows: int) -> None:
         """Selects the session's settings for few rows or for many rows. `rows` is the number of rows that the session's next statements

@@ -176,6 +176,8 @@ class _TableMerge:
     conflicts: CommitConflicts
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
+        # Commits that create or alter the table before the segment's own commit have no metadata.
+        self.session.commit_without_metadata()
         match segment:
             case ChangesSegment():
                 return self._change(segment, applied_order_key)

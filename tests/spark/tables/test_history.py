@@ -29,6 +29,7 @@ from tests.spark.staged import (
     Changes,
     Image,
     Schema,
+    SchemaChange,
     Segment,
     Truncate,
 )
@@ -112,3 +113,22 @@ def test_history_of_a_row_goes_back_over_updates_deletes_and_returns(shown: Hist
     assert runs == ["run-4", "run-3", "run-2", "run-1", "run-0"]
     assert [step.values["name"] for step in life.known_life(shown.table, "id=3")[0]] == ["c"]
     assert life.known_life(shown.table, "77") == ([], "")
+
+
+@pytest.mark.found
+def test_history_counts_the_changes_before_a_schema_change_once(
+    tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    """Defect 1053: commits that create or alter a table had the metadata of the session's previous commit. So `sluice history` counted the
+    changes of this commit again, or showed those of another table.
+    """
+    settings = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json", sessions=1)
+    lake, wider = Lake(tmp_path, settings), Schema({**SCHEMA.columns, "more": "string"}, key=("id",))
+    before, after = Changes(SCHEMA, [image(INSERT, 10, 1, "a")]), Changes(wider, [image(INSERT, 30, 2, "b")])
+    altered = SchemaChange(20, wider, alterations=({"kind": "add", "column": "more", "plan": "apply"},))
+    names = ("shop.altered", "shop.created")
+    staged = lake.stage({names[0]: [before, altered, after], names[1]: [before]})
+    merge_batch(read_staged_batch(staged), {name: lake.target(name) for name in names}, lake.spark, BatchContext())
+    for name, inserts in zip(names, (2, 1), strict=True):
+        found = history.history_of(HistoryTable("shop", name, lake.target(name).path, ("id",), {}))
+        assert [(each.table, each.inserts) for each in found if each.ours] == [(name, inserts)]
