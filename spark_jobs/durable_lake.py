@@ -26,6 +26,7 @@ LOG = "_delta_log"
 # the commit.
 SUMMARY = ".crc"
 LAST_CHECKPOINT = "_last_checkpoint"
+SIDECARS = "_sidecars"  # The folder, in the log, for files to which a checkpoint of version 2 refers.
 # The first commit of a table may create this many folders above the table: the folders of the database and of the lake, and the lake's
 # parent. So their names are synced after this commit.
 NEW_FOLDERS_MAX = 3
@@ -139,12 +140,16 @@ def _since(table: Path, newest: int, seconds: float) -> list[Path]:
 
 
 def _checkpoint(table: Path, first: Path) -> list[Path]:
-    """Returns the files of the last checkpoint, or [] if the checkpoint is older than the commit `first`, the oldest commit to sync."""
+    """Returns the files of the last checkpoint, with its sidecars if it is of version 2. Returns [] if the checkpoint is older than the
+    commit `first`, the oldest commit to sync.
+    """
     pointer = table / LOG / LAST_CHECKPOINT
     if _changed(pointer) < _changed(first):
         return []
     version = int(json.loads(pointer.read_bytes())["version"])
-    return [*(table / LOG).glob(f"{version:020d}.checkpoint*"), pointer]
+    # A checkpoint may share older sidecars with earlier checkpoints. They were synced with these checkpoints.
+    sidecars = [each for each in (table / LOG / SIDECARS).glob("*.parquet") if _changed(each) >= _changed(first)]
+    return [*(table / LOG).glob(f"{version:020d}.checkpoint*"), *sidecars, pointer]
 
 
 def _changed(path: Path) -> float:

@@ -156,6 +156,23 @@ def test_fault_a_commit_whose_statistics_have_ends_of_lines_stays(tmp_path: Path
     assert lost(disk, path) == []
 
 
+@pytest.mark.found
+def test_fault_the_sidecars_of_a_checkpoint_stay(tmp_path: Path, disk: Disk) -> None:
+    """Defect 1054: a checkpoint of version 2, to which a user had switched a table, was synced without the files to which it refers."""
+    path = tmp_path / "lake" / "shop" / "orders"
+    for number in (1, 2):
+        deltalake.write_deltalake(str(path), rows(number), mode="append")
+        sync_commits(str(path), number - 2, number - 1)
+    deltalake.write_deltalake(str(path), rows(3), mode="append")
+    log = path / "_delta_log"
+    (log / "_sidecars").mkdir()
+    for file in ("_sidecars/a.parquet", "_sidecars/.a.parquet.crc", f"{2:020d}.checkpoint.b.parquet"):
+        (log / file).write_bytes(b"of Delta, of Hadoop, of Delta")
+    (log / "_last_checkpoint").write_text('{"version": 2, "v2Checkpoint": {"path": "b"}}')
+    sync_commits(str(path), 1, 2)
+    assert lost(disk, path) == []
+
+
 def test_fault_what_an_earlier_try_committed_stays_too(tmp_path: Path, disk: Disk) -> None:
     """A run was killed after its commit and before it had synced the commit. The next run has nothing left to merge."""
     path = tmp_path / "lake" / "orders"
