@@ -35,6 +35,7 @@ from sluice.spark_jobs.table_locks import Writing
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.delta_table import VECTORS_FEATURE, physical_names
 from sluice.spark_jobs.tables.marked_rows import marked_rows
+from sluice.spark_jobs.tables.own_properties import set_own_properties
 from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.shards import Shard
 
@@ -121,8 +122,8 @@ class DestinationLake:
                 log = self._open(table.path)
                 has = log.metadata().configuration
                 if any(has.get(name) != value for name, value in wanted.items()):
-                    fence.check(table.name)
-                    log.alter.set_table_properties(wanted, raise_if_not_exists=False)
+                    options = storage_options(config.storage_options)
+                    set_own_properties(log, table.path, wanted, options, check=lambda: fence.check(table.name))
         except (DeltaError, OSError, TableError) as error:
             raise SetupError(
                 f"the owner of the Delta table {table.path} cannot be written: {error}; check the disk or "

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,14 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import exceptions
 
 from sluice.batch_manifest.values import LakeColumn
 from sluice.spark_jobs.durable_lake import commit_file, local_folder
 from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, STATISTICS_COLUMNS, DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import is_long
 from sluice.spark_jobs.tables.file_statistics import statistics
-from sluice.spark_jobs.tables.new_table import ENGINE_INFO
+from sluice.spark_jobs.tables.new_table import ENGINE_INFO, write_commit
 from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURED_WRITER, FEATURES, PLAIN_WRITER, ROWS_MAX
 
 # The table property with the number of leading columns that have statistics. -1 means all columns.
@@ -88,7 +86,7 @@ def append(table: DeltaTable, rows: pa.Table, appended: Appended) -> None:
     transaction = {"appId": appended.app_id, "version": appended.order_key, "lastUpdated": now}
     actions = [{"commitInfo": info}, *({"add": add} for add in adds), {"txn": transaction}]
     text = "".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) + "\n" for action in actions)
-    _commit(commit_file(folder, table.snapshot.version + 1), text)
+    write_commit(commit_file(folder, table.snapshot.version + 1), text)
 
 
 def _write(table: DeltaTable, folder: Path, rows: pa.Table) -> Mapping[str, Any]:
@@ -117,17 +115,3 @@ def _indexed(table: DeltaTable, schema: pa.Schema) -> list[LakeColumn]:
     columns = [LakeColumn(name=name, type=type_name) for name, type_name in table.snapshot.schema]
     leading = columns if wanted < 0 else columns[:wanted]
     return [column for column in leading if not is_long(schema.field(column.name).type)]
-
-
-def _commit(file: Path, text: str) -> None:
-    """Writes the file of a commit. Readers see no commit or the whole commit. Raises CommitFailedError if the file exists, because another
-    writer made this version.
-    """
-    temporary = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.link(temporary, file)
-    except FileExistsError:
-        raise exceptions.CommitFailedError(f"version {int(file.stem)} was committed by another writer") from None
-    finally:
-        temporary.unlink(missing_ok=True)

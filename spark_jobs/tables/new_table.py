@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from deltalake import exceptions
 
 from sluice.batch_manifest.values import LakeColumn
 from sluice.spark_jobs import sql_text
@@ -124,6 +127,20 @@ def first_commit(columns: tuple[LakeColumn, ...], properties: Mapping[str, str],
         *contents.actions,
     ]
     return "".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) + "\n" for action in actions)
+
+
+def write_commit(file: Path, text: str) -> None:
+    """Writes the file of a commit. Readers see no commit or the whole commit. Raises CommitFailedError if the file exists, because another
+    writer made this version.
+    """
+    temporary = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.link(temporary, file)
+    except FileExistsError:
+        raise exceptions.CommitFailedError(f"version {int(file.stem)} was committed by another writer") from None
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _protocol(columns: tuple[LakeColumn, ...], properties: Mapping[str, str]) -> dict[str, Any]:

@@ -66,6 +66,42 @@ def test_a_folder_next_to_a_current_state_table_that_is_no_table_is_left_alone_h
 
 
 @pytest.mark.found
+@pytest.mark.parametrize(
+    "features", [["deletionVectors"], ["deletionVectors", "clustering", "domainMetadata"]], ids=str
+)
+def test_a_table_that_is_taken_over_gets_another_owner_and_no_feature(
+    logged: LoggedTable, tmp_path: Path, features: list[str]
+) -> None:
+    """Defect 1055: deltalake sets no property in a table with `cluster_by`, so no command could take such a table over. To other tables it
+    added `variantType`, which older readers refuse, and after which only Spark merged the table.
+    """
+    log = Path(logged.target.path) / "_delta_log"
+    versions = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features[:1],
+        "writerFeatures": features,
+    }
+    actions = [{"commitInfo": {"operation": "UPGRADE PROTOCOL"}}, {"protocol": versions}]
+    (log / f"{deltalake.DeltaTable(logged.target.path).version() + 1:020d}.json").write_text(
+        "".join(f"{json.dumps(action)}\n" for action in actions)
+    )
+    before = deltalake.DeltaTable(logged.target.path)
+    own(config(tmp_path), "ba9876543210")
+    after = deltalake.DeltaTable(logged.target.path)
+    owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME).to_text()
+    assert after.metadata().configuration == {**before.metadata().configuration, OWNER_PROPERTY: owner}
+    assert after.version() == before.version() + 1
+    for found in (before, after):
+        assert sorted(found.protocol().writer_features or ()) == sorted(features)
+        assert (found.metadata().id, found.metadata().created_time) == (
+            before.metadata().id,
+            before.metadata().created_time,
+        )
+        assert (found.schema(), found.transaction_version(NAME)) == (before.schema(), before.transaction_version(NAME))
+
+
+@pytest.mark.found
 def test_the_delivery_of_a_table_is_known_after_maintenance_history(logged: LoggedTable, tmp_path: Path) -> None:
     """Defect 81: a commit of maintenance has no delivery number, and counted as delivery 0."""
     lake = DestinationLake(config(tmp_path), "shop")

@@ -52,6 +52,7 @@ def keyed(column: LakeColumn) -> ChangesSegment:
         dataclasses.replace(FACTS, writer_version=2, features=frozenset()),
         dataclasses.replace(FACTS, segments=(schema(), CHANGES)),
         dataclasses.replace(FACTS, segments=()),
+        dataclasses.replace(FACTS, features=FACTS.features | {"variantType"}),
         dataclasses.replace(FACTS, exists=False, writer_version=0, features=frozenset()),
         dataclasses.replace(FACTS, rows=ROWS_MAX, bytes=BYTES_MAX),
         dataclasses.replace(FACTS, segments=(dataclasses.replace(CHANGES, partial=True, moves=2),)),
