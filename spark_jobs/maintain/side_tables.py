@@ -23,6 +23,7 @@ from sluice.spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTabl
 from sluice.spark_jobs.session import first_line
 from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_app_id_of
 from sluice.spark_jobs.tables.commit_record import maintenance_record
+from sluice.spark_jobs.tables.delta_table import VECTORS_FEATURE
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 # Before maintenance deletes files, it syncs the commits of this many seconds again, because a killed run may not have synced its last
@@ -86,8 +87,8 @@ def compact(given: MaintainedSideTable, plan: Maintained) -> Maintained:
 
 
 def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
-    """Deletes files that left the table more than `hours` ago, and files that no commit names. Returns None if the table does not exist.
-    Raises TableError if the files cannot be deleted.
+    """Deletes files that left the table more than `hours` ago. If the table has no deletion vectors, also deletes files that no commit
+    names. Returns None if the table does not exist. Raises TableError if the files cannot be deleted.
     """
     began, side = time.monotonic(), given.open()
     before = facts_of(given.table)
@@ -101,8 +102,10 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
         # below.
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
+        # With `full`, deltalake also deletes files that no commit names, and takes the files of deletion vectors for such files.
+        full = VECTORS_FEATURE not in (side.log.protocol().reader_features or ())
         removed = side.log.vacuum(
-            retention_hours=math.ceil(hours), dry_run=False, enforce_retention_duration=False, full=True
+            retention_hours=math.ceil(hours), dry_run=False, enforce_retention_duration=False, full=full
         )
         return dataclasses.replace(_done(given, plan, version, began), removed_files=len(removed))
     except (DeltaError, OSError) as error:
