@@ -89,6 +89,18 @@ class ReplayedTable:
         )
         fix.do(lambda: self._commit(table, statement, fix.record))
 
+    def refuse_gone(self, columns: Sequence[str]) -> None:
+        """Raises TableError if the Delta table is missing or has another owner, or if it lacks one of the columns. Without a key column, a
+        value could be written into another row of its transaction.
+        """
+        there = self._opened().snapshot.columns
+        if gone := [name for name in columns if name.lower() not in there]:
+            why = (
+                f"the Delta table {self.target.path} has no column {gone[0]}, because the table was removed, or the column was renamed "
+                "or dropped: re-snapshot the table instead (`sluice snapshot start`)"
+            )
+            raise TableError(self.owner.table, why, own=False)
+
     def _commit(self, table: DeltaTable, statement: str, record: str) -> None:
         """Commits the statement, reads the commit back, and syncs it to disk."""
         before = table.snapshot.version
@@ -143,6 +155,7 @@ def put_back(table: ReplayedTable, column: str, values: RowValues) -> frozenset[
     TableError if the table or its history cannot be written.
     """
     session, target = table.session, sql_text.delta_path(table.target.path)
+    table.refuse_gone((column, *(values.names if values.keyed else ())))
     _view(session, values)
     on = _meets(session, target, column, values)
     chosen = _chosen(target, on, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from sluice.spark_jobs.session import LakeSession, open_sessions
 from sluice.spark_jobs.table_owner import NO_RECORDS, Owner, TableRecord
 from tests.durability.disk import Disk
 from tests.spark.conftest import Lake
-from tests.spark.staged import INSERT, LEDGER_ID, Changes, Image, Records, Schema
+from tests.spark.staged import INSERT, LEDGER_ID, UPDATE_AFTER, Changes, Image, Records, Schema
 
 pytestmark = pytest.mark.spark
 
@@ -103,3 +104,20 @@ def test_fault_a_table_of_another_ledger_is_not_written(lake: Lake, session: Lak
     with pytest.raises(TableError, match="belongs to the destination shop"):
         put_back(replayed(lake, session, owner=other), "note", values(lake.folder))
     assert lake.rows(NAME, "id", "note") == [(1, None), (2, None)]
+
+
+@pytest.mark.found
+def test_a_value_is_put_into_no_row_whose_key_column_was_renamed(lake: Lake) -> None:
+    """Defect 1057: a key column that the Delta table did not have any more was left out of the condition. So the value of a row that had
+    changed since then was written into another row of its transaction. If the value's own column was gone, a traceback was printed.
+    """
+    lake.way, renamed = "spark", Schema({"uid": "bigint", "note": "string"}, ("uid",))
+    lake.merge({NAME: [Changes(renamed, [Image(INSERT, 16, {"uid": key, "note": None}) for key in (1, 2)])]})
+    lake.merge({NAME: [Changes(renamed, [Image(UPDATE_AFTER, 32, {"uid": 1, "note": "new"})])]})
+    with open_sessions(lake.spark, 1, BY_HAND) as (session,):
+        with pytest.raises(TableError, match="has no column id, because"):
+            put_back(replayed(lake, session), "note", values(lake.folder))
+        given = dataclasses.replace(values(lake.folder), names=["uid"])
+        with pytest.raises(TableError, match="has no column text, because"):
+            put_back(replayed(lake, session), "text", given)
+    assert lake.rows(NAME, "uid", "note") == [(1, "new"), (2, None)]
