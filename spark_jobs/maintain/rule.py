@@ -31,8 +31,9 @@ FRESH_SHARE_MIN = 0.25
 COMPACT_BYTES_MAX = CLUSTER_BYTES_MAX = 16 << 30
 # Delta's default: for how long it keeps files that are no longer part of a table.
 RETENTION_HOURS = 168.0
-_INTERVAL = re.compile(r"interval (?P<count>\d+) (?P<unit>hour|day|week)s?", re.IGNORECASE)
-_HOURS = {"hour": 1, "day": 24, "week": 168}
+# Delta accepts intervals with and without the word "interval", and with several units.
+_PART = re.compile(r"(?P<count>\d+)\s+(?P<unit>second|minute|hour|day|week)s?\s*")
+_HOURS = {"second": 1 / 3600, "minute": 1 / 60, "hour": 1, "day": 24, "week": 168}
 # VACUUM keeps files this much longer than the newest consistent snapshot needs them, because a reader may still be reading that snapshot.
 MARGIN_HOURS = 1.0
 
@@ -147,8 +148,11 @@ def hours_of(interval: str) -> float:
     """Returns the hours of a table property in Delta's interval format. Returns Delta's default if the property is empty or cannot be
     parsed.
     """
-    found = _INTERVAL.fullmatch(interval.strip())
-    return float(found["count"]) * _HOURS[found["unit"].lower()] if found else RETENTION_HOURS
+    text = re.sub(r"interval\s+", "", interval.strip().lower(), count=1)
+    parts = list(_PART.finditer(text))
+    if not parts or "".join(part[0] for part in parts) != text:
+        return RETENTION_HOURS
+    return math.fsum(int(part["count"]) * _HOURS[part["unit"]] for part in parts)
 
 
 def snapshot_hours(hours: float, logged_hours: float, newest_snapshot_age_hours: float | None) -> float:

@@ -129,6 +129,24 @@ def test_a_table_says_for_how_long_it_remembers_files(reported: str, hours: floa
     assert hours_of(reported) == hours
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("written", "hours"),
+    [
+        ("30 days", 720),
+        ("1 day", 24),
+        ("interval 1 day 12 hours", 36),
+        ("interval 90 minutes", 1.5),
+        ("INTERVAL  2 weeks", 336),
+    ],
+)
+def test_a_retention_without_the_word_interval_is_understood(written: str, hours: float) -> None:
+    """Defect 1058: a retention such as "1 day", as users of Databricks write it, counted as a week. So consistent snapshots stayed after
+    VACUUM had removed their files, and with a longer retention too many snapshots were removed.
+    """
+    assert hours_of(written) == hours
+
+
 def test_no_consistent_snapshot_stays_whose_files_the_log_has_forgotten() -> None:
     assert snapshot_hours(168.0, 168.0, 0.1) == 168.0
     assert snapshot_hours(720.0, 168.0, 0.1) == 168.0, "the table was told to remember longer only now"
