@@ -53,8 +53,8 @@ KEPT_CONNECTIONS = 2
 PURGE_SECONDS = 600.0
 # A process keeps the connections of this many run files open: those that it used last.
 RUN_FILES_KEPT = 8
-# Within `together`, the events are committed as soon as an event is stored more than this time after the first one, because other processes
-# wait for the files. The end of the `with` block commits the rest.
+# Within `KeptEvents.together`, the events are committed as soon as an event is stored more than this time after the first one, because
+# other processes wait for the files. The end of the `with` block commits the rest.
 JOINED_SECONDS_MAX = 0.25
 MIGRATIONS = "alembic_version"  # This table has the newest migration of a file.
 RUN_PAGE_BYTES = 1024  # The size of a page in the file of a run. SQLite's own is 4096.

@@ -117,15 +117,15 @@ def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None
 def amend_newest(
     path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
-    """Publishes the newest consistent snapshot again, with later versions of the tables in `amended`. Returns whether it wrote. Raises
-    TableError if Delta refuses the write, or if another writer replaced the commit.
+    """Publishes the newest consistent snapshot again, with the corrected versions of the tables in `amended`. Returns whether it wrote.
+    Raises TableError if Delta refuses the write, or if another writer replaced the commit.
 
     A table in `amended` is left out in three cases:
 
     - The table has changes after the snapshot's order key (`AmendedTable.label`). These are changes of a batch that other tables lack. The
       next batch's snapshot includes the table.
     - A batch has published a snapshot since the correction. That snapshot already has the corrected version or a later one.
-    - The newest snapshot already has the corrected version or a later one, and does not mark it as stopped.
+    - The newest snapshot already has the corrected version or a later one, and does not mark the table as stopped.
     """
     options = dict(storage_options or {}) or None
     try:

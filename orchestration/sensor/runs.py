@@ -100,8 +100,8 @@ def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, Dagster
     `delivery`.
 
     A draining run changes its tags when it takes another batch. If its tags no longer name the batch for which it was started, the run has
-    merged its earlier batches successfully. Failures of older runs are then not consecutive. So the list ends with the newest such run that
-    is not newer than the runs of `delivery`.
+    merged that batch successfully, so failures of older runs are not consecutive. The list therefore ends at such a run. Runs that are
+    newer than the first run of `delivery` in the list do not end it.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):

@@ -47,7 +47,7 @@ Buffer = Callable[[Mapping[str, Sequence[Passed]], Mapping[str, UnderivableChang
 
 
 class _RaisedError(Exception):
-    """An unexpected error that occurred while the changes of `tables` were derived."""
+    """Raised if the changes of `tables` could not be derived because of the error `cause`."""
 
     def __init__(self, tables: Collection[str], cause: Exception) -> None:
         super().__init__(tables, cause)
@@ -70,13 +70,13 @@ def carried_out(  # noqa: PLR0917  two callers
 
     - `session` may be None if all tables of the batch are buffered.
     - `buffered` has the tables with a running snapshot, and the order key up to which their changes are buffered.
-    - `buffer` writes to disk the changes that foreign keys made to buffered tables, and the reason for each buffered table whose changes
-      cannot be derived. `buffer` is called before the manifest of the derived changes is written. If an earlier attempt wrote the manifest,
-      `buffer` gets only the reasons.
+    - `buffer` writes to disk the changes of parent rows that foreign keys pass on to buffered tables, and the reason for each buffered
+      table whose changes cannot be derived. `buffer` is called before the manifest of the derived changes is written. If an earlier attempt
+      wrote the manifest, `buffer` gets only the reasons.
 
-    If an unexpected error occurs, all tables that foreign keys may change in this batch get an error, because the changes of a child cannot
-    be derived once its parent is merged. The table that caused the error gets this error. Each other table gets an error that names the
-    table that caused it. Raises StagedBatchError, and errors that show that Spark is unavailable.
+    If an error interrupts the derivation, all tables that foreign keys may change in this batch get an error, because the changes of a
+    child cannot be derived once its parent is merged. The table that caused the error gets this error. Each other table gets an error that
+    names the table that caused it. Raises StagedBatchError, and errors that show that Spark is unavailable.
     """
     if not batch.cascades:
         return batch, {}
@@ -158,8 +158,8 @@ def _new_names(table: StagedTable, applied: int) -> set[str]:
 
 
 class _Derivation:
-    """Derives the changes of foreign keys: replays the batch, loads the rows of the lake that the replay missed, and repeats both until no
-    row is missing.
+    """Derives the changes of foreign keys. Replays the batch, then loads the rows of the lake that the replay needs and that are not loaded
+    yet. Repeats both until no row is missing.
     """
 
     def __init__(
@@ -290,8 +290,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the lake's rows of images that lack columns, because the missing columns may be those of a foreign key. Skips keys that
-        were queried before. Returns whether any key was queried. If so, the caller selects the images again.
+        """Loads from the lake the rows with the keys of those `images` that lack columns. The missing columns may be those of a foreign
+        key. Skips keys that were queried before. Returns whether any key was queried. If so, the caller selects the images again.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]

@@ -22,7 +22,7 @@ ALTERED = "a statement altered the table in the same batch"
 LEFT_OUT = "images of a row leave columns out, and the lake does not have the row"
 ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set its `cascades` to `ignore` or `stop`"
 Values = tuple[Any, ...]
-# (table, foreign key columns) → the values whose rows were loaded, in the form that `coarse` gives to all equal values.
+# (table, foreign key columns) → values of these columns, converted by `coarse`: values that may be equal become the same value.
 Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]
 
 NONE_UNREADABLE: Mapping[str, TableError] = {}
@@ -170,13 +170,13 @@ class Play:
     - `applied` has, for each table, the order key up to which the lake has the table's changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to` is the order key up to which an earlier attempt may have merged tables. The images that it derived no longer exist.
+    - `again_up_to` is the order key up to which an earlier attempt may have merged tables. Its derived images no longer exist.
     - `buffered` has the tables with a running snapshot, whose rows are unknown, and the order key up to which their changes are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
     each table, in order. `errors` has the error of each table whose changes cannot be derived. `passed` has the changes that the
-    publication of a buffered table applies. `lost` says why rows of a buffered table must be read again. The tables below a table are its
-    children, their children, and so on.
+    publication of a buffered table applies. `lost` says why rows of a buffered table must be read again. In this class, the tables below
+    a table are its children, their children, and so on.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Play:
             self._put_image(table, image)
 
     def _put_image(self, table: _Table, image: Image) -> None:
-        """Adds an image's row. Missing columns get the values of the existing row. If there is none, the new row is `stale`."""
+        """Adds an image's row. Columns that it lacks get the values of the existing row. If there is none, the new row is `stale`."""
         there = table.rows.get(table.key_of(image.values)) if table.key else None
         there = table.moving if image.moved else there
         known = {**there.values, **image.values} if there else image.values
@@ -297,9 +297,9 @@ class Play:
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
-        """Adds the change to `passed`, so that the publication of the child's snapshot applies it. If the publication cannot apply the
-        change, records instead that the child's rows must be read again. Does neither if an earlier attempt has buffered the change.
-        Refuses the tables below the child, because their changes cannot be derived before the publication.
+        """Called if the child has a running snapshot. Adds `change` to `passed`, so that the publication of the snapshot applies it. If the
+        publication cannot apply it, records that the child's rows must be read again. Does neither if an earlier attempt has buffered the
+        change. Also refuses the tables below the child, because their changes cannot be derived before the publication.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
@@ -334,8 +334,8 @@ class Play:
         self._refuse_children(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Called if an earlier attempt merged the cascade's child, and the child's derived images no longer exist. So it is unknown which
-        rows of the child the event changed. Records an error for each table below the child whose changes thus cannot be derived.
+        """Called if an earlier attempt has merged the child table of `cascade`, and the images derived for it no longer exist. So it is
+        unknown which rows of that table the event changed. Refuses the tables whose parent it is and that lack the event's changes.
         """
         for below in event.cascades:
             if (
@@ -369,8 +369,8 @@ class Play:
                     self._refuse_child(event, cascade)
 
     def _refuse_child(self, event: Event, cascade: Cascade) -> None:
-        """Refuses the child, because its parent's changes are unknown. If the child is buffered, its rows are read again instead. If only
-        the parent is buffered and the lake has the child's changes, refuses only the children of the child.
+        """Refuses the child of `cascade`, because not all changes of its parent are known. If the child is buffered, its rows are read
+        again instead. If only the parent is buffered and the lake has the event's changes of the child, refuses the child's children.
         """
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:

@@ -150,7 +150,9 @@ class StagedImages:
 
 
 def _joined(keys: set[Values], moves: Sequence[set[Values]]) -> set[Values]:
-    """Returns the keys, and every other key that a row with one of these keys has after one or several changes of its key."""
+    """Returns the keys, and every other key that a row with one of these keys has before or after its key is changed. Each element of
+    `moves` has the old and the new key of one change.
+    """
     found, left = set(keys), list(moves)
     while met := [each for each in left if each & found]:
         found = found.union(*met)

@@ -53,7 +53,7 @@ from sluice.spark_jobs.tables.exact_bounds import (
     rounded_files,
 )
 
-# This table property has the modification time of the newest file after the last CLUSTER, in ms since 1970.
+# This table property has the modification time of the newest file after the last rewrite in key order (CLUSTER), in ms since 1970.
 CLUSTERED_PROPERTY = "sluice.clusteredUpTo"
 RETENTION_PROPERTY, LOG_PROPERTY = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 OPTIMIZE_SETTINGS = {

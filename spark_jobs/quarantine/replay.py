@@ -2,8 +2,8 @@
 
 A value is put into a row only if the row still has the order key of the value's transaction. If the row changed later, the later change has
 set its own value. A value that is older than a rename of the table is not put back, because it belongs to the table that had the name
-before. Among the rows of one transaction, the key identifies the row; in a table without a key, all columns do. Rows that are equal in all
-columns get their values only if the values are equal too. A repeated call changes nothing.
+before. Among the rows of one transaction, the key identifies the row; in a table without a key, all other columns do. Rows that are equal
+in all these columns get their values only if the values are equal too. A repeated call changes nothing.
 
 When `put_back` returns, the values are on disk in the table and in its history, so the caller may remove them from the quarantine.
 """

@@ -63,7 +63,7 @@ PARTIAL = (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
     """The parameters of a commit to a history. `table` has the app id of the commit. If `reads`, the merged rows come from a comparison
-    with the current-state table, and also close versions that were opened at the position of the comparison.
+    of the history with the current rows, and also close versions that were opened at the position of the comparison.
     """
 
     table: SideTable

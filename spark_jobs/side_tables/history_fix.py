@@ -53,7 +53,7 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryFix:
-    """Writes a current-state table outside the stream, and updates its history.
+    """Writes a current-state table, for example for a repair, and updates the history of the table.
 
     `folder` is for files that Spark reads. The current-state table includes all changes up to `position`, an order key and a commit time
     (µs). `record` is the metadata of the commits. `fence` is the fence of the run.

@@ -28,8 +28,8 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
     """Returns the MERGE condition under which a row of the MERGE's source (`s`) closes a version in the history (`t`): the version is open,
     has the same key, and was opened at an earlier position than that of `s`.
 
-    If `reads`, the rows come from a comparison with the current-state table. Such a row also closes a version that was opened at the
-    position of `s`.
+    If `reads`, the rows come from a comparison of the history with the current rows (`HistoryDifference`). Such a row also closes a version
+    that was opened at the position of `s`.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]

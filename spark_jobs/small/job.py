@@ -32,7 +32,7 @@ from sluice.spark_jobs.table_owner import TableRecord
 logger = logging.getLogger(__name__)
 
 # The number of tables per task, which a task merges in about a second. Starting a task takes as long as merging one table, so tasks with
-# fewer tables would waste time. If a batch has many tables, tasks get more tables, because the number of tasks is limited (TASKS_MANY).
+# fewer tables would waste time. If a batch has many tables, tasks get more tables, because the number of tasks is limited.
 TABLES_A_TASK = 12
 # A batch gets at most this many tasks, or TASKS_A_SLOT for each task slot if that is more. Every task first loads the jobs of all tables,
 # so if the number of tasks grew with the tables, the work would grow with the square of the tables.

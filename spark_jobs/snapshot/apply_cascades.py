@@ -143,7 +143,9 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
 
 
 def _numbered(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
-    """Yields the events with sequence numbers between those of the images. Events of the same parent row get the same number."""
+    """Yields the events with sequence numbers between those of the images. Each event comes with the number of images that precede it in
+    its transaction. Events of the same parent row get the same sequence number.
+    """
     first: dict[ChangeOrder, int] = {}
     for number, (images, event) in enumerate(events):
         index = images * step + 1 + first.setdefault(event.at, number)

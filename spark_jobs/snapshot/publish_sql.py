@@ -3,9 +3,9 @@
 The last buffered change of a key determines its row. A key without buffered changes gets the row that was read. A table without a key gets
 the rows that were read, as inserts, and one row for each image after the position at which the rows were read.
 
-If images lack columns, each column gets the last value among the images of the same row, or else the value that was read. The value that
-was read is correct. The row existed before its first buffered image and still exists, so it was read. No image has the column, so the
-column did not change meanwhile.
+If images lack columns, each column gets the last value among the images of the same row, or else the value that the snapshot
+read. The value that the snapshot read is still correct: no image has the column, so the column has not changed. The snapshot has read the
+row, because the row existed before its first buffered image and still exists.
 """
 
 from __future__ import annotations
