@@ -27,7 +27,7 @@ from sluice.spark_jobs.staged_batch import DELETED
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 Identifier = tuple[str, str, str]  # catalog, schema, name
 Columns = tuple[tuple[str, str], ...]  # (name, Spark's type)
-NOT_DELTA = "no Delta table"  # The `location` of a catalog entry that is not a Delta table.
+NOT_DELTA = "no Delta table"  # The `_Entry.location` of a catalog entry that is not a Delta table.
 # The longest comment of a column, in characters. Longer comments are cut, because a Hive metastore refuses them.
 COMMENT_MAX = 256
 OURS = "_sluice_"  # The columns that Sluice adds to a table have this prefix.

@@ -335,9 +335,13 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _is_ahead(theirs: Mapping[str, Any], writer: LakeWriter) -> bool:
-    """Returns whether the table is ahead of the writer's batch. The table is ahead if it has a later delivery, or another batch with the
-    same delivery number. The table is also ahead if it has changes of an earlier epoch that the batch contains again, under order keys of a
-    later epoch.
+    """Returns whether a commit in the table shows that the table is ahead of the writer's batch. `theirs` is the commit's metadata. The
+    table is ahead in three cases:
+
+    - The commit is of a later delivery.
+    - The commit has the same delivery number, and another end.
+    - The commit is of an earlier epoch and ends after the start of the batch. The batch then contains changes of the commit again, under
+      order keys of a later epoch.
     """
     delivery, end = int(theirs.get("delivery", 0)), theirs.get("end") or {}
     if delivery != writer.delivery:

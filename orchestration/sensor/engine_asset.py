@@ -1,6 +1,6 @@
-"""Defines the asset of an engine. The sensor reports an observation of the asset once a minute. `Observe` in Dagster's UI reports one from
-the newest status file. The asset is an observable asset and not an external asset, because Dagster shows "Never materialized" for an
-external asset even after observations.
+"""Defines the asset of an engine. The sensor reports an observation of the asset once a minute. The button `Observe` in Dagster's UI
+reports one from the engine's newest status file. The asset is an observable asset and not an external asset, because Dagster shows "Never
+materialized" for an external asset even after observations.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects annotations at runtime and must find types, not strings.

@@ -1,7 +1,7 @@
 """Runs one tick of a destination's sensor: settles the batch in flight, publishes events, and hands out the next batch.
 
-Dagster's daemon starts a tick every five seconds, or earlier if it has launched a run. So a tick without work does not return at once. The
-tick waits until shortly before the next tick. If a run ends or a change arrives during this time, the tick does its work without delay.
+Dagster's daemon starts a tick every five seconds, or earlier if it has launched a run. A tick without work does not return at once, but
+waits until shortly before the next tick. If a run ends or a change arrives during this time, the tick does its work without delay.
 
 A tick may be lost at any point: it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays in
 flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts only one run per key.

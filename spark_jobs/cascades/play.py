@@ -58,7 +58,7 @@ class Image:
     """A staged image, or a change of the whole table: `operation` 0 removes all rows, and -1 alters columns.
 
     If `partial`, the image lacks columns, and the existing row with the same key has the values of these columns. If the image also changed
-    the key (`moved`), the row that the preceding before image names has the values.
+    the key (`moved`), the row with the key of the preceding UPDATE_BEFORE image has the values.
     """
 
     at: ChangeOrder
@@ -118,7 +118,7 @@ class _Table:
 
     def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
         self.key, self.rows = key, dict[Values, CascadeRow]()
-        # The row that the last before image names. A partial image with a changed key takes its missing columns from this row.
+        # The row with the key of the newest UPDATE_BEFORE image. A partial image with a changed key takes its missing columns from it.
         self.moving: CascadeRow | None = None
         self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
 

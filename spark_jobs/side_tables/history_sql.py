@@ -47,7 +47,7 @@ def closing(prefix: str = "") -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryDifference:
-    """Compares a current-state table with the open versions of a history.
+    """Compares a current-state table with the open versions of a history. If there is no current-state table, a snapshot's rows replace it.
 
     - `names` has the history's column for each column of the current-state table.
     - `key` are the key columns, with their names in the current-state table.

@@ -85,12 +85,12 @@ class Buffering:
                 self._try(table, ())
 
     def buffer_live(self, passed: Mapping[str, Sequence[Passed]], lost: Mapping[str, UnderivableChanges]) -> None:
-        """Buffers the changes of the `live` tables, and syncs them to disk. Raises TableError if this fails for one of them: the run then
-        derives no changes of foreign keys, and a repeated run derives them again.
+        """Restarts the snapshots of the tables in `lost`, whose rows must be read again. Then buffers the changes of the `live` tables, and
+        syncs them to disk. `passed` has the changes of parent rows that foreign keys pass on to each table. Raises TableError if this fails
+        for a table: the run then derives no changes of foreign keys, and a repeated run derives them again.
 
-        First restarts the snapshots of the tables in `lost`, whose rows must be read again. If the restarts came last, the run could crash
-        after it had marked a parent of such a table as complete. A repeated batch would then derive no changes for the table, and would not
-        restart its snapshot.
+        If the restarts came last, a run could crash after it had marked a parent of such a table as complete. A repeated run would then
+        derive no changes for the table, and would not restart its snapshot.
         """
         tables = [table for table in self._tables if table.name in self.live]
         for name in lost:

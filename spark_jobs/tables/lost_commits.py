@@ -19,7 +19,7 @@ class LostCommits:
     """The commits of runs that were lost, oldest first.
 
     `by` is the newest commit of another program that restored or overwrote the table. `by` is None if nothing was lost. If `all_doubtful`,
-    the log does not tell which rows `by` kept, so any row that runs have merged may be missing.
+    the log does not tell which rows such a commit kept, so any row that runs have merged may be missing.
     """
 
     commits: tuple[CommittedInterval, ...] = ()
