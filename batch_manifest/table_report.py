@@ -13,7 +13,7 @@ class TableReport:
     """The report of a merge: what one batch did to one table, between the Delta versions `delta_version_before` and `delta_version`.
     `start_order_key` and `end_order_key` are the order keys of the first and the last change of the table in the batch.
 
-    - `source_inserts`, `source_updates` and `source_deletes` count the changes in the source, by kind.
+    - `source_inserts`, `source_updates` and `source_deletes` count the changes in the source, by kind. `source_rows` counts the row images.
     - Row counts are Delta's metrics of this merge's commits. A soft delete counts as an update. A row image that is appended to a table
       without a key counts as an insert. `rows_copied` counts unchanged rows that were rewritten with their files.
     - `files_scanned` counts files that this merge read. `files_pruned` counts files that this merge skipped because of the files' key
@@ -21,7 +21,7 @@ class TableReport:
     - `skipped` says that the table already had all changes of the batch, so the merge wrote nothing.
     - `buffered` says that the changes are buffered outside of the lake, because a snapshot of the table is running.
     - `way` says whether Spark or a small merge merged the table. `reason` says why this way was chosen.
-    - `conflicts` counts how often another writer of the Delta table committed before this merge, or overwrote a commit of this merge.
+    - `conflicts` counts how often another writer of the Delta table committed before this merge, or replaced a commit of this merge.
     - `table_rows` and `table_bytes` are the size of the table after the merge, or None if the Delta log does not contain the size.
     """
 

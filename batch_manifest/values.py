@@ -45,8 +45,8 @@ class ChangesSegment:
     - `moves` is the number of updates that changed the key and whose images lack columns.
     - `log` is the name of the file with all before images, if the table has a change log. `log_rows` is the number of images in it.
     - `derived` says that some images are changes that foreign keys made without row events.
-    - `again` says that the images are not changes: they are the rows that a repair writes, as they are at `last_order_key`. An image of a
-      change replaces only a row with a lower order key. These images also replace a row that has the order key `last_order_key`.
+    - `again` says that the images are not changes: a repair has read the rows from the source, at the position with the order key
+      `last_order_key`. An image of a change replaces only a row with a lower order key. These images also replace a row with the same one.
     - `stored` is the URL of the file if Spark reads the file from an object store. Only runs set `stored`.
     """
 

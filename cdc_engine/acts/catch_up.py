@@ -1,5 +1,5 @@
-"""Waits until the lake has everything up to a position, for `sluice catch-up` and its Dagster job. Without a request for another position,
-this is the end of the source's binlog when the wait begins.
+"""Waits until the lake has everything up to a position, for `sluice catch-up` and its Dagster job. By default, the position is the end of
+the source's binlog at the beginning of the wait.
 
 Reads only files and records of the destination: the engine's status, the ledger and the records of snapshots. `missing` returns what the
 lake still lacks.

@@ -114,8 +114,9 @@ def choose(
     facts: ServerFacts,
     reachable: Callable[[ServerFacts], ServerFacts] = lambda facts: facts,
 ) -> Position:
-    """Returns the requested position `choice` as the ledger stores it. `reachable` adds the files of an archive to the source's facts.
-    Raises PositionLostError, with the reason and the safe options, if the source does not have the position.
+    """Returns the position that the operator requested (`choice`), with the epoch and the file under which the ledger stores it.
+    `reachable` adds the files of an archive to the source's facts. Raises PositionLostError, with the reason and the safe options, if the
+    source does not have the position.
     """
     start = decide_start(None, choice, facts)
     archived = reachable(facts) if isinstance(start, Lost) and start.purged else facts
@@ -136,9 +137,10 @@ def choose(
 
 
 def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
-    """Returns the epoch for the new position. This is the ledger's epoch if the ledger has no cursor, or if the cursor's file is in the
-    binlog of this server or in the archive. Otherwise it is the next epoch. The cursor's file may be missing because the server is another
-    one, or because the binlog was reset or purged. `archived` are the facts with the files of an archive.
+    """Returns the epoch for the new position. `facts` are the source's facts, and `archived` are these facts with the files of an archive.
+
+    The ledger's epoch continues if the ledger has no cursor. It also continues if the source is the server that the engine has read, and
+    the cursor's file is in the source's binlog or in the archive. Otherwise, the next epoch begins.
     """
     if ledger.cursor is None:
         return ledger.epoch
@@ -164,8 +166,8 @@ def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
 
 
 def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = False, takes_over: bool = False) -> str:
-    """Returns the question for the operator, which describes the consequences. `by_gtid`: the operator gave a GTID set, so it is unknown
-    whether the position is before or after the cursor. `takes_over`: a new ledger takes over the destination's tables in the lake.
+    """Returns the question for the operator, which describes the consequences. `by_gtid`: whether the operator gave a GTID set. It is then
+    unknown whether the position is before or after the cursor. `takes_over`: whether a new ledger takes over the tables in the lake.
     """
     if takes_over:
         return (

@@ -95,8 +95,8 @@ def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 def approve(directory: Path, table: str, plan: str, *, position: str = "", replaces: bool = True) -> PendingRecord:
     """Stores the plan that an operator approves for a pending schema change, and requests that the table resumes. `position` is the
-    position of the statement that the operator has seen, or empty to accept a statement at any position. `replaces`: the plan may replace
-    another plan that was approved and that the engine has not read yet.
+    position of the statement that the operator has seen, or empty to accept a statement at any position. `replaces`: whether the plan may
+    replace another plan that was approved and that the engine has not read yet.
 
     Raises ActRefusedError if no change is pending, if the pending statement is at another position, if the plan is not possible for the
     statement, or if another plan is approved already and `replaces` is False.

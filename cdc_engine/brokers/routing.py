@@ -30,8 +30,8 @@ def partition_of(value: int, partitions: int) -> int:
 class Rules:
     """The settings in conf/ that select topics and partitions. A rule that is an empty text is not set, as in Canal.
 
-    - `exact_names`: column names in partition_hash match only in the same letter case, as for flat messages in Canal.
-    - `splits`: an update that moves a row to another partition becomes a delete in the old partition and an insert in the new one.
+    - `exact_names`: whether column names in partition_hash match only in the same letter case, as for flat messages in Canal.
+    - `splits`: whether an update that moves a row to another partition becomes a delete in the old partition and an insert in the new one.
     """
 
     topic: str

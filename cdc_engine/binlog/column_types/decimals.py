@@ -59,7 +59,9 @@ def digit_groups(precision: int, scale: int) -> Int64s:
 
 @compiled
 def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) -> Integer:
-    """Returns the number that the digits of one group form. `first`: the group has the sign bit; `inverted`: the number is negative."""
+    """Returns the number that the digits of one group form. `first`: whether the group has the sign bit. `inverted`: whether the DECIMAL
+    is negative.
+    """
     value = np.int64(0)
     for index in range(size):
         byte = np.int64(buffer[at + index])

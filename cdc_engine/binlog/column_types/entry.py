@@ -26,14 +26,14 @@ else:
 
 
 class TypeUnsupportedError(Exception):
-    """Sluice cannot decode a column's type or charset. The message names the type or charset. `rows` converts this error to a
-    TableStoppedError.
+    """Sluice cannot decode a column's type or charset. The message names the type or charset. The package `binlog.rows` converts this error
+    to a TableStoppedError.
     """
 
 
 class ValueRefusedError(Exception):
-    """A value is not valid for its type. `row`: the value's index in the values that `finish` got. The package `rows` adds the column and
-    the position to the message.
+    """A value is not valid for its type. `row`: the index of the value among the values that were decoded in one call of
+    `ColumnType.finish`. The package `binlog.rows` adds the column and the position to the message.
     """
 
     def __init__(self, row: int, reason: str) -> None:

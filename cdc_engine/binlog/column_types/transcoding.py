@@ -1,8 +1,8 @@
 """Transcodes strings of any charset to UTF-8. Strings in UTF-8 are copied and checked. Numba kernels transcode other charsets with tables.
 If the tables lack a character of a column, the charset's codec decodes the column.
 
-No character is replaced: a value that is invalid in its charset raises ValueRefusedError. The package `rows` then stops the table and
-reports the column and the position, or puts the value into the quarantine.
+No character is replaced: a value that is invalid in its charset raises ValueRefusedError. The package `binlog.rows` then stops the table
+and reports the column and the position, or puts the value into the quarantine.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

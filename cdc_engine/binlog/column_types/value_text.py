@@ -1,4 +1,4 @@
-"""Converts a column's default value from text (`contracts.Column.default`) to the column's type. Called by `rows` and `staging`."""
+"""Converts a column's default value from text (`contracts.Column.default`) to the column's type. Called by `binlog.rows` and `staging`."""
 
 from __future__ import annotations
 

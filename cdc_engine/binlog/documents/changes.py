@@ -142,8 +142,8 @@ def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
 def changed(
     buffer: Bytes, at: Integer, end: Integer, operation: Integer, root: Integer, node: Integer, nodes: Int64s
 ) -> bool:
-    """Applies one difference to the document `root`. The difference's path is in the buffer from `at` to `end`, and its new value is
-    `node`. Returns False if the difference cannot be applied.
+    """Applies one difference to the document `root`. The difference's path is in the buffer from `at` to `end`. `node`: the difference's
+    new value, or NONE for the operation REMOVE. Returns False if the difference cannot be applied.
     """
     if at >= end or buffer[at] != DOLLAR:
         return False
@@ -170,11 +170,12 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """Inserts `node` into `parent`. `kind`, `first`, `second`: the last leg of the difference's path, which is either MEMBER and the offset
-    and size of a key, or CELL and an index. In an object, the order of the keys determines the position of `node`. In an array, `node` is
-    inserted before the cell with the index `first`, as the first cell if `first` is before the first cell, or as the last cell if `first`
-    is after the last cell. Returns False if `kind` does not fit the parent (MEMBER needs an object, CELL an array), or if the object
-    already has the key.
+    """Inserts `node` into `parent`, as the last leg of the difference's path says. If `kind` is MEMBER, the leg is a key, and `first` and
+    `second` are its offset and size. If `kind` is CELL, the leg is an index, `first`.
+
+    In an object, the order of the keys determines the position of `node`. In an array, `node` is inserted before the cell with the index.
+    An index before the first cell means the first cell, and an index after the last cell means the end. Returns False if `kind` does not
+    fit the parent (MEMBER needs an object, CELL an array), or if the object already has the key.
     """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False

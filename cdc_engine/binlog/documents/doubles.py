@@ -64,8 +64,8 @@ def scaled(high: Integer, low: Integer, factor: Integer) -> Integer:
 
 @kernel
 def shortest_digits(fraction: Integer, exponent: Integer) -> tuple[Integer, Integer]:
-    """Returns (digits as a uint64, power of ten) of a double. `fraction`, `exponent`: the double's bits as int64; it must be finite and not
-    zero. The digits may end with zeros.
+    """Returns (digits as a uint64, power of ten) of a double, which must be finite and not zero. `fraction`, `exponent`: the bits of the
+    double's fraction and of its exponent, as int64. The digits may end with zeros.
     """
     significand, power = np.uint64(fraction), np.int64(1 - EXPONENT_BIAS)
     if exponent > 0:

@@ -79,9 +79,9 @@ def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Inte
 
 @kernel
 def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer) -> Integer:
-    """Returns the node that a leg addresses below `node`, or NONE if there is none. The leg is either MEMBER (`kind`) and the offset and
-    size of a key (`first`, `second`), or CELL and an index (`first`). As on the server, the cells 0 and -1 of a value that is not an array
-    are the value itself.
+    """Returns the node that a leg of a path addresses below `node`, or NONE if there is none. If `kind` is MEMBER, the leg is a key, and
+    `first` and `second` are its offset and size. If `kind` is CELL, the leg is an index, `first`. As on the server, the cells 0 and -1 of a
+    value that is not an array are the value itself.
     """
     if kind == CELL and (scalar(nodes, node) or keyed(nodes, node)):
         return node if -1 <= first <= 0 else np.int64(NONE)
@@ -93,9 +93,9 @@ def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: In
 def child_and_before(
     buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer
 ) -> tuple[Integer, Integer]:
-    """Returns (the child of `node` that a leg addresses, the child before that child). The leg is either MEMBER (`kind`) and the offset and
-    size of a key (`first`, `second`), or CELL and an index (`first`). A child that does not exist is NONE. An object has only members, and
-    an array only cells.
+    """Returns (the child of `node` that a leg of a path addresses, the child before that child). A child that does not exist is NONE. If
+    `kind` is MEMBER, the leg is a key, and `first` and `second` are its offset and size. If `kind` is CELL, the leg is an index, `first`.
+    An object has only members, and an array only cells.
     """
     before = np.int64(NONE)
     if scalar(nodes, node) or keyed(nodes, node) != (kind == MEMBER):

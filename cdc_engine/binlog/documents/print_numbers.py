@@ -172,8 +172,8 @@ def group_value(buffer: Bytes, at: Integer, size: Integer, first: bool, inverted
 
 @kernel
 def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits: Integer, whole: bool) -> Integer:
-    """Writes one group of digits of a DECIMAL to `out`, and returns the offset after the digits. `whole`: the group is before the decimal
-    point, so leading zeros of the number are omitted. `first`: the offset of the number's first digit.
+    """Writes one group of digits of a DECIMAL to `out`, and returns the offset after the digits. `whole`: whether the group is before the
+    decimal point. If so, leading zeros of the number are omitted. `first`: the offset of the number's first digit.
     """
     if whole and at == first:
         return print_digits(out, at, value, digits_of(value)) if value else at

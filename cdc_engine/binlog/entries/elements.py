@@ -22,17 +22,17 @@ from sluice.cdc_engine.contracts import NO_QUERIES, Block, Int8s, Int64s
 BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 # The index of a transaction that ends in a later block.
 OPEN_HERE = -1
-# How far the time of a transaction without kept events must be from that of the last listed one, or how many must have been omitted in
-# between, so that the transaction is listed. If a consumer excludes beginnings and ends (`frames` is False), the same limits apply to the
-# beginnings and ends of all transactions.
+# A transaction without kept events is listed only in two cases: its time differs from that of the last listed one by more than this number
+# of microseconds, or more than EMPTY_COUNT_MAX such transactions were omitted. If `frames` is False, the same limits apply to beginnings
+# and ends of all transactions.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# Fields of the state that one range passes to the next range. BEGUN describes the transaction that is open: WITH_BEGIN if its beginning and
-# some of its row events are listed, WITHOUT_BEGIN if only row events of it are listed, 0 if nothing of it is listed. EMPTY_AT: time in µs
-# of the last listed transaction without kept events. EMPTY_LEFT_OUT: number of transactions without kept events that were omitted after
-# EMPTY_AT. FRAME_AT: time in µs of the last transaction whose end is listed. FRAMES_LEFT_OUT: number of beginnings and ends that were
+# Fields of the state that one range passes to the next range. BEGUN: how much of the open transaction is listed (see below). EMPTY_AT: time
+# in µs of the last listed transaction without kept events. EMPTY_LEFT_OUT: number of transactions without kept events that were omitted
+# after EMPTY_AT. FRAME_AT: time in µs of the last transaction whose end is listed. FRAMES_LEFT_OUT: number of beginnings and ends that were
 # omitted after FRAME_AT because `frames` is False.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
+# Values of BEGUN: the beginning and some row events of the transaction are listed, or only row events. 0: nothing is listed.
 WITH_BEGIN, WITHOUT_BEGIN = 1, 2
 State = tuple[int, int, int, int, int]
 FIRST_STATE: State = (0, 0, 0, 0, 0)
@@ -90,9 +90,9 @@ def elements(
 
 @compiled
 def _shows_frame(state: Int64s, time_us: Integer, frames: bool) -> bool:
-    """Returns whether to list the beginning and the end of a transaction. `frames`: whether every transaction is listed with its beginning
-    and end. If False, adds one to FRAMES_LEFT_OUT. Then returns True only if the time differs by more than EMPTY_TIME_US_MAX from FRAME_AT,
-    or if FRAMES_LEFT_OUT is above EMPTY_COUNT_MAX.
+    """Returns whether to list the beginning and the end of a transaction. Always returns True if `frames` is True. If `frames` is False,
+    adds one to state[FRAMES_LEFT_OUT]. Then returns True only if this number is above EMPTY_COUNT_MAX, or if `time_us` differs by more than
+    EMPTY_TIME_US_MAX from state[FRAME_AT].
     """
     if frames:
         return True

@@ -19,7 +19,8 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 NULL_WORD = np.frombuffer(b"null", np.uint8)
-# Each column has five pieces: its name as a JSON key, its type as a JSON string, and its three sqlType numbers (PLAIN, HIGH, OF_NULL).
+# Each column has five pieces: its name as a JSON key, its type as a JSON string, and three sqlType numbers: the usual one, the one for
+# values that need a wider type, and the one for NULL. NAME, TYPE and SQL_TYPE are the indices of the first three pieces.
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
 # The constant pieces of a message. Each piece before ENDS is named after the variable part that follows the piece in the message. The three

@@ -11,8 +11,9 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 class ShownValues(NamedTuple):
     """The values of row images as texts, back to back in `texts`. The arrays `starts`, `sizes` and `high` have a row per column and an
-    entry per image. `starts`, `sizes`: offset and bytes of each value; the size can be `assemble.NULL` or ABSENT. `high`: whether the value
-    needs the wider of the column's two sqlTypes, for example because it is an unsigned integer above the signed range.
+    entry per image. `starts`, `sizes`: offset and bytes of each text. The size is `assemble.NULL` for NULL, and `assemble.ABSENT` if the
+    image omits the column. `high`: whether the value needs the wider of the column's two sqlTypes, for example because it is an unsigned
+    integer above the signed range.
     """
 
     starts: Int64s

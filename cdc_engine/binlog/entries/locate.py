@@ -1,7 +1,7 @@
 """Locates the values of row images for entries, and reads the facts of the images' row events.
 
-The kernel locates every value of every image in the binlog. The kernel differs from `rows.locate`, which locates values for the lake, in
-two points: an update always yields both images, and a column that an image omits (binlog_row_image MINIMAL, NOBLOB) has the offset ABSENT.
+The kernel `locate_images` differs from `rows.locate`, which locates values for the lake, in two points: an update always yields both
+images, and a column that an image omits (binlog_row_image MINIMAL, NOBLOB) has the offset ABSENT.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 

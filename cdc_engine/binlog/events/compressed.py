@@ -1,4 +1,4 @@
-"""Decompresses compressed events into streams of plain events, which `scan` then scans like uncompressed events.
+"""Decompresses compressed events into streams of plain events, which `parser.scan` then scans like uncompressed events.
 
 TRANSACTION_PAYLOAD (MySQL 8.0.20 and later): all events of a transaction, without checksums, as one zstd stream after a
 list of fields.

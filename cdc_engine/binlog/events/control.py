@@ -1,5 +1,5 @@
 """Parses control events: ROTATE names the next file, FORMAT_DESCRIPTION describes the format of a file, and QUERY contains a statement.
-`scan` calls this module.
+`parser.scan` calls this module.
 
 The library mysql-replication parses ROTATE and FORMAT_DESCRIPTION. This file parses QUERY itself, for two reasons: the library fails at an
 unknown status variable, and the library decodes every statement as UTF-8. Sluice decodes a statement in the client's charset
@@ -40,13 +40,13 @@ from sluice.cdc_engine.position import file_number, order_key
 CHECKSUM_CRC32 = 1
 # Matches the statements that the server composes itself. They are in UTF-8, whatever the client's charset is.
 _IN_UTF8 = re.compile(rb"SAVEPOINT |ROLLBACK TO ")
-# Status variables of a QUERY event. First come the codes of the variables that this module uses. _SIZES has the variables of a fixed size,
-# and _TEXTS has the variables with a length byte.
+# The codes of the status variables of a QUERY event that this module uses.
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
 # The code of the variable with flags, and its bit for explicit_defaults_for_timestamp. Only MariaDB sets this bit.
 _FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24
+# Code of a status variable of a fixed size → number of bytes of its value.
 _SIZES = {
     _FLAGS: 4,
     _SQL_MODE: 8,

@@ -1,4 +1,4 @@
-"""Classifies the statement of a QUERY event. `scan` calls this module for the statements that the scan kernel cannot classify.
+"""Classifies the statement of a QUERY event. `parser.scan` calls this module for statements that its kernel cannot classify.
 
 With binlog_format=ROW, the server logs as statements only transaction boundaries, savepoints, XA and DDL. If a row change is logged as a
 statement, a session used another binlog format, and Sluice stops the tables to which the statement writes.

@@ -1,8 +1,8 @@
 """Records which row events of the binlog have no effect, because their own transaction undoes them with ROLLBACK or ROLLBACK TO.
 
 Usually a server does not write undone rows to its binlog. A server writes undone rows if the transaction also creates or drops a temporary
-table, or also writes a table whose storage engine has no transactions. The rows of a table without transactions are not undone. In the ROW
-format, a server usually logs these rows as a transaction of their own. But a replica of MariaDB can log these rows between undone rows.
+table, or also writes a table whose storage engine has no transactions. The rows of the table without transactions are not undone. Usually,
+a server logs them as a transaction of their own (in the ROW format). But a replica of MariaDB can log them between undone rows.
 
 A scan yields row events before it reads the statement that undoes them. So the engine reads such a transaction twice. The first scan
 records the undone rows, and raises UndoneRowsError after the transaction. The reader drops the rows of the open transaction and reads the
@@ -47,8 +47,8 @@ class UndoneRows:
         return not self.only_finds
 
     def forget_before(self, position: Position) -> None:
-        """Drops the intervals of transactions that end at or before `position`, which names a file. The reader continues after `position`,
-        so it never reads these transactions again.
+        """Drops the intervals that end at or before `position`, which names a file. The reader continues after `position`, so it never
+        reads the row events in these intervals again.
         """
         following = (position.epoch, file_number(position.file), position.offset)
         for (epoch, file), known in list(self._intervals.items()):

@@ -55,7 +55,7 @@ class RefusedCell:
 
 class ResultDecoder:
     """Decodes SELECT results of one table version. `kept`: indices of the columns to decode; None means all. Raises TableStoppedError with
-    TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with SCHEMA_MISMATCH if a key column is not in `kept`.
+    the state TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with SCHEMA_MISMATCH if a key column is not in `kept`.
 
     `columns`: the columns that the SELECT reads. `schema`: the Arrow schema of the decoded rows after the policy's rules are applied,
     including the shard column.

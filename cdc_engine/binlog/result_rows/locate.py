@@ -20,15 +20,15 @@ from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 # Results of `locate_rows`. MORE: the next packet has not arrived completely. FULL: `starts` and `sizes` are full. DONE: there are no more
-# rows. ERROR: the server sent an error, whose payload is from cursor[PAYLOAD] to cursor[PAYLOAD_END]. WRONG: the bytes do not follow the
-# protocol.
+# rows. ERROR: the server sent an error; it is the last payload. WRONG: the bytes do not follow the protocol.
 MORE, FULL, DONE, ERROR, WRONG = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 4
 GOES_ON = 0xFFFFFF  # A payload of this many bytes continues in the next packet.
-ROW, END, REFUSED = 0x00, 0xFE, 0xFF
+ROW, END, REFUSED = 0x00, 0xFE, 0xFF  # The first byte of a row, of the packet after the rows, and of an error.
 END_BYTES_MAX = 8
 NULL_BITS_FIRST = 2
+# Indices in `cursor`: offset and number of the next packet, number of rows located so far, beginning and end of the last payload.
 AT, SEQUENCE, ROWS, PAYLOAD, PAYLOAD_END = 0, 1, 2, 3, 4
 CURSOR_FIELDS = 5
 

@@ -1,4 +1,5 @@
-"""Finds historical rows of MariaDB's system-versioned tables among the rows of row events, so that they are not staged. Called by `rows`.
+"""Finds historical rows of MariaDB's system-versioned tables among the rows of row events, so that they are not staged. Called by
+`rows.decoder`.
 
 For a system-versioned table, MariaDB logs an update as two changes: the update, and an insert of the old version of the row with the end
 time in the column ROW END. A delete is logged as an update that sets ROW END. The statement DELETE HISTORY is logged as deletes of

@@ -94,8 +94,8 @@ NO_RULES = RowRules()
 
 
 class BoundRules:
-    """The rules of a table, prepared for the columns of one table version. Raises TableStoppedError with ROWS_RULE if the rules do not fit
-    the version, and with TRANSFORM_FAILED if the transform fails.
+    """The rules of a table, prepared for the columns of one table version. Raises TableStoppedError with the state ROWS_RULE if the rules
+    do not fit the version, and with TRANSFORM_FAILED if the transform fails.
 
     `columns`, `types`: the captured columns and their types, in the order of a record batch's columns. `shown_columns`, `shown_types`: the
     columns and their types after masking and the transform.

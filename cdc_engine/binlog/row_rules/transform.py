@@ -80,7 +80,7 @@ class BoundTransform:
     masking. `key`: indices of the key columns in `columns`.
 
     `shown_columns`, `shown_types`: the table's columns after the transform. Columns that the function adds come last. Raises
-    TableStoppedError with ROWS_RULE if the transform does not fit the table, and with TRANSFORM_FAILED if the function fails.
+    TableStoppedError with the state ROWS_RULE if the transform does not fit the table, and with TRANSFORM_FAILED if the function fails.
     """
 
     def __init__(

@@ -122,8 +122,8 @@ class RowDecoder:
       effects of the policy's masks and transform, and the shard column.
 
     Without `every_preimage`, the before image of an update becomes a row only if a key column's bytes change. In a table without a key,
-    every before image becomes a row. Raises TableStoppedError with TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with
-    SCHEMA_MISMATCH if a key column is not in `kept`.
+    every before image becomes a row. Raises TableStoppedError with the state TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and
+    with SCHEMA_MISMATCH if a key column is not in `kept`.
     """
 
     def __init__(
@@ -192,9 +192,9 @@ class RowDecoder:
         all of this table version. A batch has `self.schema`, or `self.partial_schema` if a row omits columns whose values only the lake
         has.
 
-        Raises BinlogFormatError for bytes that are not row images. Raises TableStoppedError for a column count that differs from the
-        schema's (SCHEMA_MISMATCH), omitted columns that cannot be filled (IMAGE_NOT_FULL), a key column that is NULL (KEY_NULL), and values
-        that cannot be decoded (TYPE_UNSUPPORTED).
+        Raises BinlogFormatError for bytes that are not row images. Raises TableStoppedError for rows that cannot be decoded. The state of
+        the error is SCHEMA_MISMATCH for a column count that differs from the schema's, IMAGE_NOT_FULL for omitted columns that cannot be
+        filled, KEY_NULL for NULL in a key column, and TYPE_UNSUPPORTED for a value that cannot be decoded.
         """
         if not len(chosen):
             return

@@ -1,13 +1,15 @@
 """Kernel that finds which source row an image belongs to, if updates change keys. Called by `staging`.
 
-An update that changes the key and omits columns needs values of the row that the lake has under the old key. Later images with the new key
-need values of the same row. The kernel follows each of these rows. A *life* begins at the image at which the kernel begins to follow a row,
-and ends when the row is deleted.
+If an update changes the key and omits columns, the lake has the omitted values in the row with the old key. Later images with the new key
+may omit columns too, and need values of the same row. So the kernel follows each of these rows. A *life* begins at the image at which the
+kernel begins to follow a row, and ends when the row is deleted.
 
 The hash table `slots` contains the old and the new key of each such update, and maps a key to the life of the row that has the key now. An
-image whose key is not in `slots` gets AT_HOME instead of a life, because its key identifies its row in the lake. An insert or an after
-image with all columns begins a new life if its key is in `slots`. The new life has no row in the lake, because the image has all values of
-the row. Any other image begins a new life if its key is in `slots`, but no row has this key any more.
+image whose key is not in `slots` gets AT_HOME instead of a life, because its key identifies its row in the lake.
+
+An image whose key is in `slots` gets the life of this key, with two exceptions. An insert or an after image with all columns begins a new
+life. This life has no row in the lake, because the image has all values of the row. Any other image begins a new life if no row has the key
+any more.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Int8s, Int64s
 
 # `slots` is an open-addressing hash table. A column of the array is a slot. The rows of the array are HIGH and LOW, the two words of a
-# key's fingerprint, and LIFE, which is the number of a life, or AT_HOME, NOBODY or FREE.
+# key's fingerprint, and LIFE, which is the number of a life or one of the three negative numbers below.
 HIGH, LOW, LIFE = range(3)
 SLOT_ROWS: Final = 3
 SLOTS_FIRST: Final = 1 << 10
@@ -53,8 +55,8 @@ class BegunLives(NamedTuple):
     """The lives that begin in a call of `follow`, in ascending order of their numbers. A life follows one row of the source (see the
     module). The arrays have one value per life.
 
-    `births`: the number of the image with which the life begins, or 0 if the row was in the lake before the segment. `origins`: the index
-    of an image with the key that the row had when its life began. It is an index in the `images` of the call.
+    `births`: the number of the image with which the life begins (counted from 1 in the segment), or 0 if the row was in the lake before the
+    segment. `origins`: the index of an image with the key that the row had when its life began. It is an index in the `images` of the call.
     """
 
     births: Int64s

@@ -121,8 +121,8 @@ def column_in_doubt(version: Integer, facts: Int8s, before: Int8s, after: Int8s)
     omit, or -1 if a REPLACE is impossible or no column is omitted by both images. The caller checks whether the key is unchanged.
 
     With MINIMAL, the after image of an UPDATE statement has key columns only if the statement sets them, so an unchanged key column in the
-    after image is a sign of a REPLACE. With NOBLOB, the after image always has the key columns. The before image shows whether the server
-    uses MINIMAL or NOBLOB.
+    after image is a sign of a REPLACE. With NOBLOB, the after image always has the key columns, so the result is -1. The server uses
+    MINIMAL if the before image omits a column that the after image has and that NOBLOB would not omit.
     """
     names_key, omitted, minimal = False, -1, False
     for column in range(facts.shape[0]):

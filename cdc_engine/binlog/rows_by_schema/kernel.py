@@ -185,8 +185,8 @@ def put_iso(out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer)
 
 @nb.njit(inline="always")
 def image_of(sizes: Int64s, column: Integer, image: Integer, other: Integer) -> Integer:
-    """Returns the image from which to read a column's value: `image`, or `other` if `image` omits the column. An update's after image omits
-    columns that the update does not change.
+    """Returns the image from which to read a column's value: `image`, or `other` if `image` omits the column. An update's after image may
+    omit columns that the update does not change.
     """
     return other if sizes[column, image] == ABSENT else image
 

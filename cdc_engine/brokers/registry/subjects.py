@@ -20,8 +20,8 @@ log = structlog.get_logger()
 
 
 class _Known(NamedTuple):
-    """A cached answer of the registry: the id of a schema, the schema's text in the registry, and the time of the answer by
-    `Subjects.clock`.
+    """A cached answer of the registry: the id of a schema, the schema's text in the registry, and when the registry answered, by the clock
+    of `Subjects`.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Subjects:
     """The subjects of one broker. Looks up each schema of a subject in the registry when it is first used, and again after `CHECK_SECONDS`.
 
     - `form`: the format of rows.
-    - `by_record`: subjects are named `<topic>-<record>`, so that several tables can share a topic. Otherwise they are named
+    - `by_record`: whether subjects are named `<topic>-<record>`, so that several tables can share a topic. If False, they are named
       `<topic>-value` and `<topic>-key`.
     - `registers`: whether new schemas are registered.
     - `clock`: a monotonic clock.
