@@ -1,6 +1,6 @@
 """Executes an operator's decision about a stopped table: to approve a pending schema change, to set the table's schema, or to resume the
-table. Each function stores the decision, and requests that the running engine resumes the table. `states.acts_on` defines which of these
-acts a table's state allows.
+table. `approve`, `resolve` and `resume` store the decision, and request that the running engine resumes the table. `states.acts_on` defines
+which of these acts a table's state allows.
 """
 
 from __future__ import annotations

@@ -243,8 +243,8 @@ def _frame_entries(part: EntryPart, chosen: Int64s, file: Bytes, marks: GtidMark
 
 
 def _frames(part: EntryPart, chosen: Int64s, indices: Int64s) -> Frames:
-    """Returns the offsets, times and ids of transactions' beginnings and ends. A transaction that ends in a later block gets its server id
-    from its first listed row event. If it has no BEGIN event, it gets its offset, length and time from that row event too.
+    """Returns the offsets, times and ids of transactions' beginnings and ends. For a transaction that ends in a later block, the server id
+    is that of its first listed row event. If it has no BEGIN event, its offset, length and time are those of this row event too.
     """
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)

@@ -3,7 +3,7 @@
 An update can change whether a row meets the filter. The update then becomes a delete or an insert, so that readers of the lake and
 consumers never see a row that does not meet the filter.
 
-    before image meets it   after image meets it
+    before image meets it   after image meets it   result
     yes                     yes                    the update
     yes                     no                     a delete of the before image
     no                      yes                    an insert of the after image

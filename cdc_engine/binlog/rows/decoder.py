@@ -117,13 +117,13 @@ class RowDecoder:
     - `kept` (int32, ascending): indices of the columns to decode; None means all.
     - `nulls_in_key`: whether NULL is allowed in the key columns. True for a key that does not identify rows, such as the columns that a
       foreign key references.
-    - `every_preimage`: whether the before image becomes a row for every update that changes a column in `kept`.
+    - `every_preimage`: whether the before image of an update becomes a row of its own if the update changes any column in `kept`.
     - `columns`, `types`, `schema`, `key`: the columns of the decoded rows, their types, the Arrow schema and the key. They include the
       effects of the policy's masks and transform, and the shard column.
 
-    Without `every_preimage`, the before image of an update becomes a row only if a key column's bytes change. In a table without a key,
-    every before image becomes a row. Raises TableStoppedError with the state TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and
-    with SCHEMA_MISMATCH if a key column is not in `kept`.
+    Without `every_preimage`, the before image of an update becomes a row only if the update changes the bytes of a key column. In a table
+    without a key, every before image becomes a row. Raises TableStoppedError with the state TYPE_UNSUPPORTED if a column in `kept` cannot
+    be decoded, and with SCHEMA_MISMATCH if a key column is not in `kept`.
     """
 
     def __init__(
