@@ -29,7 +29,8 @@ from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 # of the variable.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
 _NAMES_VARIABLE = "env"  # `{env: NAME}` means the same as `$NAME`.
-# Settings whose secrets are checked elsewhere: `_rule_problems` reads the secrets in `salt`, and `check_store` those in `storage_options`.
+# Settings whose secrets are checked elsewhere: `_rule_problems` reads the secrets in `salt`, and `console.lake.store` reads those in
+# `storage_options`.
 _CHECKED_ELSEWHERE = frozenset({"salt", "storage_options"})
 
 

@@ -39,8 +39,8 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """A step of a trace. `path` has the keys of the span's parents, and then the span's own key. Times are in ns since 1970. `error` says
-    why the step failed, or is empty.
+    """A step of a trace. `path` identifies the span in the tree of the trace: it has a key for each span from `batch` down to this span.
+    Times are in ns since 1970. `error` says why the step failed, or is empty.
     """
 
     path: tuple[str, ...]

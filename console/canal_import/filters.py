@@ -15,9 +15,11 @@ TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")
 
 
 def not_captured(client_filter: str, include: str, exclude: str) -> list[str]:
-    """Returns the patterns in a client's filter that may match tables that the destination does not capture. Matches a pattern that names
-    one table with `include` and `exclude`. Compares any other pattern as text with the patterns in `include`, unless `include` has all
-    tables. So it also returns a pattern that has the same meaning as one in `include` but another spelling.
+    """Returns the patterns in a client's filter that may match tables that the destination does not capture.
+
+    If a pattern names one table, checks whether `include` and `exclude` capture this table. Any other pattern is compared as text with the
+    patterns in `include`, unless `include` has all tables. So the result also has patterns that mean the same as one in `include` but are
+    spelled differently.
     """
     captured = TableFilter(include, exclude)
     known = {pattern.lower() for pattern in split_patterns(include)}

@@ -91,8 +91,8 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
                 yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            # The range of a backfill's commit contains the row's order key, but the row was the same before this commit. So the backfill
-            # did not write the row, and the search continues with the earlier commits.
+            # The range of a backfill's commit can contain the row's order key although the backfill did not write the row. If the row was
+            # the same before this commit, the search continues with the earlier commits.
             if commit.backfill and before == row:
                 at = commit.version - 1
                 continue

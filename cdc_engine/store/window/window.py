@@ -4,6 +4,8 @@ The parser's thread puts blocks, and readers read in other threads. The window o
 the oldest blocks. If the changes after a reader's position were removed, `read` returns None, and the reader must open its own stream of
 the source. The window of a consumer's own stream has one reader, and waits for this reader (`waits`). Windows and the ring share blocks
 and do not copy them.
+
+A count (`WindowCount`) is a point in the window: the number of transactions that end before it, and the number of row events before it.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ from sluice.cdc_engine.store.window.positions import (
 )
 
 EXECUTED_MAX = 256  # The executed sets of this many transaction ends are cached. A further set replaces the oldest one.
-# Readers get parts of an open transaction whose row events have this many bytes or more (or half of the window's size, if that is less).
-# Readers get a smaller transaction when it has ended.
+# Readers get parts of an open transaction if its row events have at least this many bytes, or at least half of the window's size in bytes.
+# Readers get a smaller transaction only after its end.
 PART_BYTES_MIN = 16 * limits.MEBIBYTE
 # With more blocks than this, the window of the live stream removes the oldest blocks. Blocks without row events use memory that `bytes_max`
 # does not count, and an idle source can send many of them.
@@ -56,8 +58,8 @@ def _never() -> bool:
 
 class Window:
     """A window of a stream that begins at `start`. `bytes_max` limits the bytes of row events, but a single block may be larger. With
-    `waits`, a put waits for the window's only reader instead of removing blocks that were not read. With `isolated`, a statement that
-    changes tables is read alone.
+    `waits`, a put waits for the window's only reader instead of removing blocks that were not read. With `isolated`, `read` returns
+    each statement that changes tables alone, without the changes before and after it.
     """
 
     def __init__(self, start: Position, *, bytes_max: int, waits: bool = False, isolated: bool = False) -> None:
@@ -103,7 +105,7 @@ class Window:
             self._changed.notify_all()
 
     def drop_open(self) -> None:
-        """Drops the open transaction, because the connection was lost and the parser will put the whole transaction again."""
+        """Drops the open transaction. Called if the connection is lost, because the parser then puts the whole transaction again."""
         with self._changed:
             while self._blocks and not self._blocks[-1].block.transaction_count:
                 self._bytes -= self._blocks.pop().size_bytes
@@ -148,8 +150,8 @@ class Window:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns the changes after a position as soon as there are any. If no changes arrive within `timeout_seconds`, returns a reading
-        without pieces. Returns None if the position is not in the window. Raises ConsumerStoppedError if the position counts row events
+        """Returns the changes after a position as soon as there are any. If no changes arrive within `timeout_seconds`, returns an empty
+        reading. Returns None if the position is not in the window. Raises ConsumerStoppedError if the position counts row events
         that the window does not have.
 
         Calls `given_up` whenever the waiting thread wakes up, and stops waiting if `given_up` returns True. `bytes_max` and `entries_max`

@@ -283,8 +283,9 @@ def _kept(
 
 
 def _with_own_defaults(statement: AlterTable, schema: TableSchema) -> AlterTable:
-    """Returns the statement in which each SET DEFAULT or DROP DEFAULT of a column that the statement itself adds or moves (MariaDB) is a
-    part of the definition of this column. With IF EXISTS, MariaDB looks for the column in the table before the statement.
+    """Moves each SET DEFAULT and DROP DEFAULT into the definition of its column, if the statement itself adds or moves this column. Returns
+    the changed statement. In MariaDB, such an item applies to the new definition. With IF EXISTS, it applies only if the table had a column
+    of this name before the statement.
     """
     there = {column.name.lower() for column in schema.columns}
     inserted = [item for item in statement.items if _is_inserted(item)]
@@ -411,8 +412,8 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 
 def _only_if_absent(item: AlterItem) -> bool:
-    """Returns whether MariaDB ignores the primary key of an item if the table has a primary key before the statement, even if the statement
-    drops that key. In the definition of a column, PRIMARY KEY gets the IF EXISTS or IF NOT EXISTS of the column.
+    """Returns whether an item sets the primary key only if the table has none before the statement (MariaDB). A primary key that the
+    statement drops counts too. PRIMARY KEY in a column definition depends on the IF EXISTS or IF NOT EXISTS of the column.
     """
     match item:
         case SetKey():

@@ -1,7 +1,7 @@
 """Decides which changes of a table's schema the lake follows, and how the lake follows them. The decision depends on the table's policy,
 which has a setting for each kind of change, and on the approvals of operators. Pure functions.
 
-`effects` calls `decide` for every statement that affects the lake. The settings of a policy are:
+The module `history.effects` calls `decide` for every statement that affects the lake. The settings of a policy are:
   apply, keep, new_column, rewrite, ignore   what the lake does (PLANS lists the settings of each kind of change and their effects)
   hold                                       the table stops in DDL_HELD until an operator approves one of the settings above
   stop                                       the table stops in DDL_REFUSED

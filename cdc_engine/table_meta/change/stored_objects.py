@@ -1,8 +1,8 @@
 """Finds the tables that a statement may change through triggers and views. Pure functions.
 
-`history` uses this module for row changes in statement format, for which the binlog has no row events. The search only compares names: a
-trigger or view counts as changing every table, in any database, whose name occurs in its body. So the result can have too many tables, but
-never too few.
+The schema history uses this module for row changes in statement format, for which the binlog has no row events. The search only compares
+names: a trigger or view counts as changing every table, in any database, whose name occurs in its body. So the result can have too many
+tables, but never too few.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Parses ALTER TABLE after the table's name. ACTIONS has one entry for each kind of action.
 
-An action that changes neither columns nor rows is skipped. Any other action becomes an item that `alteration` applies, or a change of rows
-without row events. An action of the form `name = value` without an entry is an option of a storage engine, and is skipped. Any other action
+An action that changes neither columns nor rows is skipped. An action that changes the schema becomes an item or a field of `AlterTable`. An
+action that changes rows without row events becomes an entry of `AlterTable.rows_lost`.
+
+An action without an entry is skipped if it has the form `name = value`, because it is an option of a storage engine. Any other action
 without an entry makes the statement unreadable.
 """
 

@@ -310,8 +310,8 @@ def _canonical(base: str, length: int, scale: int) -> DeclaredType:
 
 
 def fitted(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Returns the type that the server creates for TEXT(n) or BLOB(n): the smallest text or blob type that can store n
-    characters or bytes.
+    """Returns the type that the server creates for TEXT(n) or BLOB(n): the smallest text or blob type that can store n characters or
+    bytes. `bytes_max` is the length of the charset's longest character in bytes. Any other type is returned unchanged.
     """
     if declared.base not in {"text", "blob"} or declared.length < 0:
         return declared

@@ -41,8 +41,8 @@ class Cascades:
         return name in self._by_parent or name in self.children or bool(schema and schema.foreign_keys)
 
     def below(self, name: TableKey) -> tuple[Cascade, ...]:
-        """Returns every cascade that a change of the table's rows can trigger and that leads to a captured table, directly or through other
-        tables. Cascades with this table as parent come first.
+        """Returns the cascades that a change of the table's rows can trigger: first the cascades with this table as parent, then the
+        cascades with their child tables as parents, and so on. Leaves out cascades through which no captured table is reached.
         """
         found: list[Cascade] = []
         seen, waiting = {name}, [name]

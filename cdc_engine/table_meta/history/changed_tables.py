@@ -38,8 +38,9 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 
 
 class TouchedTables:
-    """A schema history for a scan that reads only statements (implements `ports.SchemaHistory`). The scan collects in `names` the tables
-    that the statements change, including tables that are not in `snapshot`.
+    """A schema history for a scan that reads only statements. Implements the protocol `cdc_engine.ports.SchemaHistory`. `snapshot` has the
+    schemas that were read from the source. `names` are the tables that the statements read so far change, including tables that are not in
+    `snapshot`.
     """
 
     def __init__(self, snapshot: SchemaSnapshot) -> None:
@@ -164,7 +165,7 @@ def _leaves_columns(statement: Statement) -> bool:
 
 
 def _created(statement: Statement) -> Iterator[TableName]:
-    """Yields the names of the tables that exist only because of the statement: no table had such a name before."""
+    """Yields the names under which no table existed before the statement: names of new tables, and new names of renamed tables."""
     match statement:
         case CreateTable(if_not_exists=False, replaces=False):
             yield statement.name

@@ -76,7 +76,7 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ..
 
 
 def _pointing(statement: Statement, context: DdlContext, effects: list[DdlEffect]) -> Iterator[DdlEffect]:
-    """Yields the effects, and further effects on tables whose foreign keys refer to tables or columns that the statement renames."""
+    """Yields `effects`, and effects on other tables with foreign keys to renamed tables or columns. These keys get the new names."""
     tables, columns = _new_names(statement, context)
     states = {effect.name: effect.state for effect in effects if effect.state is not None}
     for effect in effects:
@@ -140,7 +140,7 @@ def _pointed(
 
 
 def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
-    """Replaces a stop in one of the states RESOLVABLE by the schema that an operator gave for the stop, if there is one."""
+    """Returns `effect`, or the effects of the schema that an operator gave for its stop in SCHEMA_UNKNOWN or SCHEMA_MISMATCH."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -169,9 +169,10 @@ def _stop(
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
-    """Yields the effects of a new schema. If the policy does not allow the change, or if values are unknown, stops the table. If the
-    table is not running, only its schema changes. `rows_lost` are actions that deleted or inserted rows without row events: the policy
-    decides about actions in PARTITION_LOST, and any other action stops the table.
+    """Yields the effects on a table that gets the schema `done.schema`. If the policy does not allow the change, or if values are unknown,
+    stops the table. If the table is not running, only its schema changes.
+    `rows_lost` are actions that deleted or inserted rows without row events. The policy decides about DROP PARTITION and TRUNCATE
+    (PARTITION_LOST). Any other of these actions stops the table.
     """
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
@@ -276,7 +277,7 @@ def elsewhere(engine: str) -> CannotFollowError | None:
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Stops the tables of a MERGE table, because rows that are written through it have row events of the MERGE table."""
+    """Stops the captured tables in a MERGE table, because the row events of a write through the MERGE table name only the MERGE table."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = (
@@ -368,8 +369,8 @@ def _renamed(
 def _taken_over(
     context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
 ) -> Iterator[DdlEffect]:
-    """Yields the effects of a rename that the lake follows: the table with the new name takes over the rows and columns of the table with
-    the old name. Then the statement's other alterations follow.
+    """Yields the effects of a rename that the lake follows: the table with the new name takes over the rows and columns of the table
+    `origin`. Then the statement's other alterations follow. `before` is the schema before the statement, but already under the new name.
     """
     name = (before.database, before.table)
     if name == origin:
@@ -385,8 +386,9 @@ def _taken_over(
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
     """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: if `name` is captured, it stops.
 
-    If both names are captured, the lake gets the stop even if the table `name` was already stopped, because conf/ may have other filters,
-    masks or transforms for rows of `origin`. The lake gets no stop if `name` is a schema change tool's name for the original table.
+    If both names are captured, the change STOPPED is reported even if the table `name` was already stopped: consumers also get rows of
+    stopped tables, and must stop here if conf/ has other filters, masks or transforms for `origin`. Nothing is reported if `name` is a
+    schema change tool's name for the original table.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):

@@ -46,10 +46,11 @@ _WAY_OUT = (
 
 
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
-    """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name as the captured
-    table. The captured table stops, because the statement changed one of the two tables, and the binlog does not say which one. Returns
-    None for other statements. Also returns None if the event does not have the flag thread_specific, with which servers mark statements
-    that depend on their sessions.
+    """Returns the stops for a TRUNCATE, ALTER or RENAME of a table whose session may have a temporary table of the same name. The statement
+    changed one of the two tables, and the binlog does not say which one.
+
+    Servers mark a statement that depends on its session with the flag thread_specific. Returns None for a statement without this flag, and
+    for any other kind of statement.
     """
     if not context.session.thread_specific:
         return None
@@ -107,8 +108,8 @@ def _named(
 ) -> dict[TableKey, CannotFollowError]:
     """Returns the stops of the tables that a statement names as changed.
 
-    A name that is not a known table may be a view or a temporary table of the session. The caller finds the tables below a view with
-    `StoredObjects.reached`. Any other unknown name is a table whose schema the history does not have. This table stops too if it is
+    A name that is not a known table may be a view or a temporary table of the session. The caller finds the tables that a view uses
+    with `StoredObjects.reached`. Any other unknown name is a table whose schema the history does not have. This table stops too if it is
     captured. If the triggers and views are unknown (`objects` is None), an unknown name may be a view, so all tables in its database stop.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()

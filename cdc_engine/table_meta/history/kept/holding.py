@@ -1,9 +1,10 @@
 """Decides which records of the schema history apply at a position of the stream. Pure functions.
 
 Within an epoch, order keys decide. Between two epochs, order keys are not reliable, because the binlog belongs to another server, or its
-files were numbered again. So executed sets decide if both are known, and order keys if not. The executed set in the record of a statement
-or a table map does not include the transaction of the statement or table map. So this record applies only if the stream has executed more
-than this set.
+files were numbered again. Then the executed sets of the record and of the position decide. If one of them is unknown, order keys decide.
+
+The executed set in the record of a statement or a table map does not include the transaction of the statement or table map. So this record
+applies only if the stream has executed more than this set.
 """
 
 from __future__ import annotations
