@@ -152,9 +152,9 @@ def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
 ) -> DdlEffect:
-    """Returns the effect that stops a table. `schema` is the table's schema after the statement, or None if unknown. The
-    lake gets the stop only if the table was running. A table that is already stopped keeps the earlier reason. If the table is not
-    captured, its schema is stored; if that is unknown, the stop is stored, and the lake does not get it.
+    """Returns the effect that stops a table. `schema` is the table's schema after the statement, or None if unknown. The lake gets the stop
+    only if the table was running. A table that is already stopped keeps the earlier reason. If the table is not captured, its schema is
+    stored; if the schema is unknown, the stop is stored, and the lake does not get it.
     """
     there = context.state(name)
     if isinstance(there, Stopped):
@@ -458,7 +458,7 @@ def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
 
 
 def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...]:
-    """Returns the effects after a defect of Sluice: all tables stop that the statement may affect (any table, if it changes rows)."""
+    """Returns the effects after a defect of Sluice: every table that the statement may affect stops. A row change may affect any table."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"Sluice cannot follow the statement: {defect_text(error)}")
     if isinstance(statement, StatementRowChange | Query):
         return tuple(_stopped_by(dict.fromkeys(context.tables(), why), statement.kind, context))

@@ -46,8 +46,8 @@ _WAY_OUT = (
 
 
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
-    """Returns the stops for a TRUNCATE, ALTER or RENAME of a table whose session may have a temporary table of the same name. The statement
-    changed one of the two tables, and the binlog does not say which one.
+    """Returns the stops for a TRUNCATE, ALTER or RENAME if its session may have a temporary table with the name in the statement. The other
+    table of this name stops, because the statement changed one of the two tables, and the binlog does not say which one.
 
     Servers mark a statement that depends on its session with the flag thread_specific. Returns None for a statement without this flag, and
     for any other kind of statement.
@@ -126,7 +126,7 @@ def _named(
 
 def changed_by_query(words: Collection[str], context: DdlContext, *, calls: bool) -> dict[TableKey, CannotFollowError]:
     """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them through a routine. Servers log this
-    SELECT only as text.
+    SELECT only as text. `calls` tells whether the SELECT itself calls a routine. If not, a view among the names in `words` may call one.
     """
     objects = context.known.stored_objects(context.key)
     there = context.tables()
