@@ -21,8 +21,8 @@ from sluice.cdc_engine.table_meta.table_list.sentences import keyless_names
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keyless:
-    """The captured tables without a key. Each database with such a table in which the account may not lock tables has one message. The
-    message is in `notes` if a snapshot can read the table without a lock, and otherwise in `problems`.
+    """The captured tables without a key. If the account may not lock tables in a database with such a table, there is one message about
+    this database. The message is in `notes` if a snapshot can read the table without a lock, and otherwise in `problems`.
     """
 
     names: tuple[str, ...]

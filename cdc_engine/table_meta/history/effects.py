@@ -387,8 +387,8 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
     """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: if `name` is captured, it stops.
 
     If both names are captured, the change STOPPED is reported even if the table `name` was already stopped: consumers also get rows of
-    stopped tables, and must stop here if conf/ has other filters, masks or transforms for `origin`. Nothing is reported if `name` is a
-    schema change tool's name for the original table.
+    stopped tables, and must stop at this rename if conf/ has other filters, masks or transforms for `origin`. Nothing is reported if `name`
+    is a schema change tool's name for the original table.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
