@@ -153,11 +153,11 @@ class StatementSession:
 
 NO_SESSION = StatementSession()
 
-# The first event (QUERY "BEGIN") and the last event (XID, or QUERY "COMMIT") of a transaction: offset in the file, length in bytes, and
-# seconds since 1970. `begin` is -1 if the transaction has no first event (a statement without BEGIN, or the beginning of a file), and `xid`
-# is -1 if a COMMIT ended the transaction. `thread` is the thread id of the session, and `server` is the id of the server that first
-# executed the transaction. `committed` and `sequence` are the logical clock in MySQL's GTID event, or -1: the number of the last
-# transaction on which this transaction depends, and its own number in the file.
+# Facts about one transaction. `begin…` are of its first event (QUERY "BEGIN"), and `close…` of its last event (XID, or QUERY "COMMIT"):
+# offset in the file, length in bytes, and seconds since 1970. `begin` is -1 if there is no first event (a statement without BEGIN, or the
+# beginning of a file), and `xid` is -1 if a COMMIT ended the transaction. `thread` is the thread id of the session, and `server` the id of
+# the server that first executed the transaction. `committed` and `sequence` are the logical clock in MySQL's GTID event, or -1: the number
+# of the last transaction on which this transaction depends, and its own number in the file.
 FRAME_FIELDS = (
     *("begin", "begin_length", "begin_seconds", "thread"),
     *("close", "close_length", "close_seconds", "xid", "server"),
@@ -341,7 +341,7 @@ class OutstandingBatch:
 
     - `path`: the directory of the staged files, relative to the destination's directory. `tables`: the tables to merge ("database.table").
     - `appendable`: whether changes may still be appended. An append replaces `end` and `path`. Both are final when a run takes the batch.
-    - `first_end`: the order key of the first staged end. It distinguishes deliveries with the same numbers, after a restore of the ledger.
+    - `first_end`: the order key of the first `end`. After a restore of the ledger, it distinguishes deliveries with the same numbers.
     """
 
     ledger_id: str

@@ -49,7 +49,7 @@ class FileLock:
         except OSError:  # Passes the error on: the file system does not support locks.
             os.close(descriptor)
             raise
-        # Gives up: the file was removed between open and flock, so the lock protects nothing.
+        # Gives up if the file was removed between open and flock, because the lock of a removed file protects nothing.
         if not _is_file_at(self.path, descriptor):
             os.close(descriptor)
             return False

@@ -87,7 +87,7 @@ SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num
 # observations, that is, the last 100 minutes.
 OBSERVATION_SECONDS = 60
 # A draining run ends if it gets no batch for this long, because it occupies a slot of Dagster's queue. The next change then waits some 5 s
-# for another run. This wait is short compared with the pause before it.
+# for another run, which is short compared with the time in which no change came.
 DRAIN_IDLE_SECONDS_MAX = 300.0
 # A draining run ends after this time even if changes wait, because Dagster's page of a run with a thousand batches is slow.
 DRAIN_SECONDS_MAX = 1800.0

@@ -133,7 +133,7 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
     Otherwise the function returns why this run may not drain: another run has the lock, or the record store does not answer.
 
     If another run has the lock, the function waits for `timeout_seconds`. With a shared ledger, it waits `session_seconds` longer, because
-    the lock of a killed run becomes free after this time. Each waiting process measures this time from its own first look at the lock.
+    a process can take the lock of a killed run only after it has watched the lock for this time.
     """
     where = as_location(location)
     lock = open_lock(where, DRAIN_LOCK)

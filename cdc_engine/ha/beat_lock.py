@@ -178,8 +178,8 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether this object wrote the stored record. If the store carried out a write of this object but the answer was lost,
-        the next write fails with StaleWriteError although this object still holds the lock.
+        """Called if a write failed with StaleWriteError. Returns whether this object wrote the stored record. This is the case if the
+        record store carried out an earlier write whose answer was lost. This object then still holds the lock.
         """
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()

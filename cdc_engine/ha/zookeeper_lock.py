@@ -113,7 +113,7 @@ class ZooKeeperLock:
             ):
                 return self._confirm_once(client) and self.held
         except MetaError:
-            # No confirmation arrived for TRUSTED_PART of a session, so another process may soon hold the lock.
+            # Returns False if the last confirmation is too old (`LeaseSession.trusted`), because another process may soon hold the lock.
             if not self.held:
                 return False
             raise
@@ -150,8 +150,8 @@ class ZooKeeperLock:
         step.create(self._nodes.held, self._nodes.payload.encode(), ephemeral=True)
         step.set_data(self._nodes.counter, self._record(stat.version + 1), version=stat.version)
         created, counted = answer(step.commit_async())
-        # An earlier attempt of this object created the node, but ZooKeeper's answer was lost. Removes the node and creates it again, so
-        # that the node and the returned token are from the same transaction.
+        # If the existing node is this object's own, an earlier attempt created it, and only ZooKeeper's answer was lost. Removes the node
+        # and creates it again, so that the node and the returned token are from the same transaction.
         if isinstance(created, NodeExistsError) and self._is_ours(client):
             answer(client.delete_async(self._nodes.held))
             return self._create(client)

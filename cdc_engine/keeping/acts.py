@@ -1,7 +1,7 @@
 """Passes an operator's command (start, stop, restart or release) to one engine, and waits until an engine process has executed it.
 
-`sluice instance` and a job in Dagster's UI call this module. The command is stored as a record next to the ledger, because the engine
-process may be on another host, or may start later.
+`sluice instance` and a job in Dagster's UI call this module. A command stores its request as a record next to the ledger (`orders`),
+because the engine process may be on another host, or may start later. `start` removes the request to stay stopped.
 """
 
 from __future__ import annotations

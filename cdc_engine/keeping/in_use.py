@@ -44,9 +44,8 @@ class InUse:
 
     def digest(self, name: str) -> str:
         """Returns a digest of the settings of a destination or group, or "" if conf/ has no such name. When the digest changes, the engine
-        restarts.
-        The digest includes the names of the groups that have the destination as a member, because the engine stores positions for these
-        groups.
+        restarts. The digest includes the names of the groups that have the destination as a member, because the engine stores positions for
+        these groups.
         """
         groups = self.config.groups_of(name)
         return "+".join(filter(None, [self.files.digest(name), *groups])) if name in self.files.destinations else ""
@@ -136,8 +135,8 @@ ROLES = ("engine", "code-server")  # The roles of the processes that run engines
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
-    """Returns the configuration that a starting process uses, and the file in which this process records the configuration. The process has
-    the first of `roles`. For an invalid file of conf/, uses the valid text that a process with one of `roles` recorded last.
+    """Returns the configuration that a starting process with the role `roles[0]` uses, and the file in which this process records the
+    configuration. For an invalid file of conf/, uses the valid text that a process with one of `roles` recorded last.
 
     Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """

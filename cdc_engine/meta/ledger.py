@@ -341,8 +341,9 @@ class Ledger:
         """Sets the cursor at the first start or at an operator's request, so that the stream is read from `position`. No other transition
         can move the cursor backward.
 
-        Removes the batches in flight. Also removes each stop at or after `position`, because the stream stops the table again. A stop that
-        the stream does not repeat (`states.UNTIL_RESUMED`) is removed only if `resumed` contains its table ("database.table").
+        Removes the batches in flight. Also removes each stop at or after `position`: the stream reads the cause of the stop again, and
+        stops the table again. A stop that the stream does not repeat (`states.UNTIL_RESUMED`) is removed only if `resumed` contains its
+        table ("database.table").
 
         If tables are resumed, the lake has later changes of the other tables, so no new epoch may begin until the stream is read up to its
         present position again (`unfinished`). If an operator chose the position, a new epoch may begin.

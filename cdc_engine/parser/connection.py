@@ -2,7 +2,7 @@
 dump.
 
 After that command, `receive_into` copies the dump's bytes from the socket into the caller's buffer, unparsed. The commands are described at
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html https://mariadb.com/kb/en/replication-protocol/
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html and https://mariadb.com/kb/en/replication-protocol/.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
-# If fewer bytes of row events than this arrive within GET_SECONDS, the stream counts as near the end of the binlog, and the batch ends
-# (`_Rest`).
+# If fewer bytes of row events than this arrive within GET_SECONDS (see below), the stream counts as near the end of the binlog, and the
+# batch ends (`_Rest`).
 MORE_BYTES_MIN = 1 << 20
 # Changes may be appended only to batches of up to this size. Appending stages the whole batch again, which takes up to a tenth of a second
 # for this many bytes.

@@ -53,9 +53,9 @@ class StreamBatches:
         whole transactions: as many as fit into `byte_count_max` bytes and `event_count_max` row events, but at least one. If no change
         arrives within `timeout_seconds`, the result's batch_id is -1.
 
-        A batch whose `slices` are empty has no captured changes, but its end moves the cursor (`skip`). If the store is not at the ledger's
-        position, for example after a failed rewind, restarts the reading there, and returns an empty batch with batch_id -1. Raises
-        NotContinuousError if two successive calls find the store at another position.
+        A batch whose `slices` are empty has no captured changes, but its end moves the cursor (`skip`). If the store's next changes do not
+        begin at the ledger's position, for example after a failed rewind, restarts the reading at the ledger's position, and returns an
+        empty batch with batch_id -1. Raises NotContinuousError if this happens in two successive calls.
         """
         self._require_started()
         with self._taking:

@@ -304,7 +304,7 @@ class DestinationStream:
         except SluiceError:
             self.close()  # Closes the consumer's own stream, which has ended. The next call opens another one.
             raise
-        # The own stream cannot read from `position`: the consumer was rolled back, or the live stream began another epoch.
+        # Closes a stream that cannot read from `position`, because the consumer was rolled back, or the live stream began another epoch.
         if found is None:
             self.close()
         return found

@@ -35,9 +35,9 @@ OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
-    """Opens streams of the source for consumers whose positions are not in the window. `records` returns the records of the destination's
-    schema history, which reach at least to the position that `known_to` returns. `epoch` and `server_uuid` return the epoch and the server
-    uuid of the live stream.
+    """Opens streams of the source for consumers whose positions are not in the window. `known_to` returns the position up to which the live
+    stream has read. `records` returns the records of the destination's schema history, which reach at least to this position. `epoch` and
+    `server_uuid` return the epoch and the server uuid of the live stream.
 
     `archive` has binlog files that the server has purged. `by_time` finds by commit time where a stream continues after a failover, and is
     None if conf/ does not allow a failover by commit time. `recorded_before` returns the recorded events of an XA transaction that was
@@ -97,8 +97,9 @@ class OwnStreams:
         return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=way_out)
 
     def _from(self, begin: Position, epoch: int) -> Position:
-        """Converts a start position to the live stream's epoch, so that this stream and the live stream number binlog files in the same
-        way. If the position belongs to another epoch, this stream starts by the position's GTID set.
+        """Returns the position at which the stream starts. `epoch` is the live stream's epoch. If `begin` belongs to another epoch and has
+        a GTID set, returns a position in `epoch` that has this GTID set but no file. So the positions of the stream get the live stream's
+        epoch.
         """
         if begin.epoch == epoch or not begin.gtid_set:
             return begin
@@ -111,8 +112,8 @@ def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
     """Finds by commit time (`by_time`) where a consumer's own stream continues on another server after a failover. `live_epoch` returns the
-    present epoch of the live stream. The returned position has the epoch that the live stream has on this server. If the live stream still
-    reads the old server, the returned position has the epoch that the live stream will begin on this server.
+    present epoch of the live stream. If it is above the epoch of `cursor`, the live stream reads this server already, and the returned
+    position gets the live stream's epoch. Otherwise the position has the epoch that the live stream will begin on this server.
     """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
@@ -167,7 +168,7 @@ class SourceStream:
         `timeout_seconds`. If an error ended the stream, raises the error when the consumer has read all changes before the error.
 
         Returns None if the position is not in this stream's window, or if the live stream has begun another epoch. The caller then opens
-        another own stream, whose positions have the live stream's epoch.
+        another own stream, whose positions have the live stream's new epoch.
         """
         if self._epoch() != self._live_epoch:
             return None

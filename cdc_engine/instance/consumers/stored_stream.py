@@ -53,11 +53,10 @@ class StoredStreams:
 
     def _goes_on(self, position: Position, there: Position) -> bool:
         """Returns whether the files have all changes after `position`. `there` is the last end of a transaction in the files that is not
-        after `position`.
+        after `position`. It is before `position` if the last transaction before `position` is not stored, such as one without rows.
 
-        Compares executed sets, because the files may lack transactions, and offsets do not show this. A stream that was requested by GTID
-        set does not contain the transactions of the requested set. Some transactions without rows are not stored, and `position` may be
-        directly after a transaction that is not stored.
+        Compares executed sets, because offsets do not show whether the files lack transactions. For example, if the engine requested its
+        stream by GTID set, the server sent no transactions of this set.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)

@@ -171,7 +171,7 @@ class Engine(Lifecycle[EngineParts, Consumers]):
 
     def _began_elsewhere(self, start: DumpStart) -> None:
         """If the stream continues on a server where binlog file names start again, saves the new epoch before the first block arrives. If
-        changes are then read a second time, also stops the tables to which they cannot be applied twice.
+        the stream then reads changes a second time, also stops the tables to which changes cannot be applied twice.
         """
         parts, epoch = self._opened(), start.position.epoch
         if parts.meta.ledger.epoch < epoch:

@@ -90,9 +90,9 @@ def remove_strays(meta: MetaManager, directory: Path) -> None:
 
 
 def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> list[Position]:
-    """Returns the positions from which changes may be read again: where the stream starts, where tables stopped, up to where tables with
-    open snapshots are merged, and the cursors of consumers and groups. `groups` are the folders of the groups that have the destination as
-    a member.
+    """Returns the positions from which changes may be read again: the start of the stream (`begin`), the stops of tables, the positions up
+    to which tables with open snapshots are merged, and the cursors of consumers and groups. `groups` are the folders of the groups that
+    have the destination as a member.
     """
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
@@ -133,7 +133,7 @@ def never_read_again(
     try:
         begin = min(positions, key=_order_key)
         return min(positions_to_keep(meta, begin, directory, groups), key=_order_key)
-    # The ledger of a group does not answer, so it is unknown which positions its consumers still need.
+    # Returns None, because it is unknown which positions the consumers of a group still need if the group's ledger cannot be read.
     except MetaError:
         return None
 

@@ -188,8 +188,7 @@ class BackfillReading:
     def catch_up(self) -> tuple[str, Position]:
         """Reads more of the binlog if the lake may be at a later position than `read` has reached, and checks the tables again. Call it
         under the run lock. Returns the id and the cursor of the ledger. Raises ActRefusedError if the binlog ends before the lake's
-        position, if the destination got another ledger or server, or if all tables are refused, or a named one although `all_or_none` is
-        set.
+        position, or if the destination got another ledger or server. Also raises the errors of `judge`.
         """
         ledger = read_ledger(self._directory)
         cursor = self._refuse_another(ledger)

@@ -132,8 +132,8 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     except (RemoteAwayError, SecretUnavailableError) as error:
         since = last.since if last.away else time.time()
         return dataclasses.replace(last, away=str(error), since=since)
-    # The newest revision is the revision in use, for example because the refused revision was reverted. So the record does not name a
-    # refused revision any more.
+    # If the newest revision is the revision in use, for example because a refused revision was reverted, the record names no refused
+    # revision any more.
     if found is not None and same and found.revision == last.revision:
         return dataclasses.replace(last, newer="", refused="", etag=found.etag, away="", since=0.0)
     if found is None or found.revision in known:

@@ -69,8 +69,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Returns this position with each of `members` moved back to the start of its open transaction. The consumer got a part of this
-        transaction, and the member's stream now has another transaction at the same position (`WindowReading.restarted`).
+        """Returns this position with each of `members` moved back to the start of its open transaction. `members` are the members whose
+        stream now has another transaction in place of one that the consumer got in part (`WindowReading.restarted`).
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
@@ -104,7 +104,7 @@ class GroupProgress:
 
     def move(self, member: str, end: tuple[WindowPiece, ...] | WindowPosition, state: State, times: Int64s) -> None:
         """Moves a member to a later position. `end` is this position, or the pieces of the stream that end at it. `times` are the ascending
-        commit times of the transactions up to this position. Counts the transactions that are older than the barrier as late.
+        commit times of the transactions up to this position. Transactions that are older than `barrier_us` count as late.
         """
         times = np.maximum(times, self._newest_us.get(member, 0))
         self._late += int(np.searchsorted(times, self.barrier_us, "left"))
