@@ -43,8 +43,8 @@ def local_path(word: str, root: Path | None) -> Path:
 
 
 def local_file(word: str, root: Path | None) -> Path:
-    """Returns the absolute path of a local file or folder, with links unresolved. A relative path starts in `root`. Kubernetes replaces a
-    secret by changing the target of a link, and then removes the earlier target. A resolved path would name the removed file. Raises
+    """Returns the absolute path of a local file or folder. A relative path starts in `root`. Does not resolve links: Kubernetes replaces a
+    secret by changing the target of a link, and then removes the earlier target, so a resolved path would name a removed file. Raises
     ValueError for an empty text, a URL, a path that begins with `~`, and a relative path if `root` is None.
     """
     if URI.match(word):

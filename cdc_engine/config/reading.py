@@ -25,7 +25,7 @@ def conf_dir() -> Path:
 
 
 def load_config(directory: Path | None = None) -> SluiceConfig:
-    """Reads and checks all files of conf/. In the result, `source` of each destination is the source that it reads now. Raises
+    """Reads and checks all files of conf/. In the result, `source` of each destination is the source in use, even after a failover. Raises
     ConfFilesError with all mistakes in the files. Raises ConfigurationError if there are no files to read, or if it is unknown which source
     a destination reads now.
     """
@@ -33,9 +33,9 @@ def load_config(directory: Path | None = None) -> SluiceConfig:
 
 
 def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
-    """Parses and checks the texts of conf/. In the result, `source` of each destination is the source that it reads now. With `whole`, also
-    checks whether the files conflict with each other. Raises ConfFilesError with all mistakes, and ConfigurationError if it is unknown
-    which source a destination reads now.
+    """Parses and checks the texts of conf/. In the result, `source` of each destination is the source in use, even after a failover. With
+    `whole`, also checks whether the files conflict with each other. Raises ConfFilesError with all mistakes, and ConfigurationError if it
+    is unknown which source a destination reads now.
     """
     texts = tuple(sorted(files.destinations.items()))
     return _checked(files.directory, files.main, texts, whole).with_sources_in_use()

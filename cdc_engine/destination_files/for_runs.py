@@ -1,5 +1,5 @@
-"""Gives runs access to two files of the engine's folder: the list of tables, and the source in use. Runs on hosts that do not have this
-folder get copies from the object store of the staged batches.
+"""Gives runs access to a file of the engine's folder: the record of the source in use. Runs on hosts that do not have this folder get a
+copy from the object store of the staged batches.
 
 Copies exist only if the ledger is shared and staged batches are in an object store (`LedgerLocation.is_apart`). The engine then uploads a
 file whenever it writes the file, and a run downloads the files that it reads. Runs on the engine's host use the copies too.

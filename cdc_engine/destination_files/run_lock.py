@@ -1,5 +1,5 @@
-"""Implements the run lock, which allows only one run of a destination to write at a time. Runs take the lock, and the sensor and the
-console check it.
+"""Implements the run lock, which allows only one run of a destination to write at a time. Runs and a few other writers, such as `sluice
+quarantine replay`, take the lock. The sensor and the console check it.
 
 Delta on a local disk does not protect a table against two writers. So a run must wait as long as the process of another run still exists,
 even if Dagster has given up that run.

@@ -1,5 +1,5 @@
 """Finds the schema of a table that the schema history does not know: the schema that an operator gave, or the schema that the table has on
-the server now. Used by `wiring`.
+the server now. Used by `consumer_wiring` and `engine_acts`.
 
 The server's schema is used only if the stream is reading the newest binlog file, and the rest of this file has no statement that may have
 changed the table. A schema from the server is stored in the same record as one from an operator. So changes that are read a second time get

@@ -133,8 +133,8 @@ class EngineStatus:
 
     `retention_left_hours` is for how many more hours the source will keep the binlog that a restart would read; None means unlimited, or
     unknown. `oldest_binlog_hours` is the age of the source's oldest binlog file; None means unknown. `ticked_at_us` and `acked_at_us` are
-    when the sensor last ticked and when a run's batch was last acked; 0 means not since the engine started. `commit_conflicts` counts how
-    often another writer of a Delta table committed before a run, or replaced a run's commit.
+    when the sensor last ticked without an error and when a run's batch was last acked; 0 means not since the engine started.
+    `commit_conflicts` counts how often another writer of a Delta table committed before a run, or replaced a run's commit.
 
     `consumers` has the statuses of the consumers. `group` has a group's figures if this is the engine of a group. `troubles` has a sentence
     for each problem that `state` does not show. Each sentence says what to do (`health`).

@@ -65,8 +65,8 @@ class AlarmWatcher:
         self._gone_at: dict[str, float] = {}
 
     def see_failed(self, alarm: Alarm) -> None:
-        """Records the alarm of an engine that could not be started. Earlier alarms about tables and consumers do not end, because no engine
-        runs that could find that their problems have ended.
+        """Records the alarm of an engine that could not be started. Earlier alarms about other problems do not end, because no engine runs
+        that could find that these problems have ended.
         """
         self.see([alarm, *(sent for key, sent in self._reported.items() if key != alarm.key)])
 

@@ -31,8 +31,8 @@ class Operator:
                 self._watcher(destination).see([*matters(destination, status)])
 
     def report_failed(self, destination: str, error: SluiceError) -> None:
-        """Reports that an engine could not be started. Repeated failures with the same state are reported once. Earlier alarms about tables
-        and consumers do not end, because no running engine has found that their problems have ended.
+        """Reports that an engine could not be started. Repeated failures with the same state are reported once. Earlier alarms about other
+        problems do not end, because no running engine has found that these problems have ended.
         """
         if self._sender is not None:
             with self._lock:

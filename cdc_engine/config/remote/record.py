@@ -17,7 +17,8 @@ SHOWN_MAX = 12  # A message shows at most this many characters of a revision.
 class RemoteRecord:
     """The record of a conf/ that is pulled from a git repository or an archive.
 
-    - `identity`: identifies the repository or archive. `shown`: its name in messages.
+    - `identity`: a text that changes if conf/remote.yaml names another repository, archive, branch or folder. `shown`: the name of the
+      repository or archive in messages.
     - `revision`: the commit (git) or digest (archive) in use, or empty before the first pull.
     - `etag`: the ETag of the archive in use. `main`, `destinations`: the texts of the files in use. `applied_at`: when they were pulled, in
       seconds since 1970.

@@ -60,8 +60,8 @@ ENDS = "the engine of {} was stopped during this call"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
     """The limits of a batch. A batch has about `bytes_max` bytes and `events_max` row events at most. Only a batch with at most
-    `appendable_bytes_max` bytes of row events can be appendable. Until its run takes it, its row events stay in memory, because appending
-    stages the whole batch again.
+    `appendable_bytes_max` bytes of row events can be appendable. The row events of an appendable batch stay in memory until a run takes the
+    batch, because appending stages the whole batch again.
     """
 
     bytes_max: int

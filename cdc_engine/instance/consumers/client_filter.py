@@ -1,5 +1,5 @@
 """Evaluates the table filter that a client sends. The filter has the syntax of the filters in conf/, but no pattern can take exponential
-time. Used by `consumers`.
+time. Used by `subscriptions`.
 
 Python's regular expressions backtrack, so a client could send a short pattern that blocks the engine process, and with it all batches for
 the lake. So this module uses RE2, through Arrow. RE2 has the same syntax, except that it refuses lookaround and backreferences.

@@ -50,9 +50,9 @@ class StreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """What one consumer gets from a piece of the stream: a statement, or entries in order. `kinds` has the kind of each entry: BEGIN,
-    ROWS, END or QUERY of the module `elements`. `indices` has, for each entry, the index in `block` of the entry's transaction, row event
-    or SQL text.
+    """What one consumer gets from a piece of the stream: a statement, or entries in order. `kinds` has the kind of each entry: BEGIN, ROWS,
+    END or QUERY of `binlog.entries.elements`. `indices` has, for each entry, the index in `block` of the entry's transaction, row event or
+    SQL text.
     """
 
     block: Block

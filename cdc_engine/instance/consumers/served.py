@@ -35,7 +35,8 @@ class ServedEntries(Protocol):
 
 class ServedConsumers:
     """Gives the protocol server's sessions access to the consumers (`session.Served`). `consumers` returns the consumers, or raises
-    NotStartedError if this process does not run the destination's engine.
+    NotStartedError if this process does not run the destination's engine. `counts_entries`: whether the fetch size in a client's get counts
+    entries (`fetch_unit: entries`), not bytes.
     """
 
     def __init__(

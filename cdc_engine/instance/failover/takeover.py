@@ -1,4 +1,5 @@
-"""Decides which other source can continue the stream from a position, and in which order sources are tried. Used by `failover`.
+"""Decides which other source can continue the stream from a position, and in which order sources are tried. Used by `failover` and `sluice
+source switch`.
 
 A source can take over if its GTIDs prove two things: it has executed every transaction that was read, and it has purged no later
 transaction. Without GTIDs, a source can take over only with `failover: by_time` in conf/, at a position that is found by commit time. The

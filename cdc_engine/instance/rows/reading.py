@@ -1,4 +1,5 @@
-"""Reads an interval of the binlog while the stream continues, and stages the interval's changes like a batch. Used by `plan` and `work`.
+"""Reads an interval of the binlog while the stream continues, and stages the interval's changes like a batch. Used by `plan`, `work` and
+`interval`.
 
 Reading an interval does not affect the engine. It uses a separate connection, which the server does not count as a replica, and separate
 schemas.

@@ -1,6 +1,6 @@
 """Finds the tables whose earlier rows are missing in the lake, or have another form there. Requests snapshots of these tables, or stops
-them. Such tables are all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. Called by
-`wiring` when an engine starts.
+them. Such tables are all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. `wiring`
+calls this module when an engine starts, and `engine_acts` calls it when tables are resumed or re-snapshotted.
 
 `filters.json` stores the include and exclude patterns and the row settings with which the engine last started. A table that the source
 created after this start has no settings of its own there. Its settings follow from the settings that are not under `tables`.
@@ -64,9 +64,9 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     """Compares conf/ with the settings of the engine's last start. Requests a snapshot of each newly included table. If conf/ allows no
     snapshot, stops the table, unless the destination is new. Stops each table whose row settings changed. Then saves the current settings.
 
-    `tables` are the captured tables at `begin`. `known` are all tables ("database.table") that the schema history ever had. `policies` are
-    the value policies with which the engine decodes; None means the policies of the current conf/. May be repeated after a crash. Raises
-    MetaError or ConfigurationError.
+    `tables` are the captured tables at `begin`. `known` are all tables ("database.table") with a record in the schema history. `policies`
+    are the value policies with which the engine decodes; None means the policies of the current conf/. May be repeated after a crash.
+    Raises MetaError or ConfigurationError.
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
@@ -191,9 +191,9 @@ def _with_others(record: Mapping[str, Any], names: Collection[str]) -> dict[str,
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
-    """Returns the names of the settings of the table `name` that differ between `old` and `new`, if the rows in the lake do not fit the new
-    values. `version` is the table, or None if its columns are unknown. If the saved record `old` has no `shapes`, because an older version
-    of Sluice wrote it, the settings of `row_shape` count as unchanged.
+    """Returns the names of the settings of the table `name` whose change makes the table's rows in the lake wrong. `old` has the saved
+    settings, and `new` the present ones. `version` is the table, or None if its columns are unknown. If `old` has no `shapes`, because an
+    older version of Sluice wrote it, the settings of `row_shape` count as unchanged.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:

@@ -1,5 +1,5 @@
 """Starts a destination again after its position was lost: begins at the source's current position, and re-snapshots all tables. Called by
-`engine`.
+`engine_acts`.
 
 The changes between the lost position and the new start are unknown. So every table is re-snapshotted, and earlier buffered changes are
 discarded, because the changes after them are missing. First the snapshots are requested, then the schema history restarts, and last the

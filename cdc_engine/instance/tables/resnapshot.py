@@ -1,5 +1,5 @@
 """Re-snapshots stopped tables automatically if only a re-snapshot can repair them. `sluice snapshot start` does the same at an operator's
-request. Called by `engine`.
+request. Called by `engine_acts`.
 
 `Resnapshots` decides which tables are due for a re-snapshot, from the state in which a table stopped and from conf/, with pauses between
 attempts. `resnapshot` starts the re-snapshot of a table while no batch is in flight. Operators' requests (`snapshot_requests`) use it too.

@@ -1,10 +1,10 @@
 """Resumes stopped tables at an operator's request, while the engine runs. The engine reads the stream again from the position where the
 table stopped.
 
-`acts` writes the request (`meta.resume_requests`). `engine` checks for requests before each batch, and calls `take_up` while no batch is in
-flight. `take_up` moves the cursor back to the earliest stop of the requested tables. The changes of the resumed tables are read again with
-what an operator changed after the stop: an approval, a policy, a schema, a setting of the source. For the other tables, changes that the
-lake already has are skipped by order key. If the cause of a stop still exists, the table stops again.
+`acts` writes the request (`meta.resume_requests`). `engine_acts` checks for requests before each batch, and calls `take_up` while no batch
+is in flight. `take_up` moves the cursor back to the earliest stop of the requested tables. The changes of the resumed tables are read again
+with what an operator changed after the stop: an approval, a policy, a schema, a setting of the source. For the other tables, changes that
+the lake already has are skipped by order key. If the cause of a stop still exists, the table stops again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Gives the snapshots of one destination access to its configuration, its ledger, its list of captured tables, and connections that read
 rows.
 
-`orchestration` calls this module in a run of the snapshot job, in a process without an engine.
+Runs of the snapshot job use this module in a process without an engine. The snapshot sensor and the console query it for the next step of
+each snapshot, and repairs read rows with it.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class SnapshotCallbacks:
     """The callbacks of a snapshot run. `run_lock` returns the lock that merge runs hold. `publish` publishes a snapshot with Spark, and
     returns the order key that the rows got. `say` reports a sentence, and `progress` the record of a snapshot after it has changed. `say`
     and `progress` may collect their reports until `flush` is called, which happens after each group of tables. `together` returns a context
-    in which `progress` is called for several tables without other work between the calls. `conf_changed` returns a sentence if conf/ has
-    changed since the run started, or an empty text.
+    in which only `progress` is called, for several tables, so that all these reports can be stored in one transaction. `conf_changed`
+    returns a sentence if conf/ has changed since the run started, or an empty text.
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]

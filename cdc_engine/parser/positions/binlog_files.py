@@ -1,6 +1,7 @@
 """Reads binlog files of a source over a separate connection: first the files that only the archive has, then the server's files.
 
-Used by searches for a time and by backfills, because both may need a file that the server has purged.
+Used by searches for a position, by scans for DDL statements and by backfills, because all of them may need a file that the server has
+purged.
 """
 
 from __future__ import annotations
