@@ -52,7 +52,7 @@ class StoredStreams:
         return self._otherwise(reader, position)
 
     def _goes_on(self, position: Position, there: Position) -> bool:
-        """Returns whether the files have all changes after `position`. `there` is the last end of a transaction in the files that is not
+        """Returns whether the files have all changes after `position`. `there` is the newest end of a transaction in the files that is not
         after `position`. It is before `position` if the last transaction before `position` is not stored, such as one without rows.
 
         Compares executed sets, because offsets do not show whether the files lack transactions. For example, if the engine requested its

@@ -1,6 +1,6 @@
-"""Finds the tables whose earlier rows are missing in the lake, or have another form there. Requests snapshots of these tables, or stops
-them. Such tables are all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed. `wiring`
-calls this module when an engine starts, and `engine_acts` calls it when tables are resumed or re-snapshotted.
+"""Finds the tables whose earlier rows are missing in the lake, or were merged with other settings. Requests snapshots of these tables, or
+stops them. Such tables are all tables of a new destination, tables that conf/ newly includes, and tables whose row settings changed.
+`wiring` calls this module when an engine starts, and `engine_acts` calls it when tables are resumed or re-snapshotted.
 
 `filters.json` stores the include and exclude patterns and the row settings with which the engine last started. A table that the source
 created after this start has no settings of its own there. Its settings follow from the settings that are not under `tables`.
@@ -9,8 +9,8 @@ created after this start has no settings of its own there. Its settings follow f
   Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only a part of the table's rows, and an operator decides.
 - A table stops (RULES_CHANGED) if its row settings changed: row filter, masks, transform, or a setting in `row_shape`. The lake keeps the
   rows that were merged with the old settings until the table is re-snapshotted.
-- If the table is already stopped for another reason, `filters.json` keeps the old settings. When an operator resumes the table, the table
-  stays stopped, now in the state RULES_CHANGED. A second resume accepts the new settings.
+- If a table whose row settings changed is already stopped for another reason, `filters.json` keeps its old settings. When an operator
+  resumes the table, it stays stopped, now in the state RULES_CHANGED. A second resume accepts the new settings.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def may_resume(
 def take_rules(
     config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
 ) -> None:
-    """Saves the engine's current settings as the settings of the rows that the tables `names` have in the lake. Called when tables are
-    re-snapshotted, or when an operator resumes tables although their older rows were merged with other settings.
+    """Saves the engine's current settings of the tables `names` in `filters.json`, so that these settings stop the tables no more. Called
+    when tables are re-snapshotted, or when an operator resumes tables although their older rows were merged with other settings.
 
     `policies` are the value policies with which the engine started. The engine uses these policies until it stops, even for the changes
     that a snapshot buffers. If a salt or the module of a transform has changed since the start, the engine notices the change at its next
