@@ -31,6 +31,7 @@ class PlayedRun:
     status: DagsterRunStatus = DagsterRunStatus.QUEUED
     updated_at: float = 0.0
     failure: dg.Failure | None = None
+    remote_job_origin: None = None  # No code location launched the run.
 
     @property
     def is_finished(self) -> bool:
