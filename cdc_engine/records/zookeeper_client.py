@@ -1,4 +1,5 @@
-"""Connects to ZooKeeper, and defines the paths of Sluice's nodes. Only this module and the lease in ZooKeeper use kazoo.
+"""Connects to ZooKeeper, and defines the paths of Sluice's nodes. In the engine, only this module, `zookeeper` and the lease in ZooKeeper
+(`ha.zookeeper_lock`) use kazoo.
 
 A connection belongs to one process, so a forked run opens its own connection. Each request has a time-out, because kazoo would wait without
 a limit until a server answers.

@@ -53,8 +53,8 @@ CALLS_SECONDS = 0.1
 @dataclasses.dataclass
 class Advanced:
     """The result of `_Group.advance` by table name. `decisions` has the last decision about each table: NOTHING, WAIT, or PUBLISH if the
-    table was published. `errors` has the error that stopped a table's snapshot. `large` has the number of rows of each table that is too
-    large for a group.
+    table was published. `errors` has the error that stopped a table's snapshot. `large` has each table that must be advanced alone, with
+    its number of rows if the table is too large for a group, or 0 if the table has no key.
     """
 
     decisions: dict[str, StepDecision] = dataclasses.field(default_factory=dict)
@@ -240,8 +240,8 @@ class _Group:
 
     def _read(self, records: list[SnapshotRecord]) -> None:
         readers = dict[str, TableReader]()
-        # Creates all readers before the first one reads. A reader may have to wait until UNTOLD_SECONDS after its creation before it reads
-        # (`table_reader`), so these waits pass at the same time.
+        # Creates all readers before the first one reads. A reader may have to wait for some seconds between its creation and its first read
+        # (`table_reader.UNTOLD_SECONDS`). In this way, the waits of all readers pass at the same time.
         for record in records:
             with self._alone_in(record.name):
                 table = self._dependencies.table(record.name)

@@ -1,8 +1,9 @@
 """Converts the values of key columns to SQL literals that are exact in the column's type, charset and collation. Called by `chunks`.
 
-For each column, `printed` is the SQL that makes the server print a value as text without loss. `literal` converts this text to a literal.
-`compared` is the SQL expression with which a statement compares the literal. A literal with a charset introducer takes the collation of the
-column with which it is compared. The session must be one that `reader` opened: its time zone is UTC, and it sends text as stored.
+A `KeyColumn` describes a column. Its `printed` is the SQL that makes the server print a value as text without loss. Its `literal` converts
+this text to a literal. Its `compared` is the SQL expression with which a statement compares the literal. A literal with a charset
+introducer takes the collation of the column with which it is compared. The session must be one that `reader` opened: its time zone is UTC,
+and it sends text as stored.
 """
 
 from __future__ import annotations

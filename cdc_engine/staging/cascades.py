@@ -305,9 +305,9 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Returns the captured tables that foreign keys may change because of the recorded rows. The value of a table is True if Sluice cannot
-    compute the table's changes. This is the case if the foreign keys lead from the parent table through a table whose changes the lake does
-    not apply (it is not captured, or `live` returns False).
+    """Returns the captured tables that foreign keys may change because of the recorded rows of a parent table. The value of a table is
+    False if Sluice can compute the table's changes. The value is True if foreign keys lead to the table through another table whose changes
+    the lake does not apply: a table that is not captured, or for which `live` returns False.
 
     `cascades` are the foreign keys of a TableVersion: first the foreign keys that refer to the parent table, then those of the tables below
     it. `referenced` are the columns that were recorded. `deletes` says whether recorded rows were deleted, and `updates` whether

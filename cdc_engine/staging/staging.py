@@ -207,8 +207,8 @@ class _Staging:
 
     def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
         """Returns the cascade with the child's key that conf/ names. Sets `doubt` if settings in conf/ make values in the lake differ from
-        the source's values, so that the run cannot find the child rows. `root` is the table whose rows were deleted or changed. Its values
-        are recorded as the source has them, so its settings do not matter.
+        the source's values, so that the run cannot find the child rows. `root` is the table whose rows were deleted or changed. If `root`
+        is the parent, its settings do not matter, because its values are recorded as the source has them.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
         policies = [self.rules.policy(name) for name in names]

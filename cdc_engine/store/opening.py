@@ -197,8 +197,8 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
 
 
 def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
-    """Removes the event files that a store of another kind left, because conf/ now sets another kind of store. `before` is the plan of the
-    store that wrote the files. Raises StoreUnfitError if the events in these files are still needed and the source no longer has them,
+    """Removes the event files that an earlier process left, if conf/ then set another kind of store than now. `before` is the plan of the
+    store that wrote these files. Raises StoreUnfitError if the events in these files are still needed and the source no longer has them,
     StoreDamagedError if a file cannot be read, and StoreFullError after an I/O error.
     """
     events = before.log(going_on)

@@ -16,8 +16,9 @@ NO_EVENTS = b""
 
 
 class OwnPrepared(MemoryPrepared):
-    """The prepared transactions of a consumer's own stream (`ports.PreparedTransactions`). `recorded_before` returns the events that the
-    destination recorded of the last transaction with an XA name that was prepared before the stream's start, or None.
+    """The prepared transactions of a consumer's own stream (`ports.PreparedTransactions`). `recorded_before(name)` searches the
+    destination's records for the last transaction with the XA name `name` that was prepared before the stream's start. It returns the
+    events of this transaction, or None if there is no record.
 
     Before `begin_stream` is called, the caller reads the part of the binlog before the stream's start, and uses only its statements and
     its prepared transactions.

@@ -1,5 +1,5 @@
-"""Finds by commit time where the stream continues after a failover, if one of the two servers has no GTIDs. The stream begins
-`failover_back_seconds` before the last event that was read.
+"""Finds by commit time where the stream continues on another server after a failover, if one of the two servers has no GTIDs. The stream
+continues some seconds before the last event that was read (the setting `failover_back_seconds`).
 
 The changes of these seconds are read twice. So only destinations with `failover: by_time` continue in this way, and tables to which a
 change cannot be applied twice are stopped (`instance.failover.by_time`). If the binlog of the new source has no commit at the time of the

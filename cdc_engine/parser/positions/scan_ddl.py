@@ -41,7 +41,7 @@ def scan_ddl(
     """Calls `statements.apply` for each DDL statement from `begin` to `until`, or to the end of the binlog if `until` is None.
 
     - `archive`: has files that the server has purged.
-    - `captured`: tables whose prepared XA transactions are recorded in `prepared`.
+    - `captured`: returns whether a table is captured. `prepared` records the prepared XA transactions that change captured tables.
     - `given_up`: called for each block. If it returns True, the scan stops.
 
     Raises PositionLostError if neither the server nor the archive has `begin`, InterruptedError if `given_up` stopped the scan,

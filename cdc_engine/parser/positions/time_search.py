@@ -85,8 +85,8 @@ def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> Search
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
-    """Returns what the blocks contain up to `time_us`. `commits` is the list to which the scan of the blocks appends XA transactions when
-    it reads their XA COMMIT (`_PreparedBefore`). This function empties the list.
+    """Returns what the blocks contain up to `time_us`. `commits` is `_PreparedBefore.commits`: while a block is read, the scan appends the
+    names of XA transactions to this list. After each block with transactions, this function empties the list.
     """
     interval = SearchedInterval()
     for block in blocks:

@@ -53,8 +53,8 @@ class ProviderFacts:
 def read_provider_facts(
     first_of: Callable[..., list[dict[str, Any]]], host: str, version: str, variables: Mapping[str, str]
 ) -> ProviderFacts:
-    """Reads the facts that identify a server's provider. `first_of` returns the rows of the first statement that the server supports and
-    permits, or no rows.
+    """Reads the facts that identify a server's provider. `first_of(*statements)` returns the rows of the first of these statements that the
+    server supports and permits, or no rows.
 
     On Amazon's servers, the retention is read from the table mysql.rds_configuration. If the account may not read this table, the procedure
     mysql.rds_show_configuration returns the retention, unless the account may not call it.

@@ -77,7 +77,9 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 class _Code:
-    """Emits the LLVM instructions of `folded`. `start` points to the first unit of 16 bytes."""
+    """Emits the LLVM instructions of the function `folded`, which the end of this module defines. `start` points to the first unit of 16
+    bytes.
+    """
 
     def __init__(self, builder: Any, start: Any) -> None:
         self._builder, self._start = builder, start

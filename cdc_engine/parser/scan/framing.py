@@ -102,7 +102,7 @@ class PacketFramer:
 
     def received(self, count: int) -> Iterator[Block]:
         """Scans the `count` bytes that the caller has written into `space()`, and yields blocks. Raises BinlogFormatError if the bytes
-        cannot be parsed, and PositionLostError.
+        cannot be parsed, and PositionLostError if the server's files do not continue the stream.
         """
         self._end += count
         self.bytes_received += count

@@ -44,10 +44,12 @@ NEVER = 1 << 62  # A target offset that is greater than any file.
 
 
 class FileBeginning:
-    """Skips the events of a file before the position `target`. `done` tells whether the next event begins at `target`. `contiguous` tells
-    whether the server sends every event of the file, so that a gap is an error. `begins_at` is for the reader of a shared dump, which gets
-    the two events that open the file, and then events from the middle of the file. `begins_at` is the file offset of the first event from
-    the middle, or 0 if no events are left out.
+    """Skips the events of a file before the position `target`.
+
+    - `done`: whether the next event begins at `target`.
+    - `contiguous`: whether the server sends every event of the file, so that a gap is an error.
+    - `begins_at`: 0 if the stream has the file from its beginning. The reader of a shared dump gets the two events that open the file, and
+      then events from the middle of the file. `begins_at` is then the file offset of the first event from the middle.
     """
 
     def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:

@@ -2,7 +2,7 @@
 
 The array `state` (int64) has one number per name below. The kernel writes row events to `events`, ends of transactions to `ends`, and rows
 queries to `queries` (int64, one row per name, one column per entry). `tables` and `pool` have the table maps that the kernel knows.
-`sources` (int64, SOURCE_ROWS rows) has the GTID sources, in the layout of SOURCE_NEW.
+`sources` (int64) has one GTID source per column. The comment about SOURCE_NEW describes the rows of such a column.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ ELSEWHERE: Final = 27  # 1: the entries of `events` have offsets in another buff
 IN_XA: Final = 28  # 1: in an XA transaction, whose table maps and row events Python handles
 # file offset that identifies the current transaction: the end of its first event; 0: no transaction
 TRANSACTION_OFFSET: Final = 29
-# the current GTID source in SOURCE_ROWS fields: MySQL's uuid as two integers, or MariaDB's domain and server id; then the bytes of the tag,
-# padded with 0
+# the current GTID source in six numbers (SOURCE_ROWS): MySQL's uuid as two integers, or MariaDB's domain and server id; then the bytes of
+# the tag, padded with 0
 SOURCE_NEW: Final = 30
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
@@ -65,8 +65,8 @@ SEQUENCE: Final = 41
 # Rows queries: events with the SQL text of a statement, before its table maps.
 QUERIES: Final = 42  # 1: rows queries are recorded
 QUERY_COUNT: Final = 43  # entries in `queries`
-# offset of the rows query whose row events have not arrived yet; NO_QUERY: none; CARRIED: the event was in the previous buffer, and
-# BlockMaker has a copy
+# offset of the rows query whose row events have not arrived yet; -1 (NO_QUERY): none; -2 (CARRIED): the rows query was in the previous
+# buffer, and BlockMaker has a copy
 QUERY_AT: Final = 44
 QUERY_LENGTH: Final = 45  # length of the rows query at QUERY_AT, without the checksum
 QUERY_POSITION: Final = 46  # file offset of the rows query at QUERY_AT

@@ -99,8 +99,8 @@ class TableReferences:
 
 
 def _stopped_before(version: TableVersion) -> TableStoppedError:
-    """Returns the error for a table that this object has already reported as stopped, although the schema history can decode its rows now.
-    The table stays stopped, because the lake lacks its rows since the stop.
+    """Returns the error for a table that stays stopped. The `TableReferences` has reported its stop already, and the lake lacks its rows
+    since then. So the table stays stopped although the schema history now has the version `version`, with which its rows can be decoded.
     """
     stopped = dataclasses.replace(version, stopped=True)
     return TableStoppedError(

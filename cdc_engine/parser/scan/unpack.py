@@ -4,9 +4,9 @@ The decompressed events are written to a buffer of the size of a read buffer, ca
 arena. A larger transaction is decompressed in pieces. So a transaction needs memory for one arena, which is as large as the largest event
 if necessary, and for the blocks that are still in use.
 
-All events in a compressed event get the file offset `begin` at which the compressed event begins. The position after the last of them is
-the end of the compressed event. Equal offsets are no problem, because rows are ordered by the position of their transaction and by their
-number in the transaction.
+All events in a compressed event get the file offset at which the compressed event begins. The position after the last of them is the end
+of the compressed event. Equal offsets are no problem, because rows are ordered by the position of their transaction and by their number in
+the transaction.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sluice.cdc_engine.parser.scan.state import ScanStatus
 from sluice.cdc_engine.ports import Content
 
 SHORT_ROOM_BYTES = 4096  # If fewer bytes are free in the arena, the next piece gets a new arena.
+# The entries of the scan state that are saved before the events in a compressed event are scanned, and restored afterwards.
 OUTER = (
     *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
     *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),

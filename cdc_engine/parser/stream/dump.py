@@ -29,7 +29,7 @@ Captured = Callable[[str, str], bool]
 
 class UnwantedRows(MemoryPrepared):
     """The prepared XA transactions of a scan that needs no rows. Accepts the commit of a transaction that was prepared before the scan
-    began, and returns no events for this transaction. Ignores undone rows.
+    began, and returns no events for this transaction. Ignores that a ROLLBACK undoes row events.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,12 @@ class UnwantedRows(MemoryPrepared):
 
 
 class NoHistory:
-    """A schema history without schemas (implements `ports.SchemaHistory`), for a scan that needs neither rows nor statements. The scan
-    skips the rows of a table for which `resolve` raises TableStoppedError.
+    """A schema history without schemas (implements `ports.SchemaHistory`), for a scan that decodes no rows. `resolve` always raises
+    TableStoppedError. Callers of such a scan ignore these stops.
     """
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
-        raise TableStoppedError(
-            table_map.database, table_map.table, "SCHEMA_UNKNOWN", "this scan reads no rows, so it has no schemas"
-        )
+        raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "this scan decodes no rows")
 
     def apply(
         self,

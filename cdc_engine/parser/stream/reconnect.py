@@ -1,4 +1,4 @@
-"""Decides whether the parser connects again after an error, and how long it waits before it connects. Pure functions."""
+"""Decides whether the parser connects again after an error, and how long it waits before it connects. Does no I/O."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from sluice.cdc_engine.parser.stream.watch import StreamState, has_read
 
 SECOND_US = 1_000_000
 COMMIT_TIMES_SINCE = 8  # From this major version on, the binlog of MySQL has commit times in microseconds.
-# Statements that return the end of the binlog. From `RENAMED_SINCE` on, MySQL gets the second statement first, because the query is
-# frequent and the server counts every unknown statement as an error.
+# Statements that return the end of the binlog: before and since MySQL 8.2 (RENAMED_SINCE). The one that the server probably knows is sent
+# first, because the query is frequent and the server counts every unknown statement as an error.
 END = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
 RENAMED_SINCE = "8.2"
 

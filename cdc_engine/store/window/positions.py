@@ -151,8 +151,9 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) -> bool:
-    """Returns whether the transaction that begins at the count `ended` ends, in these blocks, before the window's row event with the
-    number `events`. If so, the transaction has fewer row events than a reader counted.
+    """Returns whether a transaction has fewer row events than a reader has counted. According to the reader, the transaction begins at the
+    count `ended`, and has the window's row event with the number `events`. True if these blocks have the transaction's end before that row
+    event.
     """
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):
