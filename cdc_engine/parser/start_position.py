@@ -133,8 +133,8 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
     """Returns the start after a cursor, or `Lost` if the stream cannot continue without a gap. The start is in the cursor's epoch if the
-    server's files continue the cursor's binlog. The start is in the next epoch if the server is another one, or if its file names have
-    started again or differ from the cursor's before the number.
+    server's files continue the cursor's binlog. The start is in the next epoch if the server is another one, if its file numbers have
+    started again, or if its file names now have another text before the number.
     """
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     renumbering = renumbered(cursor, facts) if same_server else ""

@@ -164,11 +164,11 @@ class SqlRecordStore(RecordStore):
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
-    """Returns the URL with the driver that Sluice installs, and the location of the password. Uses `password`, or if it is empty, the
-    password part of `url`. Each of them may be the location of a password.
+    """Returns the URL with the driver that Sluice installs, and the location of the password, for example `$NAME`. The location is
+    `password` or, if `password` is empty, the password part of `url`.
 
-    If the used value is a location, returns the URL without a password, and this location. Otherwise returns the URL with its own password,
-    and "". Raises ConfigurationError if the URL is invalid. The message never contains a secret.
+    If this text is a location, the returned URL has no password. If this text is no location, returns the URL with its own password, and
+    "". Raises ConfigurationError if the URL is invalid. The message never contains a secret.
     """
     try:
         parsed = sqlalchemy.make_url(url)

@@ -4,9 +4,9 @@
     get ─▶ Delivery waits ─▶ ack       the cursor moves to the end of the delivery's last whole transaction
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
-A delivery may end within a transaction. So an acked position also has the number of row events of this transaction that were acked
-(`StreamPosition`), and a rollback does not repeat these row events. The cursor is always the end of a whole transaction, and a restart
-begins at the cursor. `cdc_engine.instance.consumers` stores the cursor in the ledger.
+A delivery may end within a transaction. So an acked position also has the number of row events of this transaction that were acked, and a
+rollback does not repeat these row events. The cursor is always the end of a whole transaction, and a restart begins at the cursor.
+`cdc_engine.instance.consumers` defines the class of the positions (`StreamPosition`), and stores the cursor in the ledger.
 """
 
 from __future__ import annotations

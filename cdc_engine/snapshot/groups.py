@@ -63,8 +63,8 @@ class Advanced:
 
 
 def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
-    """Advances all snapshots of the destination, smallest tables first, until no snapshot can be advanced, conf/ has changed, or `seconds`
-    have passed. Returns the last decision about each table, by name.
+    """Advances all snapshots of the destination, until no snapshot can be advanced, conf/ has changed, or `seconds` have passed. Returns
+    the last decision about each table, by name.
 
     If a table cannot continue, stores the reason in the table's record, advances each of the other snapshots once, and then raises the
     first error.

@@ -58,7 +58,7 @@ class SnapshotRecord:
       the ledger had no cursor when the snapshot was requested.
     - `generation`: rises by one each time all chunks are read again. Each generation has its own folder.
     - `buffered_after`: only buffered changes after this order key belong to the generation. With -1, all of them belong to it.
-    - `began_at`: the position up to which the stream was merged when the reading began, or None if the reading has not begun.
+    - `began_at`: the position up to which the stream was staged when the reading began, or None if the reading has not begun.
     - `version`: the version of the table's schema. `columns`: (name, Spark type) of the columns that are read.
     - `rows`, `size_bytes`, `chunks`: the totals of the complete chunks. `rows_expected`: the server's estimate of all rows.
     - `high`: the end of the source's binlog when all rows were read. The stream must pass `high` before the table is published.

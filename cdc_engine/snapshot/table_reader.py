@@ -22,10 +22,10 @@ from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas
 from sluice.cdc_engine.snapshot.work import SizeEstimate
 from sluice.cdc_engine.source import reader as replica
 
-# A snapshot waits this long, counted from the creation of its `SourceTable`, before it reads from a MySQL server without GTIDs. Such a
-# server does not report which transactions its reads show. After the wait, reads show the transactions that were in the binlog before,
-# because a commit usually ends within milliseconds. It takes longer only if it waits for a semi-sync replica, which Sluice checks
-# separately.
+# A snapshot waits this long after it has created its reader (`SourceTable`), before it reads from a MySQL server without GTIDs. Such a
+# server does not report which transactions its reads show. After the wait, reads show the transactions that were in the binlog before the
+# wait, because a commit usually ends within milliseconds. A commit takes longer only if it waits for a semi-sync replica, which Sluice
+# checks separately.
 UNTOLD_SECONDS = 2.0
 
 

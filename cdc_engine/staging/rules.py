@@ -26,8 +26,8 @@ class StagingRules:
     - `has_up_to`: returns the order key up to which the lake has the changes of a table. A table that was resumed may lack changes that the
       lake has of other tables. If there is no such table, returns 0 for every table.
     - `logged`: tables with a change log. All before images of these tables are staged.
-    - `again_up_to`: the order key up to which the changes were staged before, in a batch whose files are missing and that may be merged in
-      part. 0 if there was no such batch.
+    - `again_up_to`: if the changes were staged before and the files are missing, a run may have merged some of these changes. `again_up_to`
+      is then the order key up to which the earlier attempt had staged changes. Otherwise 0.
     """
 
     kept: KeptColumns | None = None

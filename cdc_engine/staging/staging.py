@@ -206,9 +206,9 @@ class _Staging:
         )
 
     def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
-        """Returns the cascade with the child's key that conf/ names. Sets `doubt` if settings in conf/ make values in the lake differ from
-        the source's values, so that the run cannot find the child rows. `root` is the table whose rows were deleted or changed. If `root`
-        is the parent, its settings do not matter, because its values are recorded as the source has them.
+        """Returns the cascade with the child's key that conf/ names. If settings in conf/ make values in the lake differ from the source's
+        values, the run cannot find the child rows. Then `doubt` of the result says why. `root` is the table whose rows were deleted or
+        changed. If `root` is the parent, its settings do not matter, because its values are recorded as the source has them.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
         policies = [self.rules.policy(name) for name in names]

@@ -73,8 +73,8 @@ class OldestFile:
         settings.
 
         After a purge, the result is the age of the oldest file. Before a purge, or if this age is unknown, the result is infinity.
-        Exception: before a purge on Cloud SQL, the result is the age of the oldest file, but at least a day, because no query shows the
-        setting, whose value is at least a day.
+        Exception: on Cloud SQL, no query shows the retention, which is at least a day. There, the result before a purge is the age of the
+        oldest file, but at least a day.
         """
         age = self.age_seconds(now)
         if age is not None and self.purged:

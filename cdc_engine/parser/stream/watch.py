@@ -136,8 +136,8 @@ def has_read(stream_state: StreamState, facts: ServerFacts) -> bool:
 
 
 def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
-    """Returns a sentence if the stream was behind at the last check and has received nothing but heartbeats since then. Otherwise, or if a
-    block waits for space in the store, returns "".
+    """Returns a sentence if the check `look` finds that the stream has not reached the end of the check `ahead`, and has received nothing
+    but heartbeats since the check `before`. Otherwise, or if a block waits for space in the store, returns "".
     """
     if before is None or ahead is None or look.stream_state.held_up:
         return ""

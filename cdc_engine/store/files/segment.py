@@ -1,5 +1,5 @@
-"""Creates, reads and removes event files (segments). The first record of a file describes the segment; the other records are blocks, which
-`log` writes and `reader` reads.
+"""Creates event files (segments), and reads the first record of an event file, which describes the segment. `log` writes the other records,
+which contain the blocks, and `reader` reads them.
 
 A segment begins between two transactions, and records how many bytes of the previous segment are valid. Bytes after the valid part are an
 incomplete record from a crash, a transaction that never ended, or blocks that a process wrote after it had lost the lease.
