@@ -98,7 +98,7 @@ class EventStore(Protocol):
         """Drops all events. The parser reads again from `position`, where the next batch begins."""
 
     def take_back(self) -> None:
-        """Undoes the last `get`, because its batch could not be recorded in the ledger."""
+        """Undoes the last `get`. Called if the batch of this `get` could not be recorded in the ledger."""
 
 
 class Content(Protocol):
@@ -145,7 +145,7 @@ class PreparedTransactions(Protocol):
         """Drops the prepared transaction of this name, if there is one."""
 
     def rewind(self, position: Position) -> None:
-        """Restores the transactions that were prepared at `position`, because the stream starts again after `position`. Transactions that
+        """Restores the transactions that were prepared at `position`. Called when the stream starts again at `position`. Transactions that
         were prepared after `position` are dropped, and recorded again when their events arrive. Transactions that were committed after
         `position` count as prepared again. The XA COMMIT of such a transaction may arrive with another order key.
         """
@@ -195,7 +195,7 @@ class SchemaHistory(Protocol):
         """
 
     def rewind(self, position: Position) -> None:
-        """Drops all schemas after `position`, because the stream starts again there."""
+        """Drops all schemas after `position`. Called when the stream starts again at `position`."""
 
 
 class Lease(Protocol):

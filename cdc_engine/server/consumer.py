@@ -56,8 +56,8 @@ class DeliveryQueue(Generic[PositionT]):
         return dataclasses.replace(self, taken=end, waiting=(*self.waiting, delivery), next_id=self.next_id + 1)
 
     def passed(self, end: PositionT) -> DeliveryQueue[PositionT]:
-        """Moves `taken` to `end`, because the consumer's filter excludes everything up to `end`. If no delivery waits, everything up to
-        `end` counts as acked.
+        """Moves `taken` to `end`. Called if the consumer's filter excludes everything between `taken` and `end`. If no delivery waits,
+        everything up to `end` counts as acked.
         """
         return dataclasses.replace(self, taken=end, acked=self.acked if self.waiting else end)
 

@@ -168,7 +168,7 @@ class SnapshotRecord:
         return dataclasses.replace(self, chunks=chunks, rows=rows, size_bytes=size_bytes)
 
     def finished(self, high: SourceEnd, now: float) -> SnapshotRecord:
-        """Returns the record in the state READ, because all chunks are complete. `high` is the end of the source's binlog now."""
+        """Returns the record in the state READ. Called when all chunks are complete. `high` is the end of the source's binlog now."""
         return self._to(SnapshotState.READ, high=high, read_at=now)
 
     def published(self, label: int, now: float) -> SnapshotRecord:
@@ -202,9 +202,9 @@ class SnapshotRecord:
     def cascades_unseen(
         self, why: str, *, buffered_after: int | None = None, through: Collection[str] = ()
     ) -> SnapshotRecord:
-        """Returns the record in the state WANTED, because foreign keys changed rows without row events and Sluice cannot compute these
-        changes. Returns it in the state FAILED instead if the rows were read again RESTARTS_MAX times for this cause, or if the snapshot
-        has already failed. `why` is a clause that names the foreign keys. `through` are tables to add to `waits_for`.
+        """Returns the record in the state WANTED. Called if foreign keys changed rows without row events, and Sluice cannot compute these
+        changes. Returns the record in the state FAILED instead if the rows were read again RESTARTS_MAX times for this cause, or if the
+        snapshot has already failed. `why` is a clause that names the foreign keys. `through` are tables to add to `waits_for`.
         """
         again = dataclasses.replace(
             self.again(why, buffered_after=buffered_after, cause=RestartCause.CASCADES),

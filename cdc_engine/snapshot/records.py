@@ -118,8 +118,8 @@ class SnapshotRecords:
                 self.sweep(record.name)
             if self._records.remove(key, stored.version):
                 forgotten.append(record.name)
-                # The folder may not exist, or may already have files of a snapshot that another process requested during the call. Such a
-                # folder stays.
+                # Keeps the folder if it has files of a snapshot that another process requested during the call. The folder may also be
+                # missing.
                 with contextlib.suppress(OSError):
                     (self._folder / digest_of(record.name)).rmdir()
         return tuple(forgotten)
@@ -180,8 +180,8 @@ class SnapshotRecords:
         return {each.name: max(0.0, now - kept_at) for kept_at, each in found if each.has_work}
 
     def sweep_buffered(self, name: str) -> None:
-        """Removes buffered files that a table's snapshot no longer uses, because its rows must be read again. Keeps all chunks, because a
-        run may be writing chunks now. The caller must hold the run lock.
+        """Removes buffered files that a table's snapshot no longer uses. Called after the snapshot was restarted, so that its rows are read
+        again. Keeps all chunks, because a run may be writing chunks now. The caller must hold the run lock.
         """
         self._sweep(name, lambda folder: "-chunks-" not in folder)
 

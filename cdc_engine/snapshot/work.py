@@ -346,7 +346,7 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 
 def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that makes the snapshot read its rows again, because they have other columns than the buffered changes. After
+    """Returns a transition for a snapshot whose rows have other columns than the buffered changes: the snapshot reads its rows again. After
     RESTARTS_MAX restarts for this cause, the transition makes the snapshot fail, because each reading may give the same columns again.
     """
     cause = RestartCause.COLUMNS

@@ -43,7 +43,7 @@ class MixedEventStore(BackedEventStore):
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
                 # The open transaction was dropped while the ring had a part of it. The log would record the drop before its next block, but
-                # the next block goes directly into the ring. So the ring drops the transaction here.
+                # the next block goes directly into the ring. So the transaction is now dropped from the ring.
                 self._forget_open()
             self._clear_log()
             self._take(block)

@@ -103,7 +103,7 @@ class PreparedCopies:
         self._names.setdefault(record.key, set()).add(record.name)
 
     def unmark(self, record: CopyName) -> None:
-        """Removes the file that marks a record as committed, because the stream will read the commit again."""
+        """Removes the file that marks a record as committed. Called if the stream will read the commit again."""
         self._remove(record, COMMITTED)
 
     def remove(self, record: CopyName) -> None:

@@ -107,7 +107,7 @@ class Ring:
         )
 
     def cleared(self) -> Ring:
-        """Returns the ring without the events that are not acked, because the parser will put them again."""
+        """Returns the ring without the events that are not acked. The parser will put these events again."""
         return dataclasses.replace(
             self,
             put=self.ack,

@@ -69,7 +69,7 @@ class Spill:
         return StoredBlock(self._file, at, self._size, Names(block.tables, block.gtid_sources))
 
     def remove(self) -> None:
-        """Removes the spill file, because its transaction is acked or dropped."""
+        """Removes the spill file. Called when its transaction is acked or dropped."""
         if self._file is not None:
             self._file.path.unlink(missing_ok=True)
         self._begin()

@@ -1,4 +1,4 @@
-"""Decides where a stream begins, from the saved cursor, the requested position and the server's facts. Reads nothing.
+"""Decides where a stream begins, from the saved cursor, the requested position and the server's facts. Does no I/O.
 
 A requested time, and a requested offset that may be inside a transaction, need a search of the binlog. For these requests, the decision is
 a search request, and `finding` executes the search. `start_position` decides all other cases. Called when a destination starts, and by

@@ -1,4 +1,5 @@
-"""Finds the position of a commit time or of a transaction in the source's binlog, by the rules of `time_position`.
+"""Finds the position of a commit time in the source's binlog, by the rules of `time_position`. Also finds the last end of a transaction up
+to an offset, and the statements and XA commits of an interval.
 
 Reads the binlog from the selected file on, over a separate connection, without decoding rows.
 """

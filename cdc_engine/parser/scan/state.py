@@ -1,8 +1,9 @@
 """Defines the arrays that the scan kernel and `scanner.Scanner` share, and names for the indices in these arrays.
 
 The array `state` (int64) has one number per name below. The kernel writes row events to `events`, ends of transactions to `ends`, and rows
-queries to `queries` (int64, one row per name, one column per entry). `tables` and `pool` have the table maps that the kernel knows.
-`sources` (int64) has one GTID source per column. The comment about SOURCE_NEW describes the rows of such a column.
+queries (SQL texts of statements) to `queries`. These three arrays (int64) have one row per name and one column per entry. `tables` and
+`pool` have the table maps that the kernel knows. `sources` (int64) has one GTID source per column. The comment about SOURCE_NEW describes
+the rows of such a column.
 """
 
 from __future__ import annotations

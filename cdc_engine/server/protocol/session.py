@@ -151,8 +151,8 @@ class ClientSession:
             )
 
     def _note(self, packet: Packet, answer: ClientAnswer, seconds: float) -> None:
-        """Counts the packet and its answer for the destination that the packet names. Counts nothing if this destination is not served
-        here.
+        """Counts the packet and its answer for the destination that the packet names. Counts nothing if the listener does not serve this
+        destination.
         """
         try:
             destination = packet.text(1)
