@@ -225,10 +225,11 @@ the tables whose rows the statement may change:
 | a table that the statement changes through triggers or views, if Sluice's account has the privileges TRIGGER and SHOW VIEW, which MIXED requires | STATEMENT_FORMAT |
 | all tables of a database, if the statement writes an unknown table of this database, which may be a view, and the account lacks TRIGGER and SHOW VIEW | STATEMENT_FORMAT |
 
-If the account lacks TRIGGER and SHOW VIEW, Sluice does not notice two kinds of changes. The changed tables continue without these changes
-until they are re-snapshotted:
+If the account lacks TRIGGER and SHOW VIEW, Sluice does not notice these changes. The changed tables continue without them until they are
+re-snapshotted:
 
-- writes by a trigger of the table that the statement names, or by a function that such a trigger, or a view in the statement, calls;
+- writes by a trigger of the table that the statement names;
+- writes by a function that such a trigger calls, or that a view in the statement calls;
 - writes through a view whose table is in another database.
 
 If a session with STATEMENT or MIXED runs a TRUNCATE or ALTER whose table may be a temporary table, the captured table with this name stops.
