@@ -20,8 +20,8 @@ PATTERN = "spans-{delivery}-*.json"
 
 
 class RunSpans:
-    """Collects the spans of one run for one delivery. `folder` is the folder of the staged batch, or None if the run is not on the engine's
-    host. In this case, nothing is recorded.
+    """Collects the spans of one run for one delivery. `folder` is the folder of the staged batch, or None if no collector is configured.
+    In this case, nothing is recorded.
     """
 
     def __init__(self, folder: Path | None, delivery: int, run: str) -> None:
