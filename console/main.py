@@ -151,7 +151,7 @@ def up(
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
-        # With the hidden option --while-wanted, a tick of the engine sensor in the user's own Dagster has started this process. The process
+        # A tick of the engine sensor in the user's own Dagster starts this command with the hidden option --while-wanted. The process then
         # ends when no more ticks arrive.
         if while_wanted:
             keep_up_process_of_engines(stack, config.data_dir)

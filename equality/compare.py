@@ -55,8 +55,9 @@ class FoundDifferences:
     - `late` is true if merges did not reach the position up to which the source was read.
     - `hidden` is true if reads of the source do not show everything that the lake has, for example because commits wait for a semi-sync
       replica.
-    - `keys` are the keys that differ. If every differing key is requested, and at least DIFFERENCES_MAX rows are proven to differ, `keys`
-      also has keys of rows that differed at a single look. Such a row may differ only because its change is not merged yet.
+    - `keys` are the keys that differ. When at least DIFFERENCES_MAX rows are proven to differ, the comparison proves no more. If
+      `Extent.every_key` is set, `keys` then also has keys of rows that differed at a single look. Such a row may differ only because its
+      change is not merged yet.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -227,8 +228,8 @@ class Comparison:
         # another value in the lake at all looks.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._add_rows(sure, rows, found)
-        # The results keep `in_source` from `first`, because the first look compared whole chunks byte by byte. `_look` selects rows by the
-        # server's collation, so it may also return keys with other bytes. These keys are not in `first`, and are left out.
+        # `in_source` is taken from `first`, for which whole chunks were read and their keys compared byte by byte. `_look` selects rows by
+        # the server's collation, so it may also return keys with other bytes. These keys are not in `first`, and are left out.
         found.keys.update(
             {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
         )
@@ -238,9 +239,10 @@ class Comparison:
         found.open += len([key for key in keys if key not in sure | moving])
 
     def _may_prove(self, number: int, found: FoundDifferences) -> bool:
-        """Returns whether the look with this number can be made. The first look has the number 0 and can always be made, because it proves
-        nothing without a second look. Before each later look, waits until reads of the source show everything that the lake has. If the
-        comparison's time ends before, returns False and sets `found.hidden`.
+        """Returns whether the look with this number may be made. The first look has the number 0 and may always be made.
+
+        A later look can prove that rows differ, so reads of the source must show everything that the lake has. Waits for this. If the
+        comparison's time ends during the wait, returns False and sets `found.hidden`.
         """
         found.hidden = bool(number) and not self._visible(self._left())
         return not found.hidden
@@ -284,9 +286,10 @@ class Comparison:
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
     def _add_rows(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
-        """Adds the rows of the keys `sure` to `found`. If two of these keys differ in bytes, and the server considers the source's key
-        equal to the lake's key, the two rows are reported as one row with other values. Otherwise they would be reported as a missing and a
-        surplus row.
+        """Adds the rows of the keys `sure` to `found`.
+
+        The keys of one row can differ in bytes between source and lake, although the server's collation considers them equal, for example
+        'a' and 'A'. Such a pair of keys is reported as one row with other values, and not as a missing row and a surplus row.
         """
         keys = sorted(sure, key=repr)
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
@@ -322,9 +325,9 @@ class Comparison:
     # Tables without a key.
 
     def _keyless(self) -> tuple[Sums, Sums, FoundDifferences]:
-        """Compares a table without a key: the rows of the source in a read view at an exact position with the rows that result from the
-        change log up to this position. If rows differ, compares again, up to LOOKS_MAX times, until a difference is proven. Returns the
-        sums of source and lake, and the differences.
+        """Compares a table without a key. Reads the source's rows in a read view at an exact position, and compares them with the rows that
+        result from the change log up to this position. If rows differ, repeats this, up to LOOKS_MAX times, until a difference is proven.
+        Returns the sums of source and lake, and the differences.
         """
         found = FoundDifferences()
         before: Mapping[Key, Seen] = {}

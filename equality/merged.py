@@ -19,8 +19,8 @@ from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
-# A wait ends early only after merges have been halted for this time without a break (see `halted`). A shorter halt is normal: the engine
-# may be restarting, or another host may be taking over.
+# A wait ends early if `Merged.halted` has returned a reason for this time without a break. A shorter halt is normal: the engine may be
+# restarting, or another host may be taking over.
 GONE_SECONDS_MAX = 5.0
 MARIADB = "mariadb-"  # The prefix of a MariaDB server's identity, because MariaDB has no server UUID.
 

@@ -13,8 +13,8 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# Operation of a row in a change log → 1 if the row adds a row to the table's state, or -1 if it removes one. A row image has one of these
-# operations except `update`. `update` is the operation of rows that were merged by key, before a statement dropped the table's key.
+# Operation of a row in a change log → 1 if it adds a row to the table's state, or -1 if it removes one. Only rows that were merged by key,
+# before a statement dropped the table's key, have the operation `update`.
 SIGNS: Mapping[str, int] = {"insert": 1, "update": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 

@@ -151,8 +151,9 @@ class WokenSensors(SensorDaemon):
                 tick.add_done_callback(lambda _: self._tick_ended(begun))
 
     def _tick_ended(self, begun: float) -> None:
-        """Wakes the run queue. If the tick took longer than SENSOR_SECONDS, also wakes the sensors. An evaluation during the tick has
-        skipped the tick's sensor, and the next evaluation may be up to SENSOR_SECONDS away.
+        """Called when a tick has ended. `begun` is the time of the evaluation that started the tick. Wakes the run queue. If the tick took
+        longer than SENSOR_SECONDS, also wakes the sensors: an evaluation during the tick has left out the tick's sensor, and the next
+        evaluation may be up to SENSOR_SECONDS away.
         """
         self._queue.set()
         if time.monotonic() - begun > SENSOR_SECONDS:

@@ -23,8 +23,9 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
-# After `patience_seconds`, the next call of `WarmUp.answers` ends the warm-up and reports it as done. The time limit of the supervisor is
-# this many seconds longer, so that the supervisor does not count the warm-up as failed if it calls `answers` late on a very busy machine.
+# If the warm-up of Spark takes longer than `patience_seconds`, the supervisor's next call of `WarmUp.answers` ends the warm-up, which then
+# counts as done. On a very busy machine, the supervisor may call `answers` late. Therefore it counts the warm-up as failed only this many
+# seconds later.
 LOOK_SECONDS_MAX = 60.0
 GONE = "the exit code of the process is unknown"
 

@@ -2,7 +2,7 @@
 
 A process is identified by its id *and* its start time, so another program that gets the same id later is not taken for it. The start time
 is counted from the boot of the machine, so setting the clock does not change the start time. If a process has died, its children are
-identified by its process group and by the variable `MARK` in their environment.
+identified by its process group and by the environment variable that `MARK` names.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ The fields identify one delivery permanently:
 - After a rollback the batch gets another delivery number, and so a new run key.
 - The ledger's id is a field, so that a run of a lost ledger never settles a batch of the ledger that replaced it.
 - `first_end` is the order key at which the batch ended when it was staged first. It is a field, because a ledger that is restored from an
-  older copy hands out the same batch and delivery numbers again. After such a restore, an earlier successful run settles a batch with the
-  same numbers only if `first_end` is equal too. An equal `first_end` proves that the run has merged all changes of the batch.
+  older copy hands out the same batch and delivery numbers again. If an earlier successful run has the same numbers, a tick acks the batch
+  only if `first_end` is equal too. An equal `first_end` proves that the run has merged all changes of the batch.
 """
 
 from __future__ import annotations

@@ -304,8 +304,8 @@ class WrittenTable(Protocol):
 
 class PublishOutcome(WrittenTable, Protocol):
     """The result of a snapshot's publication (`spark_jobs.snapshot.publication.PublishedSnapshot`). `label` is the order key up to which
-    the table has all changes. `way` says whether Spark wrote the rows ("spark"), or the files that the snapshot read became the table's
-    files ("files"). `reason` says why.
+    the table has all changes. `way` says how the rows came into the table: Spark wrote them ("spark"), or the files into which the snapshot
+    stored them became files of the table ("files"). `reason` says why.
     """
 
     @property

@@ -81,13 +81,12 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
 
 
 def grouped_now(config: SluiceConfig, destination: str) -> bool:
-    """Returns whether the engine's current list has so many tables that several tables share one asset.
+    """Returns whether the engine's current list has so many tables that several tables share one asset. The sensor then requests runs that
+    select no assets, even if the definitions of the code server still have an asset for each table.
 
-    Runs usually build their definitions from the code server's copies of the lists (`table_catalog`). Runs on another host, and runs of
-    Dagster's own code server, have no copies, and use the engine's current list.
-
-    If the engine's list has too many tables, the merge job of a run without copies has no assets, and Dagster refuses the run if it selects
-    assets. Therefore the sensor requests runs without a selection, even before the code server has reloaded its definitions.
+    The reason: most runs build their definitions from the code server's copies of the lists (`table_catalog`). But runs on another host,
+    and runs of Dagster's own code server, have no copies and use the engine's current list. If this list has too many tables, the merge job
+    of such a run has no assets, and Dagster refuses a run that selects assets.
     """
     try:
         count = count_of_list(config.destination_dir(destination)) or 0

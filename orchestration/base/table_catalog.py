@@ -1,8 +1,8 @@
 """Lists the tables of a destination for the definitions. Every run process imports the definitions. Therefore this module only reads the
 list that the engine writes, and opens no connection to the source.
 
-Runs merge a new table at once. `upkeep` notices that the list has changed and reloads the definitions, which then have an asset for the new
-table.
+Runs merge a new table at once. A thread of the code server (`upkeep`) notices that the list has changed, and reloads the definitions, which
+then have an asset for the new table.
 
 The engine can write its list at any time, and a run builds its definitions later than the code server that requests the run. If only the
 run or only the code server defined an asset, Dagster could not run a selection with this asset. Therefore the code server copies the lists

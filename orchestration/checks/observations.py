@@ -26,7 +26,7 @@ TABLE_CHECK = "flowing"  # The check of a Delta table: its changes are merged.
 TABLES_CHECK = "tables_flowing"  # The check of the engine: the changes of all tables are merged.
 ENGINE_CHECK = "running"  # The check of the engine: it reads the source.
 LAG_CHECK = "caught_up"  # The check of the engine's lag: no unmerged change is older than the limit.
-# The key of a LAG_CHECK failure in a mapping of failures. In the same mapping, the engine has the key "", and tables have "database.table".
+# The key of a failed LAG_CHECK in the result of `failures`. In this result, the engine has the key "", and tables have "database.table".
 LAG = ":lag"
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}

@@ -82,9 +82,10 @@ class EngineProcess:
         self._lock = threading.Lock()  # Ticks of several destinations may run at the same time.
 
     def want(self) -> None:
-        """Records that a tick has arrived. The engine process ends if no tick is recorded for SILENCE_SECONDS_MAX. Records nothing if a
-        process that another code server started has not answered for START_SECONDS_MAX, for example because it has the token or the address
-        of earlier settings. So this process ends, and the next tick starts another one.
+        """Records that a tick has arrived. The engine process ends if no tick is recorded for SILENCE_SECONDS_MAX.
+
+        Records nothing if an engine process that another code server started has not answered for START_SECONDS_MAX, for example because
+        it has the token or the address of earlier settings. That process then ends, and a later tick starts another one.
         """
         if self._silent_for() > START_SECONDS_MAX:
             return
@@ -100,9 +101,11 @@ class EngineProcess:
         return 0.0 if since is None else time.monotonic() - since
 
     def start_after(self, error: SluiceError) -> None:
-        """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if no engine has
-        answered for more than START_SECONDS_MAX: since this object started the process, or since the first call if another code server
-        started it. The caller then raises `error`, which says why.
+        """Called when a call of the engine process has failed with `error`. Starts the engine process if none runs, and raises
+        EngineStartingError with the path of its log.
+
+        Returns only if the process has not answered for more than START_SECONDS_MAX. This time begins when this object starts the process.
+        If another code server started it, the time begins at the first call of this method. The caller then raises `error`.
         """
         with self._lock:
             ended = self._process is not None and self._process.poll() is not None

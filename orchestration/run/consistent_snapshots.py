@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# After a rewrite of the newest consistent snapshot, a run waits so long before the next rewrite that rewrites take at most 1/SHARE of its
-# time.
+# Rewrites of the newest consistent snapshot take at most 1/SHARE of a run's time: after each rewrite, the run waits before the next one.
 SHARE = 20
 
 
@@ -44,9 +43,11 @@ def publish_for_batch(
     """Records a consistent snapshot of the destination: the versions of all its tables, change logs and histories at the batch's end. This
     record is the last commit of a batch's merge. `run` is the id of the Dagster run.
 
-    `buffered` are the tables whose changes are buffered while a snapshot job reads their rows. For such a table, the record repeats the
-    version of the current-state table, and has the new versions of the change log and history. The record marks these current-state tables
-    as stopped, and also all Delta tables of stopped tables and of tables that conf/ no longer captures.
+    `buffered` are the tables whose changes are buffered while a snapshot job reads their rows. A batch does not change the current-state
+    table of such a table, so the record repeats its version. The change log and the history have new versions.
+
+    The record marks as stopped: the current-state tables of `buffered`, and all Delta tables of stopped tables and of tables that conf/ no
+    longer captures.
 
     Raises MergeError for tables whose path or version cannot be found, and TableError if Delta refuses the commit.
     """
@@ -142,9 +143,9 @@ class SnapshotAmendments:
         """Rewrites the newest consistent snapshot with the added tables. The caller holds the run lock. Raises SparkJobError if Delta
         refuses the commit.
 
-        The snapshot gets the version that a table had when it was added. A newer version of the table may be from a batch that is not
-        merged into all tables yet. A table is left out if it was created again since it was added. A table is also left out if a batch has
-        recorded a consistent snapshot since then, because that snapshot has the table.
+        The snapshot gets the version that a table had when it was added, because a newer version may be from a batch that is not merged
+        into all tables yet. A table is left out if its Delta table was created again after it was added. A table is also left out if a
+        batch has recorded a consistent snapshot after the table was added, because that snapshot has the table.
         """
         from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
         from sluice.spark_jobs.consistent_snapshots import amend_newest  # noqa: PLC0415

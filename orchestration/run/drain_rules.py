@@ -4,18 +4,18 @@ For each delivery d of a batch, the run does these steps:
 
     takes d ─▶ its tags name d ─▶ merges d ─▶ acks d over RPC ─▶ reports d to Dagster ─▶ takes the next batch
 
-The rows below say what happens if the run stops at a certain point. Unless a row says something else, the run's tags name d.
+The rows below say what happens if the run does not complete these steps. Unless a row says something else, the run's tags name d.
 
 | the run | d is | result |
 |---|---|---|
 | died, failed or was canceled, with d merged or not | in flight | a tick hands d out again; a repeated merge changes nothing |
-| succeeded and merged d, but the endpoint was closed | in flight | a tick finds the successful run of d and acks d |
+| merged d and succeeded, but could not reach the engine | in flight | a tick finds the successful run of d and acks d |
 | died or ended after d was settled | acked | no run's tags name the next batch: the ticks request a run |
 | died after d was settled and before it reported d | acked | the next draining run reports d (`drain_run.Unreported`) |
 | continues, although Dagster has ended it | rolled back | d is no longer in flight: the run writes no table and takes no batch |
 | got d, and died before its tags named d | in flight | no run's tags name d, and no draining run is open: the ticks request a run |
 | sent an ack of d and got no answer | in flight or acked | the run succeeds: a tick acks d, or the ticks request a run |
-| sent a request for d and got no answer | in flight later | the run succeeds with the tags of its last batch: the ticks request a run |
+| sent a request for d and got no answer | in flight, now or later | the run succeeds with the tags of its last batch: the ticks request a run |
 
 A run must never succeed while its tags name a batch that the run did not merge.
 """

@@ -135,9 +135,9 @@ def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
 ) -> Iterator[Sequence[MergedTable]]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # `engine` is called only after the first merge. A run that finds no engine there ends as a success, and a run must not succeed before
-    # it has merged its batch. For the first batch, `take` finds the engine itself. If `take` finds no engine, `take` fails, unless the
-    # batch's end is fixed.
+    # `engine` is called only after the first merge. If it finds no engine, the run ends as a success, and a run must not succeed before it
+    # has merged its batch. Before the first merge, `take` finds the engine itself. If no engine answers `take`, the run fails, unless the
+    # end of the batch is already fixed.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
@@ -149,7 +149,7 @@ def _all(
             raise
         if why := why_not_alone():
             # Another run drains, or the lock's store does not answer. Only the holder of the drain lock may write `unreported`, so this run
-            # does not write it. The success of this run settles its batch.
+            # does not write it. A tick acks the batch after this run has succeeded.
             yield tables
             work.say(f"this run ends after {reference}: {why}")
             return
@@ -157,7 +157,7 @@ def _all(
             yield work.unreported.left(work.say)
         work.unreported.keep(tables)
         continues = _settled(work, engine, reference)
-        yield tables  # The ack comes first, because reports of many tables take seconds.
+        yield tables  # The tables are reported after the ack, because reports of many tables take seconds.
         work.unreported.remove()
         if continues:
             threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))

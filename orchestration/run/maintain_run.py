@@ -190,8 +190,8 @@ def _requested_hours(config: SluiceConfig, request: MaintainRequest) -> float:
 
 def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:
     """Returns for how many hours VACUUM must keep files that left the tables `names`; None means all tables. The result is the requested
-    time, or more if the newest consistent snapshot needs older files. While a destination is stopped, it makes no new snapshot, so the
-    result grows. Raises TableError if the snapshots cannot be read.
+    time, or more if the newest consistent snapshot needs older files. While a destination is stopped, no newer snapshot is made, so the
+    result rises with time. Raises TableError if the snapshots cannot be read.
     """
     from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
     from sluice.spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415

@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-SPARK_AWAY = "spark_away"  # A failure has this metadata if Spark did not answer.
-BATCH_DAMAGED = "batch_damaged"  # A failure has this metadata if the engine must stage the files again.
-FAILED_TABLES = "failed_tables"  # The metadata of a failure with the reason for each "database.table" that failed.
+# Metadata of the error that ends a run (`failure`). By this metadata, the sensor knows the cause.
+SPARK_AWAY = "spark_away"  # True if Spark did not answer.
+BATCH_DAMAGED = "batch_damaged"  # True if the staged files are damaged, so that the engine must stage them again.
+FAILED_TABLES = "failed_tables"  # The reason for each "database.table" that failed.
 # A run waits at most this long for the run lock, and then fails. The holder may be publishing a large table, or may be a process that
 # continues although Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
-# A run that takes the run lock again first waits while another process waits for the lock, at most this long (`give_way`).
+# Before a run takes the run lock again, it waits while another process waits for the lock, but at most this long (`give_way`).
 GIVE_WAY_SECONDS_MAX = 5.0
 GIVE_WAY_LOOK_SECONDS = 0.05
 # If no engine answers and the batch's end is not fixed, a run repeats its request to take the batch for this many seconds, and then fails.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 OBSERVED_SECONDS = 10.0  # The progress of a table is reported at most once in this many seconds.
 # While a run reads a table for a long time, it adds the tables that it has already published to the newest consistent snapshot. The run
-# does this at each progress report of the table from the second one on. If the table has at least LONG_READ_ROWS rows, the run also does
-# this at the first report. Such a table may have no second report, because a table without a key is read in one chunk.
+# does this at each progress report of the table that it reads, except the first one. If this table probably has at least LONG_READ_ROWS
+# rows, the run does this at the first report too, because there may be no second one: a table without a key is read in one chunk.
 LONG_READ_ROWS = 1_000_000
 WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 

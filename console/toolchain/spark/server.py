@@ -37,9 +37,9 @@ PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 # Matches the settings of log stores in a properties file. Delta does not allow a log store for all schemes (`class`) together with a log
 # store for a single scheme.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(\w+\.impl|class)\b", re.MULTILINE)
-# A pair of patterns for Google, and a pair for Azure. If a line of the settings file matches the first pattern, the file configures an
-# account. The server then does not get the settings of Sluice's account, which match the second pattern, because the store's client cannot
-# combine two accounts.
+# ACCOUNTS has a pair of patterns for Google, and a pair for Azure. If a line of the settings file matches the first pattern, the file
+# configures an account. The server then does not get the settings of Sluice's account, which match the second pattern, because the store's
+# client cannot combine two accounts.
 AZURE_ACCOUNT = r"spark\.hadoop\.fs\.azure\.(account\.(auth|key|oauth2?)|sas)\b"
 ACCOUNTS = ((r"spark\.hadoop\.fs\.gs\.auth\.type\b", r"spark\.hadoop\.fs\.gs\.auth\."), (AZURE_ACCOUNT, AZURE_ACCOUNT))
 # Matches a value of spark.master with which tasks run in the server's process. The group is the number of tasks that run at the same time.

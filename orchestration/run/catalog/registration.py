@@ -139,8 +139,10 @@ def changes_of(
 
 
 def _is_due(table: CatalogTable, entry: CatalogEntry | None) -> bool:
-    """Returns whether the table or view must be registered: the record does not have it, has it with another table or path, or has the view
-    with other columns or comments.
+    """Returns whether a table or view must be registered. `entry` is its entry in the record, or None.
+
+    It must be registered if it has no entry, or if the entry has another source table, path or underlying table. A view must also be
+    registered if its comments have changed, or if its entry has no shape (see `without_shapes`).
     """
     if entry is None or (entry.of, entry.path, entry.over) != (table.of, table.path, table.over):
         return True
@@ -207,7 +209,7 @@ def register_tables(
         if now != known:
             write_registered(directory, now)
         return now
-    # A registration does not use the sessions file, because only the holder of the run lock may use this file.
+    # Without the file of open Spark sessions (`sessions_file`), because only the holder of the run lock may use this file.
     settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)
     with open_sessions(settings, 1) as (session,):
         removed = unregister(session, gone)

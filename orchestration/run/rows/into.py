@@ -140,12 +140,15 @@ def run_into(
 def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
-    """Returns the requested interval with an earlier start, and adds the version from which the table is built to `chosen`. `arguments` are
-    the destination's settings, its ledger and the interval of the request.
+    """Chooses the version of the live table from which the past state is built (`base_of`), and adds it to `chosen`. Returns the requested
+    interval with another start: the position from which changes are applied to this version. `arguments` are the destination's settings,
+    its ledger and the interval of the request.
 
-    The start is the end position of that version. If the binlog lacks this position, and the lake has all changes of the table and none
-    since that version, the start is the requested start or the cursor, whichever is earlier. Raises ConfigurationError if there is no such
-    version, and PositionLostError if the binlog does not have the start.
+    The start is the position up to which the version has the stream's changes. If the binlog file of this position is not available and the
+    table has not changed since, the start is the requested start or the cursor, whichever is earlier. The table has not changed if it has
+    no later commit of the stream, is not stopped, and has no open snapshot.
+
+    Raises ConfigurationError if there is no suitable version, and PositionLostError if the binlog file of the start is not available.
     """
     from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
@@ -175,17 +178,19 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position from which to read the binlog: `begin`, the start of the requested interval, or the cursor if the cursor is
-    earlier. Returns None if the table has changed since its version `base`, which means that `commits` has a later commit of the stream.
+    """Returns the position from which to read the binlog if the table has not changed since its version `base`: `begin`, the start of the
+    requested interval, or the cursor if the cursor is earlier. Returns None if `commits` has a later commit of the stream than `base`.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)
 
 
 def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -> CommittedInterval | None:
-    """Returns the newest batch or publication in `history` that has no change after `begin`, or None. Considers only commits of the ledger
-    `ledger_id` and of the epoch of `begin`. Leaves out a batch whose run was killed between two commits of the table, because the table
-    then lacks changes before the batch's end. The later delivery of such a batch begins at the same position.
+    """Returns the newest batch or publication in `history` whose end is not after the position `begin`, or None if there is none. Considers
+    only batches and publications of the ledger `ledger_id`, in the epoch of `begin`.
+
+    Leaves out a batch whose run was killed between two commits of the table, because the table then lacks changes before the batch's end.
+    Such a batch was delivered again, so `history` has a later batch with the same start.
     """
     ours = [each for each in history if each.streamed and each.ledger == ledger_id and each.end]
     found = [

@@ -40,7 +40,7 @@ JOB = "operate_on_rows"
 # The step's name differs from the job's name, because Dagster cannot distinguish a step and a job with the same name.
 STEP = "rows"
 TAG = "sluice/rows"
-# The backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for an hour whose binlog was
+# Dagster's backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for an hour whose binlog was
 # purged fails at once.
 DAYS_ON_OFFER = 31
 # A run waits at most this long for the end of another operation on the destination's rows, and then fails.
@@ -128,7 +128,7 @@ class RowsConfig(dg.Config):
     )
 
 
-# For each operation, its fields that not all operations have.
+# For each operation, its fields in RowsConfig, without the fields that all operations have.
 FIELDS = {
     OperationKind.backfill: {"only_plan", "from_time", "to_time", "run", "gtids", "into", "archive", "schemas"},
     OperationKind.repair: {"only_plan", "settle_seconds"},

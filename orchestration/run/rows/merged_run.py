@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedRun:
-    """The interval of the changes that a run merged into `tables`. By commit time in the source, the interval begins at `from_us` and ends
-    before `to_us`, in microseconds since 1970. `between` has the positions after which it begins and at which it ends, or is None if the
-    run merged changes of several epochs.
+    """The interval of the changes that a run merged into `tables`.
+
+    - `from_us` and `to_us` limit the commit times of the changes in the source, in microseconds since 1970. `to_us` itself is excluded.
+    - `between` has two positions: the changes are after the first one, and up to the second one. It is None if the run merged changes of
+      several epochs, or if a commit of the run does not record its positions.
     """
 
     from_us: int
@@ -71,7 +73,7 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
     last_us = max(each.last_commit_time_us for each in every)
     return MergedRun(
         from_us=min(each.first_commit_time_us for each in every),
-        # A commit time in whole seconds counts as the last moment of its second (`first_at_or_after`).
+        # Backfills treat a commit time in whole seconds as the last moment of its second, because some servers log no fractions.
         to_us=last_us + (1 if last_us % SECOND_US else SECOND_US),
         tables=tuple(sorted(merged)),
         between=_between(every),

@@ -22,7 +22,8 @@ class BackfillRequest:
 
     - `from_us` and `to_us` limit the interval of changes, in microseconds since 1970. `to_us` itself is excluded; None means until now.
     - `gtids` selects the transactions of this GTID set instead of an interval, or is empty.
-    - `between` has the positions that limit the interval of a run, or is None. The times then only describe the interval.
+    - `between` has the positions between which a Dagster run merged the changes, or is None. If `between` is set, the times limit the
+      interval only if the binlog does not have these positions.
     - `into` is the name ("database.table") of a new table with a past state of the only table in `tables`. The live table then does not
       change. If `into` is empty, the changes are merged into the live tables.
     - `archive` is the location of archived binlog files that are read instead of the source's binlog, or empty.
