@@ -103,9 +103,9 @@ class CheckChoice:
 
 
 def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
-    """Returns name → command of each check, in the order in which the checks run. If there are paths, only the tests run, except with
-    `everything`. A quick run leaves out the type check, because it takes as long as all other checks together. A not-quick run has no
-    static check except the type check.
+    """Returns name → command of each check, in the order in which the checks run. If the arguments contain paths, only the tests run,
+    unless `choice.everything` is set. A quick run leaves out the type check, because it takes as long as all other checks together. A
+    not-quick run has no static check except the type check.
     """
     static = STATIC_CHECKS if choice.is_whole or (choice.quick and not choice.paths) else {}
     if choice.quick or choice.not_quick:

@@ -248,8 +248,8 @@ class Comparison:
         return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
-        """Returns, for each key, the columns whose values in source and lake differ, if these two values were the same at all looks up to
-        this one. Call this after `_look`.
+        """Returns, for each key, the columns whose values in source and lake differ, if these two values were the same at all looks so far.
+        Compares the rows that the last `_look` has stored. `before` is the result for the previous look, or None at the first look.
         """
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]

@@ -64,7 +64,7 @@ class LakeSide:
         return "" if self._log is None else str(self._log.metadata().id)
 
     def columns(self) -> dict[str, str]:
-        """Returns the Spark type of each column, without the column of `shard`. Returns {} if the table does not exist."""
+        """Returns the Spark type of each column, except the column with the name of the shard. Returns {} if the table does not exist."""
         found = {field.name: spark_type(field.type) for field in self._log.schema().fields} if self._log else {}
         return {name: kind for name, kind in found.items() if self._shard is None or name != self._shard[0]}
 

@@ -197,8 +197,8 @@ class Tables:
         return found
 
     def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """Returns the complete rows that `table` has for these keys. `table` is SOURCE or LAKE, and its rows must have been stored as
-        `whole`.
+        """Returns the complete rows that `table`, SOURCE or LAKE, has for these keys. The rows must have been stored with all columns (the
+        argument `whole` of `keep_source` and `keep_lake`).
         """
         self.keep_keys(keys)
         answer = self._duckdb.execute(f"SELECT {self._all} FROM {table} AS side WHERE {self._is_kept_key('side')}")

@@ -149,9 +149,9 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
     two cases:
 
     - Neither the source's row nor the lake's row changed between the looks.
-    - The lake's row did not change (same values, same order key). At the second look, the lake had merged everything up to a position after
-      the second read of the source. So the lake's row had, already at the first look, all changes that the second read could show, and the
-      second read should have found the lake's values.
+    - The lake's row did not change between the looks (same values, same order key). At the second look, the lake had merged everything up
+      to a position after the second read of the source. So the row did not change in the source between the looks either, and the second
+      read of the source should have found the values of the lake's row.
     """
     return {
         key

@@ -103,8 +103,8 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
     secret, or with an earlier one if the secret was rotated. A secret of less than SECRET_CHARS_MIN characters stays in the text, because
     it would match unrelated text.
 
-    The secrets in `storage_options` may be resolved, or references as in conf/. References are not resolved here. The value of an unknown
-    option is treated as a secret.
+    The secrets in `storage_options` may be resolved, or references as in conf/. This function does not resolve references. The value of
+    an unknown option is treated as a secret.
     """
     text = " ".join(DRAWN.sub("", text).split())
     given = {value for name, value in storage_options.items() if not _is_plain(name) and not is_reference(value)}

@@ -143,9 +143,9 @@ def delta_assets(
 def _results(
     reports: MergeReports, tables: Sequence[MergedTable], selected: set[dg.AssetKey]
 ) -> Iterator[dg.MaterializeResult[Any]]:
-    """Reports the tables of a batch. For a materialized table whose asset is in `selected`, yields a result as an output of the run, and
-    removes the asset from `selected`, because a run may yield each output only once. Reports all other tables as plain events. Leaves out a
-    table whose event cannot be built.
+    """Reports the tables of a batch. If the event of a table is a materialization and its asset is in `selected`, yields the event as an
+    output of the run. Then removes the asset from `selected`, because a run may yield each output only once. Reports all other tables as
+    plain events. Leaves out a table whose event cannot be built.
     """
     for merged in tables:
         event = reports.event(merged)

@@ -65,7 +65,9 @@ def destination_definitions(
 def _with_own_keys(
     config: SluiceConfig, destination: str, taken: dict[dg.AssetKey, str]
 ) -> tuple[tuple[TableVersion, ...], tuple[str, ...]]:
-    """Returns the tables that can be defined, and a sentence about each table to which the translation gives an asset key in `taken`."""
+    """Returns the tables that can be defined, and a sentence about each other table: the translation gives it an asset key that another
+    asset has. `taken` maps the keys of all assets so far to their tables, and gets the keys of the returned tables.
+    """
     tables, shown = defined_tables(config, destination), shown_tables(config, destination)
     sides = side_tables(config, destination, shown.own(tables))
     found: list[TableVersion] = []

@@ -100,7 +100,7 @@ def keep_engines() -> None:
     try:
         watch = ConfWatch(conf_dir(), "code-server")
     except ConfigurationError:
-        return  # The error is not handled here, because loading the definitions reports it.
+        return  # The load of the definitions reports this error.
     keep_small()
     from sluice.orchestration.upkeep import keep_up  # noqa: PLC0415
 

@@ -150,9 +150,10 @@ def _boot_id() -> str:
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
-    """Returns the process and its descendants. If the process is dead, returns those processes of its process group that still run and
-    whose environment variable MARK has the value `mark`, such as the run workers of a killed code server. If the process is dead and `mark`
-    is empty, returns no process.
+    """Returns the process and its descendants.
+
+    If the process is dead, returns the processes of its process group whose environment variable MARK has the value `mark`. For example,
+    these are the run workers of a killed code server. If the process is dead and `mark` is empty, returns no process.
     """
     leader = find(record)
     if leader:

@@ -230,7 +230,7 @@ def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
 
 def stop_order(directory: Path) -> orders.Order | None:
     """Returns the operator's request to stay stopped, or None if there is none. Also returns None if the record store does not answer,
-    because the status reports this elsewhere.
+    because the status already has a trouble about this (`_kept`).
     """
     try:
         return orders.stopped(directory)

@@ -380,6 +380,8 @@ def no_run_engine(directory: Path, destination: str) -> RunEngine:
 class Ports:
     """The functions through which the definitions call the rest of Sluice.
 
+    - `host` returns the engine host, and `files` the object that reads the files of destinations and takes their locks.
+    - `run_engine` gets the directory and the name of a destination, and returns the engine with which a run communicates.
     - `conf_troubles` returns a sentence for each reason why a destination's file in conf/ is not used: this process or the engine uses
       another version of the file.
     - `conf_changed` returns a sentence if conf/ has changed since the run started, otherwise "". After a change, the run begins no further

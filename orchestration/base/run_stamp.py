@@ -11,7 +11,9 @@ from dagster import DagsterInstance
 
 @runtime_checkable
 class StampedRuns(Protocol):
-    """A storage of runs that returns a stamp of its content. `orchestration.storage.KeptRuns` implements it. Dagster's own storages do not."""
+    """A storage of runs that returns a stamp of its content. `orchestration.storage.KeptRuns` implements this protocol. Dagster's own
+    storages do not.
+    """
 
     def stamp(self) -> object:
         """Returns a value that changes when a process stores or changes a run. Returns None if the value may not reflect a recent change

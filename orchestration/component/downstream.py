@@ -8,9 +8,12 @@ import dagster as dg
 def on_updates() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
     """Returns a condition that requests a run of an asset if one of its dependencies was materialized after the last request.
 
-    `AutomationCondition.eager()` differs in two ways. `eager()` resets when the asset itself is materialized, and so misses a batch that is
-    merged while the asset's run reads; this condition requests another run for that batch. `eager()` also waits until no dependency is in
-    progress, which may never happen for tables that change all the time; this condition does not wait.
+    `AutomationCondition.eager()` differs in two ways:
+
+    - `eager()` resets when the asset itself is materialized. So it misses a batch that is merged while a run of the asset reads. This
+      condition requests another run for that batch.
+    - `eager()` waits until no dependency is in progress, which may never happen for tables that change all the time. This condition does
+      not wait.
     """
     conditions = dg.AutomationCondition
     # If the update of a dependency and the request of a run are in one tick, `since` must compare their times. Dagster compares them only

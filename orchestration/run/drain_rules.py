@@ -15,7 +15,7 @@ The rows below say what happens if the run does not complete these steps. Unless
 | continues, although Dagster has ended it | rolled back | d is no longer in flight: the run writes no table and takes no batch |
 | got d, and died before its tags named d | in flight | no run's tags name d, and no draining run is open: the ticks request a run |
 | sent an ack of d and got no answer | in flight or acked | the run succeeds: a tick acks d, or the ticks request a run |
-| sent a request for d and got no answer | in flight, now or later | the run succeeds with the tags of its last batch: the ticks request a run |
+| requested d and got no answer | in flight, now or later | the run succeeds with the tags of its last batch: the ticks request a run |
 
 A run must never succeed while its tags name a batch that the run did not merge.
 """

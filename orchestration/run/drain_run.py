@@ -107,8 +107,8 @@ class Unreported:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
-    """The dependencies of a draining run. `claim` makes the run's tags name a batch (`BatchClaim`). `run` is the run's id. `say` writes to
-    the run's log in Dagster.
+    """The dependencies of a draining run. `claim` makes the run's tags name a batch (`BatchClaim`). `unreported` stores the merged tables
+    until they are reported to Dagster. `run` is the run's id. `say` writes to the run's log in Dagster.
     """
 
     ports: Ports

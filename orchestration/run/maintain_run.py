@@ -218,8 +218,8 @@ def _one(
         return []
     optimizes = request.optimize and planned.act != MaintenanceAct.NOTHING
     if not optimizes and not request.vacuum:
-        # If the table's record has an older version than the Delta table, the record is updated here. If another run holds the run lock,
-        # that run updates the record, and waiting for the lock would delay the other tables.
+        # If the table's record has an older version than the Delta table (`lags`), `catch_up` updates the record. But if another run holds
+        # the run lock, that run updates the record, and waiting for the lock would delay the other tables.
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
             with _only_writer_of(table, ports, config, say) as own:
                 catch_up(own)

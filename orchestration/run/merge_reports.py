@@ -155,7 +155,7 @@ class MergeReports:
         """Reports how many values of a table are in quarantine. If they cannot be counted, logs a warning and does not fail, because
         the batch is already merged.
         """
-        # Reading the lake may take long, and other processes could not store events meanwhile.
+        # Reading the lake may take long. Other processes cannot store events before this run has stored its events.
         store_now(self._context.instance)
         try:
             found = quarantine_evaluation(self._tables.config, self._tables.destination, table)

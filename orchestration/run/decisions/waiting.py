@@ -120,7 +120,7 @@ class WaitingDecisions:
         keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in dict.fromkeys((*own, *shared))]
         found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         for key, record in found.items():
-            # A comparison that has not ended has no result here.
+            # The record of a comparison that has not ended has no result.
             evaluation = record.evaluation
             if not isinstance(evaluation, dg.AssetCheckEvaluation) or evaluation.passed:
                 continue

@@ -40,8 +40,8 @@ JOB = "operate_on_rows"
 # The step's name differs from the job's name, because Dagster cannot distinguish a step and a job with the same name.
 STEP = "rows"
 TAG = "sluice/rows"
-# Dagster's backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for an hour whose binlog was
-# purged fails at once.
+# Dagster's backfill page offers the hours of this many days. MySQL keeps its binlogs for 30 days by default. A run for an hour whose binlog
+# was purged fails at once.
 DAYS_ON_OFFER = 31
 # A run waits at most this long for the end of another operation on the destination's rows, and then fails.
 WAIT_SECONDS = 6 * 3600.0
