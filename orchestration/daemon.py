@@ -6,7 +6,7 @@ sensors. A code server that answers again also wakes the sensors. The daemon doe
 The arguments are those of `dagster-daemon run`. Sluice also works with `dagster-daemon run`, but more slowly. Dagster's own daemon
 evaluates sensors every five seconds, so a busy destination would merge at most one batch in five seconds.
 
-This daemon evaluates the sensors again when it has launched a run. The tick that this starts waits until the run ends, settles the run's
+When this daemon has launched a run, it evaluates the sensors again. This starts a tick, which waits until the run ends, settles the run's
 batch and requests the next run. When a tick has ended, the daemon looks at the run queue, because the tick may have requested a run. When a
 code server answers again after a restart, the daemon evaluates the sensors at once, because no tick ran while the code server did not
 answer.

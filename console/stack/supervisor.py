@@ -155,7 +155,7 @@ class Supervisor:
                 kept.enter(State.STARTING, now)
                 kept.answered = True
             elif kept.part.once and kept.part.after and set(kept.part.after) <= set(running):
-                kept.enter(State.READY, now)  # Another process started the other parts, and has already done this task.
+                kept.enter(State.READY, now)  # The process that started the parts in `after` has also done this task.
 
     def is_ready(self, *, tasks: bool = True) -> bool:
         """Returns whether every process answers. With `tasks`, returns True only if every task is done too."""

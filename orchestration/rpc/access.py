@@ -79,8 +79,8 @@ def server_credentials(config: EngineConfig) -> Any:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC itself decides which keys are long enough.
     try:
-        # This only checks the files, because gRPC would report nothing but that it cannot listen. The function returns an empty password:
-        # without it, OpenSSL would ask for a password on the terminal.
+        # Checks the files now, because gRPC would report only that it cannot listen. The empty password prevents OpenSSL from asking for a
+        # password on the terminal.
         context.load_cert_chain(config.certificate_file, config.key_file, lambda: "")
     except ssl.SSLError as error:
         raise ConfigurationError(

@@ -196,8 +196,8 @@ class _SnapshotListener:
         """Adds the published tables to the newest consistent snapshot while another table is read for a long time. If the run is killed
         during this time, the newest consistent snapshot already has the published tables.
 
-        Does nothing while another process holds the run lock. That process is usually a merge, whose own snapshot contains the tables. Only
-        logs an error, because the run tries again at its end.
+        Does nothing while another process holds the run lock. That process is usually a merge run, which records a consistent snapshot with
+        these tables itself. After an error, only logs a warning, because the run tries again at its end.
         """
         if not self._consistent_snapshots.waiting or self._ports.files().run_lock_held(
             self._config.destination_dir(self._destination)

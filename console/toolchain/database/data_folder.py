@@ -66,7 +66,7 @@ def _options(version: str, changes: Options) -> dict[str, str | int]:
 
 
 def _keep(kept: Path, options: Mapping[str, str | int], make: Make) -> None:
-    """Creates at `kept` the data directory of which servers get copies, unless another process has already created it. The directory gets
+    """Creates the data directory `kept`, of which servers get copies, unless another process has already created it. The directory gets
     this path only when it is complete.
     """
     with locked(open_cache()):

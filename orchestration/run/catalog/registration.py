@@ -2,7 +2,8 @@
 
 The record `catalog.json` lists what is registered. Each run compares this record with the tables in the lake and, for views, with the
 columns of the tables that the run wrote. A run calls Spark only if there is a difference. If the columns of a view's table changed, the run
-first marks the view in the record and then replaces the view. If the run fails in between, a later run finds the mark.
+first removes the digest of the columns from the view's entry in the record, and then replaces the view. If the run fails in between, a
+later run finds no digest and replaces the view.
 
 If the catalog refuses a table or does not answer, the run does not fail: the record stores the reason, the engine's status shows the
 reason, and a later run tries again. If a run crashes after Spark has registered a table and before the record is written, the next run
@@ -150,8 +151,8 @@ def _is_due(table: CatalogTable, entry: CatalogEntry | None) -> bool:
 
 
 def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Callable[[str], str]) -> Registered:
-    """Returns the record without the shape (the digest of the columns) of each view whose columns have changed, so that the view is
-    registered again.
+    """Returns `known`, the record, without the shape (the digest of the columns) of each view whose columns have changed. So these views
+    are registered again.
 
     `shapes` has the digest of a Delta table's columns by path, for tables whose columns the run knows. `shaped_by` returns for
     "database.table" the path of the Delta table from which the view gets its columns.
