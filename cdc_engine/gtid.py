@@ -150,7 +150,7 @@ class GtidSet:
         head = [run for run in runs if run[1] < number - 1]
         adjacent = [run for run in runs if run[0] < number and run[1] == number - 1]
         tail = [run for run in runs if run[0] > number + 1]
-        # Returns the text undivided if the set contains the number already, or if the number joins two intervals.
+        # The three lists lack an interval that contains the number, or that begins directly after it. The text is then not divided.
         if len(head) + len(adjacent) + len(tail) < len(runs):
             return SetText(str(self.add(source, number, number)), -1, "", number)
         text = str(GtidSet({**self.runs, source: (*head, (_MARK, _MARK), *tail)}))

@@ -254,8 +254,8 @@ def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable
 
 
 def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
-    """Describes the Delta table of a source table that has no current-state table: its history or change log. The owner is a part of the
-    Delta name.
+    """Describes a history or change log whose source table has no current-state table. Reads the owner from the name in the Delta table's
+    metadata.
     """
     app_id = str(log.metadata().name or "")
     parts = app_id.split("/", 4)

@@ -117,7 +117,7 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
     version = side.version
     sync_commits(given.path, since, version)
     table = given.current_state
-    # If another program restored the table, the record stays, so that the next batch notices that.
+    # If another program restored the table, its stored record is not replaced, so that the next batch sees the difference.
     if not side.was_restored(table.owner, table.records.side_table(table.name, given.kind)):
         table.records.keep_side_table(table.name, given.kind, side.record)
     after = facts_of(given.table) or plan.before

@@ -200,8 +200,8 @@ class BackfillReading:
                 raise _xa_unread(self.interval.begin) from error
         if need.order_key > self.read_to.order_key:
             raise ActRefusedError(
-                f"the lake may have changes up to {need}, but the source's binlog ends earlier, at "
-                f"{self.read_to}: start the backfill or repair again"
+                f"the lake may have changes up to {need}, but the source's binlog ends earlier, at {self.read_to}: start the backfill or "
+                "repair again. If this error repeats, the server that is read lacks changes that the lake has"
             )
         self.judge()
         return ledger.ledger_id, cursor
