@@ -151,6 +151,7 @@ def _lacked_rows(table: SideTable, share: Share) -> int:
     """Returns the number of rows of the current-state table if the history must first be compared with that table. Otherwise returns 0."""
     current_state = _current_state(share)
     lacks = table.applied < current_state.refresh().applied_order_key or is_due(table)
+    lacks = lacks or _was_restored(table, share, history.KIND)
     return current_state.row_count if lacks else 0
 
 
@@ -218,21 +219,21 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
     """Makes the open versions of the history equal to the rows that the current-state table had before the batch, if the history may lack
     changes from before the batch. It may lack some if it is new, was disabled for some time, was restored by another program, or waits for
-    a comparison (`is_due`). If the batch changed the key, the history gets the rows that the current-state table has after the batch.
+    a comparison (`is_due`). If the batch changed the key, or if the history had changes of the batch before it was restored, the history
+    gets the rows that the current-state table has after the batch.
     """
     table, segments = given.table, share.staged.segments
     first, before = _before(current_state, segments)
-    seen_all = (
-        table.applied >= 0
-        and table.applied >= before.applied_order_key
-        and not _was_restored(table, share, history.KIND)
-    )
+    restored = _was_restored(table, share, history.KIND)
+    seen_all = table.applied >= 0 and table.applied >= before.applied_order_key and not restored
     if not before.exists or (seen_all and not is_due(table)):
         return
     if before.applied_order_key < 0 and not current_state.at(before.version).row_count:
         return
     record = share.record(segments[0])
     key = _key_before(segments, before) if _keys(segments) else _existing(history.kept_key(table), before)
+    if restored and _keys(segments) and table.applied >= first:
+        key = ()  # The history skips changes of the batch that it had before the RESTORE.
     if key:
         at = before.applied_order_key if before.applied_order_key >= 0 else first - 1
         given.take(current_state, before.version, key, (at, _began_us(share)), record)
@@ -242,10 +243,14 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
         and (keys := _keys(segments))
         and all(name.lower() in current_state.snapshot.columns for name in keys[-1])
     ):
-        # The key changed, so it cannot identify rows from before the batch. The history gets the rows as they are after the batch, without
-        # the versions in between.
+        # The key changed, so it cannot identify rows from before the batch, or the history skips changes. The history gets the rows as they
+        # are after the batch, without the versions in between.
         given.take(current_state, current_state.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
+    if restored:
+        # The record must be stored before the batch's changes are committed. Otherwise, if the run ends after these commits, the next run
+        # would compare the history with the rows from before the batch again, and undo the changes.
+        _keep(table, share, history.KIND)
 
 
 def _was_restored(table: SideTable, share: Share, kind: str) -> bool:

@@ -86,11 +86,14 @@ class LoggedTable:
 
     def write(self, directory: Path, **wanted: Any) -> None:
         """Writes change log and history only."""
+        write_side_tables(None, self.share(directory, **wanted))
+
+    def share(self, directory: Path, **wanted: Any) -> Share:
         batch = read_staged_batch(directory)
         (table,) = batch.tables
         target = dataclasses.replace(self.target, **wanted)
         context = dataclasses.replace(BY_HAND_CONTEXT, records=self.records)
-        write_side_tables(None, Share(batch=batch, staged=table, target=target, context=context))
+        return Share(batch=batch, staged=table, target=target, context=context)
 
     def rows(self, path: str, columns: str, order: str) -> list[tuple[Any, ...]]:
         log = deltalake.DeltaTable(path)

@@ -117,6 +117,50 @@ def test_what_another_program_restored_is_compared_with_its_table_or_has_a_gap_h
     assert log(logged) == [("insert", 16)] * 3 + [("gap", 64), ("update", 64)]
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("restored_later", [False, True])
+def test_fault_a_run_that_ends_after_it_has_compared_a_restored_history_undoes_no_change_history(
+    logged: LoggedTable, monkeypatch: pytest.MonkeyPatch, restored_later: bool
+) -> None:
+    """Defect 1052: the history counted as restored until the record of the batch was stored. If the run ended before that, the next run
+    made the history equal to the rows from before the batch, and skipped the batch's changes.
+    """
+    both(logged, logged.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
+    both(logged, logged.stage(changes([update(1, 32, "A"), delete(2, 48, "b")])))
+    directory, apply = logged.stage(changes([update(3, 64, "C"), delete(1, 64, "A")])), History.apply
+    logged.merge(directory)
+    if not restored_later:
+        deltalake.DeltaTable(logged.target.history).restore(1)
+
+    def dies(self: History, segment: Any, user_metadata: str) -> bool:
+        assert apply(self, segment, user_metadata)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "apply", dies)
+        with pytest.raises(KeyboardInterrupt):
+            logged.write(directory)
+    if restored_later:
+        deltalake.DeltaTable(logged.target.history).restore(1)
+    for _ in range(2):
+        logged.write(directory)
+    versions = [(1, "a", 16, 32, False), (1, "A", 32, 64, False), (2, "b", 16, 48, False)]
+    if restored_later:
+        versions = [(1, "a", 16, 64, False), (2, "b", 16, 64, False)]
+    assert logged.history() == [*versions, (3, "c", 16, 64, False), (3, "C", 64, None, True)]
+
+
+@pytest.mark.found
+def test_spark_compares_a_restored_history_with_a_large_table_history(logged: LoggedTable) -> None:
+    """Defect 1052: only the rows of the batch were counted, so deltalake compared tables of any size in the memory of the run."""
+    both(logged, logged.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
+    share, lacked = logged.share(logged.stage(changes([update(1, 32, "A")]))), list[int]()
+    for _ in range(2):
+        lacked.append(write._lacked_rows(share.table(logged.target.history, history.KIND), share))
+        deltalake.DeltaTable(logged.target.history).restore(0)
+    assert lacked == [0, 2]
+
+
 @pytest.mark.parametrize("statement", [Truncate(96), SchemaChange(96, ORDERS)], ids=["truncate", "schema"])
 def test_a_gap_that_ends_with_a_statement_alone_is_made_good_too_history(
     logged: LoggedTable, statement: Segment
