@@ -66,17 +66,26 @@ def _with_own_keys(
     config: SluiceConfig, destination: str, taken: dict[dg.AssetKey, str]
 ) -> tuple[tuple[TableVersion, ...], tuple[str, ...]]:
     """Returns the tables that can be defined, and a sentence about each other table: the translation gives it an asset key that another
-    asset has. `taken` maps the keys of all assets so far to their tables, and gets the keys of the returned tables.
+    asset has. `taken` maps the keys of all assets so far to their tables, and gets the keys of the returned tables. Tables of the
+    destination may have the same source asset, if the translation gives them equal specs.
     """
     tables, shown = defined_tables(config, destination), shown_tables(config, destination)
-    sides = side_tables(config, destination, shown.own(tables))
+    own = shown.own(tables)
+    sides = side_tables(config, destination, own)
+    specs = functools.cache(
+        lambda: dict(zip((each.name for each in own), source_specs(config, destination, own), strict=True))
+    )
     found: list[TableVersion] = []
     clashes: list[str] = []
+    sources: dict[dg.AssetKey, str] = {}  # For each key of a source asset, the first table that has it.
     for table in tables:
-        keys = []
-        if shown.has_asset(table.name):
-            keys = [delta_key(destination, each) for each in (table.name, *(side.name for side in sides[table.name]))]
-            keys.append(source_key(destination, table.name))
+        if not shown.has_asset(table.name):
+            found.append(table)
+            continue
+        keys = [delta_key(destination, each) for each in (table.name, *(side.name for side in sides[table.name]))]
+        source = source_key(destination, table.name)
+        if source not in sources or specs()[sources[source]] != specs()[table.name]:
+            keys.append(source)
         if clash := next((key for at, key in enumerate(keys) if key in taken or key in keys[:at]), None):
             clashes.append(
                 f"{table.name} has no asset of its own in Dagster, because the translation gives it the key "
@@ -85,6 +94,7 @@ def _with_own_keys(
             )
             continue
         taken.update(dict.fromkeys(keys, f"{table.name} of {destination}"))
+        sources.setdefault(source, table.name)
         found.append(table)
     return tuple(found), tuple(clashes)
 

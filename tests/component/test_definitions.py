@@ -215,6 +215,19 @@ def test_a_table_with_the_translated_key_of_another_table_has_no_asset(conf: Pat
 
 
 @pytest.mark.found
+@pytest.mark.parametrize("description", ["The server of the shop.", ""])
+def test_tables_share_the_asset_of_their_source_only_if_their_specs_are_equal(conf: Path, description: str) -> None:
+    """Defect 1044: a translation may give all tables of the source one asset. Only the first of these tables kept its asset."""
+
+    def server(spec: dg.AssetSpec, _: TranslatedTable) -> dg.AssetSpec:
+        return dg.AssetSpec("server", description=description or spec.description)
+
+    made = build_definitions(conf, source_translation=server).resolve_asset_graph()
+    assert len(made.materializable_asset_keys) == (len(TABLES) if description else 1)
+    assert made.get(dg.AssetKey("server")).child_keys == made.materializable_asset_keys
+
+
+@pytest.mark.found
 def test_a_run_notices_that_the_settings_of_its_destination_have_changed(
     conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
