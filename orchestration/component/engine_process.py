@@ -60,6 +60,9 @@ class StartingHost:
         except (EngineAwayError, ConfigurationError) as error:
             self._engines.start_after(error)
             raise
+        except SluiceError:  # The process answers that its engine has not started, or is stopped or on standby.
+            self._engines.answered()
+            raise
         self._engines.answered()
         return engine
 

@@ -18,7 +18,7 @@ import yaml
 
 import sluice
 from sluice.cdc_engine.config.reading import config_of
-from sluice.cdc_engine.errors import ConfigurationError, EngineStartingError
+from sluice.cdc_engine.errors import ConfigurationError, EngineStartingError, LeaseLostError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.keeping.in_use import VARIABLE, conf_in_use
 from sluice.orchestration.base.ports import EngineAwayError, Ports
@@ -369,6 +369,32 @@ def test_a_process_with_earlier_settings_is_replaced_if_it_never_answers(
     assert silent_host._engines is not None
     assert silent_host._engines._process is not None
     silent_host._engines._process.wait(10)
+
+
+@pytest.mark.found
+def test_a_process_that_answers_with_an_error_is_not_replaced(
+    silent_host: StartingHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1042: a process that had not answered once, and then answered that its engine was starting or on standby, was replaced after
+    five minutes.
+    """
+    lock, wanted = FileLock(tmp_path / "data" / LOCK_FILE), tmp_path / "data" / engine_process.WANTED_FILE
+    assert lock.try_acquire()
+    now = 1000.0
+    monkeypatch.setattr(engine_process, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    with pytest.raises(EngineStartingError):
+        silent_host.get_or_start("shop")
+
+    def on_standby(_: str) -> None:
+        raise LeaseLostError("another host has the lease")
+
+    monkeypatch.setattr(silent_host.remote, "get_or_start", on_standby)
+    for _ in range(3):
+        now += engine_process.START_SECONDS_MAX - 1
+        os.utime(wanted, (1.0, 1.0))
+        with pytest.raises(LeaseLostError):
+            silent_host.get_or_start("shop")
+        assert is_wanted(wanted.parent)
 
 
 def test_the_process_is_wanted_while_ticks_come(tmp_path: Path) -> None:
