@@ -12,7 +12,8 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from sluice.orchestration.base.shown_tables import grouped_now, others_specs, shown_tables
 from sluice.orchestration.base.side_tables import side_specs, side_tables
-from sluice.orchestration.base.table_catalog import defined_tables, delta_key, source_key
+from sluice.orchestration.base.table_catalog import default_key, defined_tables, delta_key, named, source_key
+from sluice.orchestration.base.translation import Side, keep_default_key
 from sluice.orchestration.checks.equality import equality_check, equality_job, equality_schedule
 from sluice.orchestration.checks.stopped import destination_checks
 from sluice.orchestration.retention.jobs import prune_job, prune_schedule
@@ -82,7 +83,8 @@ def _with_own_keys(
         if not shown.has_asset(table.name):
             found.append(table)
             continue
-        keys = [delta_key(destination, each) for each in (table.name, *(side.name for side in sides[table.name]))]
+        names = [table.name, *(side.name for side in sides[table.name])]
+        keys = [delta_key(destination, each) for each in names]
         source = source_key(destination, table.name)
         if source not in sources or specs()[sources[source]] != specs()[table.name]:
             keys.append(source)
@@ -92,6 +94,8 @@ def _with_own_keys(
                 f"{clash.to_user_string()} of {taken.get(clash, table.name)}: compute the key also from `database` and `destination`; "
                 "runs merge its changes nevertheless"
             )
+            for each in names:
+                keep_default_key(Side.LAKE, named(destination, each), default_key(destination, each))
             continue
         taken.update(dict.fromkeys(keys, f"{table.name} of {destination}"))
         sources.setdefault(source, table.name)

@@ -81,6 +81,13 @@ def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.As
     return _in_use.keys[side, table]
 
 
+def keep_default_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> None:
+    """Makes `shown_key` return `default` for a table's asset, because another asset has the translated key. Otherwise reports about the
+    table would be shown in the other asset.
+    """
+    _in_use.keys[side, table] = default
+
+
 def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.AssetSpec:
     """Returns the spec that the translation gives to an asset, or `spec` if there is no translation. `spec` has the default key. The
     translated key may depend only on the default key and the table's names, because a run knows no other attributes of a new table.

@@ -209,6 +209,9 @@ def test_a_table_with_the_translated_key_of_another_table_has_no_asset(conf: Pat
     made = build_definitions(conf, translation=by_name)
     keys = made.resolve_asset_graph().materializable_asset_keys
     assert {key.path[-1] for key in keys} == {"orders", "users", "visits"}
+    shown = [delta_key("shop", f"{database}.users").path for database in ("crm", "shop")]
+    assert shown == [["raw", "users"], ["shop", "users"]], "a merge of shop.users is not shown as one of crm.users"
+    use_translations(Translations(by_name))
     _, clashes = _with_own_keys(conf_in_use().config, "shop", {dg.AssetKey(["raw", "orders"]): "a.orders of a"})
     assert [each.partition(" has no asset")[0] for each in clashes] == ["shop.orders", "shop.users"]
     assert "the key raw/users of crm.users of shop" in clashes[1]
