@@ -69,13 +69,15 @@ def of_altered(
     engine does not support foreign keys.
 
     If MariaDB copies the rows for a statement that also renames the table, it loses the foreign keys that the table had. The binlog does
-    not tell whether it copied the rows, so these foreign keys get a `doubt`.
+    not tell whether it copied the rows, so these foreign keys get a `doubt`. Foreign keys that change no row get none.
     """
     if after.engine:
         return ()
     found, highest = before.foreign_keys, _highest(before.foreign_keys, before.table)
     if renamed and statement.alters and rules.same_names:
-        found = tuple(dataclasses.replace(each, doubt=_LOST) for each in found)
+        found = tuple(
+            dataclasses.replace(each, doubt=_LOST) if each.on_delete or each.on_update else each for each in found
+        )
     for item in statement.items:
         if isinstance(item, DropForeignKey):
             found = _without(found, item)

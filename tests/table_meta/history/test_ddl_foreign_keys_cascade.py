@@ -146,6 +146,20 @@ def test_foreign_keys_of_a_table_that_mariadb_alters_and_renames_are_in_doubt_ca
     assert not doubted or "MariaDB may have lost the foreign key" in cascade.doubt
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("action", ["", "ON DELETE RESTRICT ON UPDATE NO ACTION"])
+def test_a_foreign_key_that_changes_no_row_is_not_in_doubt_after_a_rename_cascade(tmp_path: Path, action: str) -> None:
+    """Belongs to defect 1075: each change of the parent stopped the renamed table, although the foreign key changes no row in any case."""
+    history, _ = history_after(
+        tmp_path,
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        f"CREATE TABLE c (id int PRIMARY KEY, a int, FOREIGN KEY (a) REFERENCES p (id) {action})",
+        "ALTER TABLE c ADD b int, RENAME TO d",
+        facts=MARIADB,
+    )
+    assert history.all_cascades() == ()
+
+
 @pytest.mark.parametrize(
     ("labels", "doubted"), [("'a', 'b'", False), ("'a', 'b', 'c'", False), ("'b', 'a'", True), ("'a', 'c'", True)]
 )
