@@ -66,6 +66,9 @@ class TouchedTables:
         lower_case = self._snapshot.server.lower_case_names
         if not _leaves_columns(read):
             created = {name.key(default_database, lower_case=lower_case) for name in _created(read)}
+            if isinstance(read, AlterTable):
+                # RENAME TO may name the table itself in another spelling, with or without the database.
+                created.discard(read.name.key(default_database, lower_case=lower_case))
             self._created |= created - self.names
             self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
             self.names |= self._meant(read)
@@ -165,12 +168,14 @@ def _leaves_columns(statement: Statement) -> bool:
 
 
 def _created(statement: Statement) -> Iterator[TableName]:
-    """Yields the names under which no table existed before the statement: names of new tables, and new names of renamed tables."""
+    """Yields the names of the tables that exist only because of the statement: no table had such a name before. If an ALTER TABLE renames
+    the table to its own name, yields this name too.
+    """
     match statement:
         case CreateTable(if_not_exists=False, replaces=False):
             yield statement.name
         case AlterTable():
-            if statement.renames_to is not None and statement.renames_to != statement.name:
+            if statement.renames_to is not None:
                 yield statement.renames_to
             yield from (name for name, what in statement.others if what == "CONVERT PARTITION")
         case RenameTables():

@@ -59,6 +59,8 @@ def test_ddl_tables_that_a_statement_may_change(statement: str, names: set[tuple
     ("statements", "unknown"),
     [
         (("ALTER TABLE orders ADD COLUMN note TEXT",), {ORDERS}),
+        (("ALTER TABLE orders ADD COLUMN note TEXT, RENAME TO orders",), {ORDERS}),
+        (("ALTER TABLE orders ADD COLUMN note TEXT, RENAME TO shop.orders",), {ORDERS}),
         (("CREATE TABLE orders (a INT)", "ALTER TABLE orders ADD COLUMN note TEXT"), set()),
         (("CREATE TABLE IF NOT EXISTS orders (a INT)",), set()),
         (("CREATE TABLE IF NOT EXISTS orders (a INT)", "DROP TABLE orders"), {ORDERS}),
