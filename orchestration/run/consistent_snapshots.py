@@ -4,6 +4,7 @@ lock.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -55,7 +56,7 @@ def publish_for_batch(
     from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot  # noqa: PLC0415
 
     directory, settings = config.destination_dir(destination), config.destinations[destination]
-    records, captured = LakeTables(directory), TableFilter(settings.include, settings.exclude)
+    records, captured = LakeTables(directory), _captured(settings.include, settings.exclude)
     left = {name for name in records.names if not captured.keeps(*name.split(".", 1))}
     stopped = {*left, *(each.name for each in read_ledger(directory).stopped_tables)}
     current_states, side_tables = _recorded_tables(config, destination, records, stopped)
@@ -68,6 +69,14 @@ def publish_for_batch(
     published = PublishedTables(tables=_as_they_stand(found), stopped=standing, run=run)
     options = storage_options(config.storage_options)
     publish_consistent_snapshot(batch, consistent_snapshots_path(config.lake, destination), published, fence, options)
+
+
+@functools.lru_cache(maxsize=16)
+def _captured(include: str, exclude: str) -> TableFilter:
+    """Returns the filter of the captured tables. It is made once, because a run may record many batches, and thousands of patterns take
+    half a second.
+    """
+    return TableFilter(include, exclude)
 
 
 def _recorded_tables(

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.consistent_snapshot import read_consistent_snapshot
 from sluice.consistent_snapshot.find import consistent_snapshots_path
+from sluice.orchestration.run import consistent_snapshots
 from sluice.orchestration.run.consistent_snapshots import SnapshotAmendments, publish_for_batch
 from sluice.spark_jobs.consistent_snapshots import newest_order_key
 from sluice.spark_jobs.fence import BY_HAND
@@ -115,3 +117,20 @@ def test_a_table_that_conf_no_longer_captures_is_marked_in_the_snapshot(shop: Sh
     shop.change_conf(exclude="")
     shop.merge(30, 2)
     assert shop.newest == (30, 2, False)
+
+
+@pytest.mark.found
+def test_the_patterns_of_captured_tables_are_compiled_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Belongs to defect 1033: each batch compiled all patterns of `include` and `exclude` again, so thousands of patterns delayed it."""
+    made: list[str] = []
+
+    class Counted(TableFilter):
+        def __init__(self, include: str = "", exclude: str = "") -> None:
+            made.append(exclude)
+            super().__init__(include, exclude)
+
+    monkeypatch.setattr(consistent_snapshots, "TableFilter", Counted)
+    shop.change_conf(exclude="shop\\.compiled_once")
+    for end in (10, 20, 30):
+        shop.merge(end, end)
+    assert len(made) == 1
