@@ -15,6 +15,17 @@ from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.states import TableState
 
 
+def refuse_renamed(change: TableChange, rules: StagingRules, begin: int) -> None:
+    """Raises TableStoppedError in the cases of `refuse_columns` and `refuse_rows`. `begin` is the order key at which the batch begins.
+
+    Does nothing if the lake has the change already, because the stream is read again for another table that was resumed. conf/ may have
+    changed since the first reading, and then says nothing about the rows that the change found in the lake.
+    """
+    if change.order_key > rules.has_up_to(f"{change.database}.{change.table}"):
+        refuse_columns(change, rules)
+        refuse_rows(change, rules.keys, rules.lacking_before(begin), rules.policies)
+
+
 def refuse_rows(
     change: TableChange,
     keys: Mapping[str, tuple[str, ...]],

@@ -47,7 +47,7 @@ from sluice.cdc_engine.position import Position, file_number, order_key
 from sluice.cdc_engine.staging.background_writer import BackgroundWriter
 from sluice.cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PositionFile, reached
 from sluice.cdc_engine.staging.quarantine import write_quarantine
-from sluice.cdc_engine.staging.renamed_rows import refuse_columns, refuse_rows
+from sluice.cdc_engine.staging.renamed_rows import refuse_renamed
 from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 from sluice.cdc_engine.staging.staged_columns import refuse_reserved, refuse_transformed, staged_columns, staged_fills
@@ -355,9 +355,8 @@ class _Staging:
             table.segments.append(TruncateSegment(order_key=change.order_key, commit_time_us=change.time_us))
         elif change.schema is not None:
             decoder = self._decoder(change.schema)
-            refuse_columns(change, self.rules)
+            refuse_renamed(change, self.rules, self.start.order_key)
             refuse_transformed(change, self.rules.policy(change.schema.name).rules.transform)
-            refuse_rows(change, self.rules.keys, self.rules.lacking_before(self.start.order_key), self.rules.policies)
             columns = staged_columns(decoder)
             table.segments.append(
                 SchemaSegment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def test_ddl_a_table_with_other_charsets_than_under_its_old_name_stops(tmp_path:
     assert not stage(taken, "shop", 2, tmp_path, both).stopped
 
 
+NAMES = ("shop.orders", "shop.items")
 MEMO = dataclasses.replace(ORDERS, columns=(*ORDERS.columns[:-1], dataclasses.replace(NOTE, name="memo")))
 NOTE_TO_MEMO = change(
     TableChangeKind.SCHEMA,
@@ -64,3 +66,17 @@ def test_ddl_a_column_whose_charset_belongs_to_one_of_its_two_names_stops_the_ta
     assert [each.state for each in stage(batch(NOTE_TO_MEMO), "shop", 1, tmp_path, rules).stopped] == [
         "ROWS_RULE"
     ] * stops
+
+
+@pytest.mark.found
+def test_ddl_a_rename_that_the_lake_has_stops_nothing_when_it_is_read_again(tmp_path: Path) -> None:
+    """Belongs to defects 1031, 1036 and 1037: if the stream was read again for another table that was resumed, a table stopped at a rename
+    that the lake had, because the old name was no longer in conf/.
+    """
+    policies = {"shop.orders": ValuePolicy(charsets={"note": "latin1"})}
+    rules = StagingRules(kept=ColumnFilter(exclude="shop.orders:memo").kept, policies=policies)
+    renames = (NOTE_TO_MEMO, change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
+    for (number, each), stops in itertools.product(enumerate(renames), (0, 1)):
+        up_to = each.changes[0].order_key - stops
+        there = dataclasses.replace(rules, has_up_to=dict.fromkeys(NAMES, up_to).__getitem__)
+        assert len(stage(batch(each), "shop", 2 * number + stops, tmp_path, there).stopped) == stops
