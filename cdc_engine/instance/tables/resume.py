@@ -128,9 +128,14 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
         )
     else:
         start = decide_start(stop.position, StartChoice(), facts)
-        if not isinstance(start, Lost):
+        if not isinstance(start, Lost) and start.position.epoch == ledger.epoch:
             return ""
-        why = str(start)
+        # While other tables are read again, no new epoch may begin (`Ledger.unfinished`). The destination would lose its position.
+        why = (
+            str(start)
+            if isinstance(start, Lost)
+            else "the source's address now leads to another server or a reset binlog"
+        )
     if stop.state == TableState.RESUME_LOST:
         return before
     lost = (

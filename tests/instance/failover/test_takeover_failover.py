@@ -125,6 +125,29 @@ def test_failover_waits_while_resumed_tables_are_read_again(tmp_path: Path) -> N
     assert not meta.ledger.set_cursor(stop.position).unfinished, "an operator chose this position"
 
 
+@pytest.mark.found
+def test_failover_is_not_blocked_by_a_resume_at_an_address_that_leads_to_another_server(tmp_path: Path) -> None:
+    """Defect 1060: a table was resumed while the stream still read the first server and the address led to the next one already. The cursor
+    moved back and no new epoch could begin, so the destination lost its position on the next server.
+    """
+    stop = StoppedTable(
+        database="shop",
+        table="odd",
+        state=TableState.IMAGE_NOT_FULL,
+        reason="lacks columns",
+        position=dataclasses.replace(READ, offset=300, gtid_set=f"{A}:1-30"),
+    )
+    meta = FileLedger(tmp_path)
+    meta.update(lambda _: Ledger(ledger_id="0123456789ab", epoch=2, cursor=READ, server_uuid=A, stopped_tables=(stop,)))
+    request(tmp_path, "shop", "odd")
+    take_up(requests(tmp_path), meta, lambda *_: STANDBY, lambda: None, tmp_path)
+    (lost,) = meta.ledger.stopped_tables
+    assert lost.state is TableState.RESUME_LOST
+    assert "leads to another server" in lost.reason
+    assert meta.ledger.cursor == READ
+    assert not refused(meta.ledger.cursor, STANDBY, epochs_of(meta))
+
+
 def test_failover_goes_around() -> None:
     assert in_order((ONE, TWO, THREE), TWO) == (THREE, ONE)
     assert in_order((ONE, TWO), TWO) == (ONE,)
