@@ -156,7 +156,7 @@ def _from_a_version(
     interval, ledger, directory = locate_interval(*arguments), arguments[1], config.destination_dir(request.destination)
     live = _live(config, request, ledger.ledger_id)
     commits = batches(read_commit(commit) for commit in live.commits_after(-1))
-    base = base_of(commits, ledger.ledger_id, interval.begin)
+    base = base_of(commits, ledger.ledger_id, wholly_merged(interval.begin, interval.cursor, ledger.again_up_to))
     if base is None:
         raise ConfigurationError(
             f"{request.tables[0]} has no version from {time_text(request.from_us)} or before in its Delta log: use a later --from"
@@ -173,6 +173,14 @@ def _from_a_version(
         )
     chosen.append(base)
     return dataclasses.replace(interval, begin=begin)
+
+
+def wholly_merged(begin: Position, *ends: Position | None) -> Position:
+    """Returns `begin`, the start of the requested interval, or the last of the positions `ends` if that is earlier. The lake has whole
+    batches up to `ends`. A later batch is in flight, and may be merged in part.
+    """
+    last = max((each for each in ends if each is not None), key=lambda each: each.order_key)
+    return min(begin, last, key=lambda each: each.order_key)
 
 
 def after_a_quiet_time(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
-from sluice.orchestration.run.rows.into import after_a_quiet_time, base_of, path_of
+from sluice.orchestration.run.rows.into import after_a_quiet_time, base_of, path_of, wholly_merged
 from sluice.orchestration.run.rows.request import BackfillRequest
 from sluice.orchestration.run.rows.swap import SwapRequest, plan_swap, run_swap
 from sluice.orchestration.run.spark_merge import spark_merge
@@ -136,6 +137,23 @@ def test_a_past_state_does_not_begin_with_a_batch_that_was_merged_in_part() -> N
     found = base_of([*known, published, following], "l", Position(epoch=1, file="b.000002", offset=600))
     assert found is not None
     assert found.version == 4, "a publication is one commit"
+
+
+@pytest.mark.found
+def test_a_past_state_does_not_begin_with_a_batch_in_flight() -> None:
+    """Defect 1062: a past state that begins after the lake's position could begin with the first commit of a batch in flight, whose run was
+    killed before its later commits of the table.
+    """
+    start, cursor, begin = (Position(epoch=1, file="b.000002", offset=offset) for offset in (50, 100, 400))
+    known = [
+        interval(1, 100, start=start.to_json(), delivery=6),
+        interval(2, 300, start=cursor.to_json(), delivery=7, last_order_key=11),
+    ]
+    for again_up_to, version in ((None, 1), (dataclasses.replace(cursor, offset=300), 2)):
+        found = base_of(known, "l", wholly_merged(begin, cursor, again_up_to))
+        assert found is not None
+        assert found.version == version
+    assert wholly_merged(start, cursor, None) == start
 
 
 def test_a_quiet_table_is_read_from_the_cursor_where_its_newest_version_ends_in_a_purged_file_backfill() -> None:
