@@ -172,13 +172,15 @@ class BackfillReading:
         has the transaction's rows before its XA PREPARE. An earlier begin changes no result: a row that changed earlier gets the state that
         it has at the lake's position too.
         """
-        first, from_us = self.interval, self.times[0] or self.interval.begin.time_us
+        first = self.interval
+        # A past state begins at the end of a version, which may be long before the requested time.
+        from_us = min(filter(None, (self.times[0], first.begin.time_us)), default=0)
         for seconds in (*XA_BACK_SECONDS, 0):
             try:
                 self._go_on()
                 break
             except XaUnreadError as error:
-                if not seconds:
+                if not seconds or not from_us:
                     raise _xa_unread(first.begin) from error
                 try:
                     self._begin(begun_earlier(first, from_us - seconds * SECOND_US))
@@ -260,5 +262,5 @@ class BackfillReading:
 def _xa_unread(begin: Position) -> ActRefusedError:
     return ActRefusedError(
         f"an XA transaction was prepared long before {begin} and committed after it, so its rows were not read: start the operation again "
-        f"later, or {rules.SNAPSHOT_WAY}"
+        f"later, a backfill with an earlier --from, or {rules.SNAPSHOT_WAY}"
     )
