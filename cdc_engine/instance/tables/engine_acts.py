@@ -16,6 +16,7 @@ import structlog
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.errors import MetaError, SourceConnectionError
 from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lock
 from sluice.cdc_engine.instance.answers import is_no_table_now, schema_at
@@ -26,9 +27,11 @@ from sluice.cdc_engine.instance.tables import filter_change, new_start, resnapsh
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, requests
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import EngineState
 from sluice.cdc_engine.store.files.forget import forget_events
+from sluice.cdc_engine.table_meta.change.policy import DROP_TABLE
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import was_dropped
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
@@ -55,6 +58,8 @@ class EngineActs:
         self._config, self._directory = config, directory
         self._retakes = resnapshot.Resnapshots(config, SnapshotRecords(directory))
         self._waits_for, self._forget_at = "", 0.0
+        self._snapshots: tuple[SnapshotRecord, ...] = ()
+        self._open: tuple[SnapshotRecord, ...] = ()  # The open snapshots of `_snapshots`.
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
         """Executes the requests and the due re-snapshots that the engine's state allows. If the source does not answer, a later call tries
@@ -101,20 +106,29 @@ class EngineActs:
         looks at the names, as long as all tables with open snapshots exist. Leaves stopped tables to `_take_up_tables`.
         """
         parts, records = steering.parts, SnapshotRecords(self._directory)
-        ledger, names = parts.meta.ledger, parts.history.names
-        if ledger.cursor is None or not names:
+        every = records.all()
+        if every is not self._snapshots:  # The tuple stays the same object while no record changes.
+            self._snapshots, self._open = every, tuple(each for each in every if each.is_open)
+        ledger = parts.meta.ledger
+        if ledger.cursor is None or not self._open or not (names := parts.history.names):
             return
         gone = [
-            each.name
-            for each in records.all()
-            if each.is_open
-            and each.name not in names
+            each
+            for each in self._open
+            if each.name not in names
             and ledger.stopped(each.database, each.table) is None
             and was_dropped(parts.history.state(each.database, each.table, ledger.cursor))
         ]
+
+        def stop(record: SnapshotRecord) -> None:
+            """Stops a table whose rows the policy `drop_table: apply` deletes, because the deletion is among the buffered changes."""
+            policy = self._config.schema_policy(record.database, record.table)[DROP_TABLE]
+            if policy == "apply" and record.since is not None and LakeTables(self._directory).kept(record.name):
+                parts.meta.update(snapshot_requests.canceled_stop(record, record.since, record.reason))
+
         if gone:
             lock = open_lock(self._directory, RUN_LOCK)
-            steering.hand_out.while_idle(lambda: snapshot_requests.end_dropped(gone, records, lock))
+            steering.hand_out.while_idle(lambda: snapshot_requests.end_dropped(gone, records, lock, stop))
 
     def _forget_snapshots(self, parts: EngineParts) -> None:
         """Every FORGET_SECONDS, removes the records of ended snapshots whose tables are not captured any more, for example because they

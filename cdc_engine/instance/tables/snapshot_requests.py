@@ -20,6 +20,7 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import stops
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import TableState
 
@@ -92,17 +93,21 @@ def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
     return True
 
 
-def end_dropped(names: Sequence[str], records: SnapshotRecords, lock: Lock) -> None:
-    """Cancels the open snapshots of tables that were dropped, and removes their files. The tables do not stop, because they have no more
-    changes. Does nothing if a run holds the run lock `lock`; a later tick tries again.
+def end_dropped(
+    dropped: Sequence[SnapshotRecord], records: SnapshotRecords, lock: Lock, stop: Callable[[SnapshotRecord], object]
+) -> None:
+    """Cancels the open snapshots of tables that were dropped, and removes their files. Calls `stop` first, which stops a table whose
+    buffered changes must be read again. The other tables do not stop, because they have no more changes. Does nothing if a run holds the
+    run lock `lock`; a later tick tries again.
     """
     if not lock.try_acquire():
         return
     try:
-        for name in names:
-            records.update(name, lambda now: now.canceled() if now.is_open else now)
-            records.sweep(name)
-            log.warning("snapshot_ended_because_table_was_dropped", table=name)
+        for each in dropped:
+            stop(each)
+            records.update(each.name, lambda now: now.canceled() if now.is_open else now)
+            records.sweep(each.name)
+            log.warning("snapshot_ended_because_table_was_dropped", table=each.name)
     finally:
         lock.release()
 
@@ -117,7 +122,7 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
         return
     position = record.since or dependencies.meta.ledger.cursor
     if position is not None:
-        dependencies.meta.update(_stopped(wanted, position, record.reason))
+        dependencies.meta.update(canceled_stop(wanted, position, record.reason))
     try:
         dependencies.records.update(wanted.name, lambda now: now.canceled())
         dependencies.records.sweep(wanted.name)
@@ -125,7 +130,8 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 
-def _stopped(wanted: ResumeRequest, position: Position, why: str) -> Callable[[Ledger], Ledger]:
+def canceled_stop(wanted: ResumeRequest | SnapshotRecord, position: Position, why: str) -> Callable[[Ledger], Ledger]:
+    """Returns a transition that stops a table whose snapshot is canceled. `why` is the reason in the snapshot's record."""
     reason = (
         f"the snapshot of the table was canceled, and its changes since {position} were buffered: `sluice "
         "schema resume` continues the table from that position, and `sluice snapshot start` re-snapshots it"

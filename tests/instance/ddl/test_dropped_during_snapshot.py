@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.config.table import SchemaChangesConfig
+from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lock
 from sluice.cdc_engine.instance.tables.engine_acts import EngineActs, Steering
 from sluice.cdc_engine.meta.ledger import Ledger
@@ -17,7 +19,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.source.settings import SourceConfig
-from sluice.cdc_engine.states import EngineState, SnapshotState
+from sluice.cdc_engine.states import EngineState, SnapshotState, TableState
 from sluice.cdc_engine.table_meta.schema import DroppedTable
 from tests.fix_ledgers import FileLedger, at, stopped
 
@@ -67,3 +69,48 @@ def test_the_snapshot_of_a_dropped_table_ends_by_itself(tmp_path: Path) -> None:
     assert {each.state for each in records.all() if each.table != "dropped"} == {WANTED}
     meta.update(lambda ledger: ledger.set_cursor(at(10)))
     assert ended() == ["dropped", "later"]
+
+
+class Names:
+    """A schema history that fails if its names are listed."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        raise AssertionError("the names of all tables are listed before each batch")
+
+
+@pytest.mark.found
+def test_without_an_open_snapshot_no_names_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 1063: before each batch, the engine listed the names of all tables, although no snapshot was open."""
+    meta, records = FileLedger(tmp_path), SnapshotRecords(tmp_path)
+    meta.update(lambda _: Ledger(ledger_id="0123456789ab", cursor=at(8)))
+    records.begin(wanted("shop.dropped", at(2), 1.0))
+    records.update("shop.dropped", lambda now: now.canceled())
+    acts = EngineActs(DestinationConfig(name="shop", source=SourceConfig(user="root")), tmp_path)
+    monkeypatch.setattr(acts, "_forget_snapshots", lambda _parts: None)
+    parts: Any = SimpleNamespace(meta=meta, history=Names())
+    acts.carry_out(EngineState.RUNNING, Steering(parts=parts, hand_out=parts, still=contextlib.nullcontext()))
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("policy", ["apply", "ignore"])
+def test_a_dropped_table_whose_rows_must_be_deleted_stops(tmp_path: Path, policy: Any) -> None:
+    """Defect 1063: with `drop_table: apply`, the deletion of the rows was among the changes that the end of the snapshot removed. The rows
+    stayed in the lake, and nothing said so.
+    """
+    meta, records = FileLedger(tmp_path), SnapshotRecords(tmp_path)
+    meta.update(lambda _: Ledger(ledger_id="0123456789ab", cursor=at(8)))
+    LakeTables(tmp_path).keep({"shop.dropped": ("7d", 3)})
+    for name in ("shop.dropped", "shop.never_published"):
+        records.begin(wanted(name, at(2), 1.0))
+    history = SimpleNamespace(names=frozenset({"shop.kept"}), state=lambda *_: DroppedTable(schema=None))
+    parts: Any = SimpleNamespace(meta=meta, history=history)
+    hand_out: Any = SimpleNamespace(while_idle=lambda act: act())
+    changes = SchemaChangesConfig(drop_table=policy)
+    acts = EngineActs(
+        DestinationConfig(name="shop", source=SourceConfig(user="root"), schema_changes=changes), tmp_path
+    )
+    acts.carry_out(EngineState.RUNNING, Steering(parts=parts, hand_out=hand_out, still=contextlib.nullcontext()))
+    assert {each.state for each in records.all()} == {CANCELED}
+    found = [(each.table, each.state, each.position) for each in meta.ledger.stopped_tables]
+    assert found == ([("dropped", TableState.SNAPSHOT_CANCELED, at(2))] if policy == "apply" else [])
