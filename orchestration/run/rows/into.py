@@ -201,13 +201,17 @@ def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -
     Such a batch was delivered again, so `history` has a later batch with the same start.
     """
     ours = [each for each in history if each.streamed and each.ledger == ledger_id and each.end]
-    found = [
-        each
-        for number, each in enumerate(ours)
-        if _is_before(Position.from_json(dict(each.end)), begin)
-        and not any(each.delivery and later.delivery and later.start == each.start for later in ours[number + 1 :])
-    ]
-    return found[-1] if found else None
+    begun = set()
+    for each in reversed(ours):
+        # A log may have 100,000 commits, so they are not compared with each other.
+        start = tuple(sorted(each.start.items()))
+        if each.delivery and start in begun:
+            continue
+        if each.delivery:
+            begun.add(start)
+        if _is_before(Position.from_json(dict(each.end)), begin):
+            return each
+    return None
 
 
 def _is_before(end: Position, begin: Position) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pytest
@@ -137,6 +138,32 @@ def test_a_past_state_does_not_begin_with_a_batch_that_was_merged_in_part() -> N
     found = base_of([*known, published, following], "l", Position(epoch=1, file="b.000002", offset=600))
     assert found is not None
     assert found.version == 4, "a publication is one commit"
+
+
+class Start(dict[str, Any]):
+    """The start of a batch. Counts comparisons."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Start.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = None
+
+
+@pytest.mark.found
+def test_the_commits_of_a_long_log_are_not_compared_with_each_other() -> None:
+    """Defect 1062: `--into` compared each commit of a log with all later commits. 100,000 commits took many minutes."""
+    starts = [Position(epoch=1, file="b.000002", offset=32 * number) for number in range(300)]
+    known = [
+        interval(number, 32 * number + 32, start=Start(start.to_json()), delivery=number)
+        for number, start in enumerate(starts, 1)
+    ]
+    found = base_of(known, "l", starts[-1])
+    assert found is not None
+    assert found.version == 298
+    assert Start.compared < len(known)
 
 
 @pytest.mark.found
