@@ -104,6 +104,9 @@ class EngineActs:
     def _end_dropped(self, steering: Steering) -> None:
         """Cancels the open snapshots of tables that were dropped or renamed before the cursor, because the source has no rows to read. Only
         looks at the names, as long as all tables with open snapshots exist. Leaves stopped tables to `_take_up_tables`.
+
+        Ends no snapshot of a renamed table whose new name has stopped for that reason (`run_batch`). If the new name resumes, the run
+        refuses the incomplete rows of the old name only as long as the snapshot is open.
         """
         parts, records = steering.parts, SnapshotRecords(self._directory)
         every = records.all()
@@ -118,9 +121,10 @@ class EngineActs:
             if each.name not in names
             and ledger.stopped(each.database, each.table) is None
             and was_dropped(parts.history.state(each.database, each.table, ledger.cursor))
+            and not any(f"renamed from {each.name} while" in stop.reason for stop in ledger.stopped_tables)
         ]
 
-        def stop(record: SnapshotRecord) -> None:
+        def stop_deleted(record: SnapshotRecord) -> None:
             """Stops a table whose rows the policy `drop_table: apply` deletes, because the deletion is among the buffered changes."""
             policy = self._config.schema_policy(record.database, record.table)[DROP_TABLE]
             if policy == "apply" and record.since is not None and LakeTables(self._directory).kept(record.name):
@@ -128,7 +132,7 @@ class EngineActs:
 
         if gone:
             lock = open_lock(self._directory, RUN_LOCK)
-            steering.hand_out.while_idle(lambda: snapshot_requests.end_dropped(gone, records, lock, stop))
+            steering.hand_out.while_idle(lambda: snapshot_requests.end_dropped(gone, records, lock, stop_deleted))
 
     def _forget_snapshots(self, parts: EngineParts) -> None:
         """Every FORGET_SECONDS, removes the records of ended snapshots whose tables are not captured any more, for example because they

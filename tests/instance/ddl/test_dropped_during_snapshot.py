@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sluice.batch_manifest.values import SchemaSegment, StagedTable
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.config.table import SchemaChangesConfig
 from sluice.cdc_engine.destination_files.lake_tables import LakeTables
@@ -21,6 +23,8 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.states import EngineState, SnapshotState, TableState
 from sluice.cdc_engine.table_meta.schema import DroppedTable
+from sluice.spark_jobs.batch.run_batch import _refuse_rows_of_buffered
+from sluice.spark_jobs.errors import TableError
 from tests.fix_ledgers import FileLedger, at, stopped
 
 WANTED, CANCELED = SnapshotState.WANTED, SnapshotState.CANCELED
@@ -114,3 +118,27 @@ def test_a_dropped_table_whose_rows_must_be_deleted_stops(tmp_path: Path, policy
     assert {each.state for each in records.all()} == {CANCELED}
     found = [(each.table, each.state, each.position) for each in meta.ledger.stopped_tables]
     assert found == ([("dropped", TableState.SNAPSHOT_CANCELED, at(2))] if policy == "apply" else [])
+
+
+@pytest.mark.found
+def test_the_snapshot_of_a_renamed_table_stays_until_the_renamed_table_has_its_rows(tmp_path: Path) -> None:
+    """Defect 1063: a table that was renamed during its snapshot stops, because its rows in the lake are incomplete. After the snapshot of
+    the old name had ended by itself, `sluice schema resume` gave the table the incomplete rows, and no message said so.
+    """
+    meta, records = FileLedger(tmp_path), SnapshotRecords(tmp_path)
+    records.begin(wanted("shop.dropped", at(2), 1.0))
+    segment = SchemaSegment(order_key=6, commit_time_us=1, version="v", key=(), columns=(), renamed_from="shop.dropped")
+    with pytest.raises(TableError) as refused:
+        _refuse_rows_of_buffered(StagedTable(database="shop", table="renamed", segments=(segment,)), records)  # type: ignore[arg-type]
+    renamed = dataclasses.replace(stopped("renamed", 6), reason=str(refused.value))
+    meta.update(lambda _: Ledger(ledger_id="0123456789ab", cursor=at(8), stopped_tables=(renamed,)))
+    history = SimpleNamespace(names=frozenset({"shop.renamed"}), state=lambda *_: DroppedTable(schema=None))
+    parts: Any = SimpleNamespace(meta=meta, history=history)
+    hand_out: Any = SimpleNamespace(while_idle=lambda act: act())
+    acts = EngineActs(DestinationConfig(name="shop", source=SourceConfig(user="root"), snapshot="never"), tmp_path)
+    steering = Steering(parts=parts, hand_out=hand_out, still=contextlib.nullcontext())
+    acts.carry_out(EngineState.RUNNING, steering)
+    assert [each.state for each in records.all()] == [WANTED]
+    meta.update(lambda ledger: ledger.resume_table("shop", "renamed"))
+    acts.carry_out(EngineState.RUNNING, steering)
+    assert [each.state for each in records.all()] == [CANCELED]
