@@ -103,7 +103,8 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
         engine.consumers.subscribe(CONSUMER)
         captured.insert(range(3))
         assert captured.take(engine, 3) == [0, 1, 2]
-    begun_us = wait_for("the time is one on offer", lambda: _now_on_offer(captured))
+    written_us = time.time_ns() // 1000
+    begun_us = wait_for("the time is one on offer", lambda: _now_on_offer(captured, written_us))
     for number in range(3, 7):
         captured.insert([number])
         captured.run("FLUSH BINARY LOGS")
@@ -158,13 +159,13 @@ def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> N
         move("binlog.000099:4")
 
 
-def _now_on_offer(captured: Archived) -> int:
-    """Returns a time in µs that is still available while nothing is purged: the second after the one in which the server's first file
-    began. Returns 0 until this second is over.
+def _now_on_offer(captured: Archived, written_us: int) -> int:
+    """Returns a time in µs that is still available while nothing is purged: at least a second after the server's first file began, and in
+    a later second than `written_us`, when the statements so far had ended, because MariaDB logs whole seconds. Returns 0 until then.
     """
     now_us = time.time_ns() // 1000
     earliest_us, _ = earliest_on_offer(binlog_files(captured.config.destinations["shop"]))
-    return now_us if earliest_us + 10**6 <= now_us else 0
+    return now_us if earliest_us + 10**6 <= now_us and now_us // 10**6 > written_us // 10**6 else 0
 
 
 def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: int) -> None:
