@@ -154,7 +154,8 @@ def _kept(shape: Shape, version: TableVersion) -> str:
     """Returns the indices of the captured columns. The columns of the declared key are captured whatever the filter says. Those of the
     primary key are captured in this way only if conf/ declares no key.
     """
-    said, keyed = shape.get(COLUMNS, ""), dataclasses.replace(version, key=tuple(_key(shape, version).split(",")))
+    said, declared = shape.get(COLUMNS, ""), shape.get(KEY)
+    keyed = dataclasses.replace(version, key=tuple(declared.split(","))) if declared else version
     columns = said.removeprefix(_INCLUDE).removeprefix(_EXCLUDE)
     rule = f"{version.name}:{columns}" if said else ""
     kept = ColumnFilter(include=rule) if said.startswith(_INCLUDE) else ColumnFilter(exclude=rule)

@@ -239,3 +239,12 @@ def test_a_filter_of_the_declared_key_changes_nothing(tmp_path: Path) -> None:
     meta, keyed = MemoryLedger(), {"tables": {NAME: {"key": ["amount"]}}}
     assert starts(tmp_path, meta, destination(column_exclude=f"{NAME}:amount", **keyed)) == []
     assert starts(tmp_path, meta, destination(**keyed)) == []
+
+
+@pytest.mark.found
+def test_a_primary_key_whose_name_has_a_comma_is_one_column() -> None:
+    """Defect 98: the name of the key column was split at the comma. A filter of another column with a part of this name was not noticed."""
+    columns = tuple(dataclasses.replace(NOTE, name=name) for name in ("a,b", "a"))
+    version = dataclasses.replace(ORDERS, columns=columns, key=("a,b",))
+    before, after = shape_of(destination(column_exclude=f"{NAME}:a"), NAME), shape_of(destination(), NAME)
+    assert changed_settings(before, after, version) == ("column_include, column_exclude",)
