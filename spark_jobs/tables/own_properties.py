@@ -36,12 +36,13 @@ def set_own_properties(
     deltalake. `check` checks the fence immediately before the commit. Raises CommitFailedError if another program committed first, and
     DeltaError or OSError if the commit cannot be written.
     """
-    check()
     protocol = log.protocol()
     if protocol.min_writer_version != FEATURED_WRITER or DEMANDING & {*(protocol.writer_features or ())}:
+        check()
         log.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
         return
     version, text = log.version() + 1, _commit_text(log, properties)
+    check()
     folder = local_folder(path)
     if folder is not None:
         write_commit(commit_file(folder, version), text)
