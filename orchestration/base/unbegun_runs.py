@@ -29,6 +29,6 @@ def state_seconds(record: dg.RunRecord) -> float:
 def why_it_never_begins(record: dg.RunRecord) -> str:
     """Returns why a run must be ended that was created and has not begun to work, or "" if it may still begin."""
     status, seconds = record.dagster_run.status, state_seconds(record)
-    if seconds <= _SECONDS_MAX.get(status, seconds):
+    if status not in _SECONDS_MAX or seconds <= _SECONDS_MAX[status]:
         return ""
     return f"the run has been {status.value} for {seconds:.0f} s"

@@ -52,8 +52,8 @@ class CommittedInterval:
     - `inserts`, `updates` and `deletes` count changes in the source. `rows_inserted`, `rows_updated` and `rows_deleted` count what Delta
       changed after the changes of each key were folded.
     - `operation` is Delta's name of the operation, and `committed_at_us` is Delta's time of the commit.
-    - `run` is the id of the Dagster run. `snapshot` is the id of a published snapshot. `past_state` is the id of the
-      Delta table whose rows a swap took.
+    - `run` is the id of the Dagster run. `snapshot` is the id of a published snapshot. `past_state` is the id of the Delta table whose rows
+      a swap took.
     - `backfill` is the id of a backfill or repair, or the path of the past state for a swap; `kind` says which. `from_us` and `to_us` are
       its interval. For a repair, `from_us` is the time at which the rows were read.
     """

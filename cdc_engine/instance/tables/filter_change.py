@@ -171,10 +171,8 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
     """Returns the row settings (`row_shape`) of each table by "database.table". Row rules and masks are not among them. Leaves out tables
     that have only default values, unless other tables have other values.
     """
-    found, others = (
-        {name: shape_of(config, name) for name in sorted({*names, *config.tables})},
-        settings_of_others(config),
-    )
+    found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
+    others = settings_of_others(config)
     return {name: shape for name, shape in found.items() if shape or shape_of_other(others, name)}
 
 
