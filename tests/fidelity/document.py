@@ -31,7 +31,7 @@ HEAD = """# Fidelity: what becomes of every type
 This page shows which type a column of the source gets in the lake, and which statements Sluice follows. A value in the lake equals what
 `SELECT` returns in the source. If Sluice cannot guarantee this, the table stops in a named state with the reason.
 
-`python -m tests.fidelity.document` generates this page from the catalogue of the tests.
+`python -m tests.fidelity.document` generates this page from the lists of types and cases that the tests use.
 
 ## Types
 
@@ -203,8 +203,8 @@ schema from the source.
 
 ### System-versioned tables
 
-Of a table `WITH SYSTEM VERSIONING`, the lake has the current rows, without the hidden columns for their times. The history rows that the
-server keeps are not in the lake. If a value of a history row cannot be decoded, this neither stops the table nor goes to quarantine.
+The lake has the current rows of a table `WITH SYSTEM VERSIONING`, without the hidden columns for their times. It does not have the history
+rows that the server keeps. If a value of a history row cannot be decoded, this neither stops the table nor goes to quarantine.
 
 Two kinds of system-versioned tables stop:
 
