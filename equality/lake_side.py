@@ -118,8 +118,8 @@ def _sign(plan: ComparisonPlan) -> str:
 
 
 def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
-    """Returns DuckDB's condition for the rows to compare. Rows that are marked as deleted are left out. In a change log, rows above the
-    order key `order_key_max` are left out too, unless it is None.
+    """Returns DuckDB's condition for the rows to compare. Rows that are marked as deleted are left out. If `plan.key` is empty, the lake
+    has a change log of the table, and its rows above the order key `order_key_max` are left out too, unless `order_key_max` is None.
     """
     conditions = [f"NOT coalesce({DELETED}, false)"] if plan.soft else []
     if not plan.key and order_key_max is not None:

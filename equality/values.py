@@ -179,9 +179,9 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the columns of a row that had one value in the source, and another value in the lake, at this look and at all looks before
-    it. The result maps a column to (value in the source, value in the lake). `before` is the result for the previous look, or None if this
-    is the first look.
+    """Returns the columns of a row that differ, and that had the same two values at all looks so far. A look reads the row from the source
+    (`source`) and from the lake (`lake`). The result maps a column to (value in the source, value in the lake). `before` is the result for
+    the previous look, or None at the first look.
     """
     pairs = zip(names, source, lake, strict=True)
     return {

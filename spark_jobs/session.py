@@ -60,7 +60,7 @@ AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "S
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # Without this setting, the next write of the session would use the same transaction again.
+    # Without this setting, the session's next write would have the same txn version as this write, and Delta would skip the next write.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
     # A MERGE reads its source twice. By default Delta copies the source first, because the source could change between the two reads.
     # Staged files never change, so the copy is not needed.
@@ -298,7 +298,7 @@ def _delta_settings() -> dict[str, str]:
 @contextlib.contextmanager
 def _remote_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeSession]]:
     """Yields sessions that are copies of one model session. The first request of a session decides whether it shares Python workers. So the
-    model first gets that setting, and is then copied.
+    model first gets the setting SHARED_WORKERS, and is then copied.
     """
     _require_listening(settings.remote)
     end_left_over_sessions(settings)

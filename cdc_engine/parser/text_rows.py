@@ -128,7 +128,7 @@ class _Answer:
         if first[0] == ERROR:
             raise self._wire.answer_error(first)
         if first[0] == OK:
-            raise BinlogFormatError("the server did not answer a query with rows")
+            raise BinlogFormatError("the server answered a query with OK instead of rows")
         while not _is_end(self._packet()):
             pass  # Skips the packet with the name and type of a column, because the caller knows them.
         return int(first[0]) if first[0] < 0xFB else int.from_bytes(first[1:3], "little")

@@ -45,8 +45,8 @@ BITMAPS_AT = 19 + 8
 # bitmaps, and assumes that every row event removes values to which foreign keys refer.
 SHORT_COUNT_MAX = 250
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-# How recorded values are decoded. A zero date does not become NULL, but stops the child tables, because a zero date in a child row can
-# refer to a parent row, and NULL cannot.
+# The policy with which the referenced columns of parent rows are decoded. A zero date does not become NULL, but stops the child tables,
+# because a zero date in a child row can refer to a parent row, and NULL cannot.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
@@ -176,7 +176,9 @@ class CascadeRecorder:
         for referenced in dict.fromkeys(each.referenced for each in own) if len(acting) else ():
             if not referenced:
                 raise TableStoppedError(
-                    *version.cascades[0].parent, TableState.SCHEMA_UNKNOWN, "the parent table has no primary key"
+                    *version.cascades[0].parent,
+                    TableState.SCHEMA_UNKNOWN,
+                    "a foreign key names no referenced columns, and the parent table has no primary key",
                 )
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 

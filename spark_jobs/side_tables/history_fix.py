@@ -43,8 +43,8 @@ def announce(table: SideTable, user_metadata: str) -> None:
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
-    """Makes a commit in the history that confirms the comparison with the current-state table. Does nothing if every announced write is
-    confirmed.
+    """Confirms, by a commit in the history, that the history has been compared with the current-state table since the last write that
+    `announce` announced. Does nothing if every announced write is confirmed.
     """
     if is_due(table):
         table.aside(CONFIRMED).mark(table.aside(WRITES).applied, user_metadata)
@@ -71,9 +71,8 @@ class HistoryFix:
     fence: Fence = READ_ONLY
 
     def do(self, write: Callable[[], Written]) -> Written:
-        """Calls `write`, which writes the current-state table, and updates the history from that table. Only calls `write` if there is no
-        history to update: conf/ configures none, it does not exist yet, or the table has no key. Raises TableError, or the exceptions of
-        `write`.
+        """Calls `write`, which writes the current-state table. Then updates the history from that table, unless there is no history to
+        update: conf/ configures none, it does not exist yet, or the table has no key. Raises TableError, or the exceptions of `write`.
         """
         if not self.target.history or not self.key:
             return write()

@@ -54,7 +54,7 @@ class HistoryDifference:
     - `order_key` and `time_us` are the position of the current-state table.
     - `deleted` is the condition of rows that are marked as deleted, or is empty if there are none.
     - If `at_position`, every new version begins at this position, because the table was renamed there. If not, a new version begins at the
-      last change of its row, or at this position if the open version did not begin before the last change.
+      last change of its row. But if the row's open version begins at this change or later, the new version begins at this position.
     - `left` are columns of the history that the current-state table does not have, because the source dropped them or changed their type.
       These columns get NULL.
     """

@@ -55,7 +55,7 @@ class NewTableFiles(Protocol):
     parallel: int
 
     def take(self, chunk: ReadChunk) -> TableFile:
-        """Adds the file of a chunk without a change, and returns it as a file of the table."""
+        """Adds the file of a chunk as it is, and returns it as a file of the table."""
 
     def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> TableFile:
         """Writes these rows to a new file, and returns it as a file of the table."""

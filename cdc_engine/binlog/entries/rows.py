@@ -171,8 +171,8 @@ class TableEntries:
         return ShownRows(facts, own + first, images.side, images.event, *_together(texts, images))
 
     def written(self, shown: ShownRows, file: Bytes, row_counts: Int64s, marks: GtidMarks = NO_MARKS) -> Entries:
-        """Returns the entries of `shown`. `row_counts`: the number of rows for each entry's header, 0 for none. `marks`: the GTIDs of the
-        rows' transactions.
+        """Returns the entries of `shown`. `row_counts`: the number of rows that each entry's header states; with 0, the header states no
+        number. `marks`: the GTIDs of the rows' transactions.
         """
         facts, images, shape = shown.facts, shown.images, shown.sizes.shape
         measured = MeasuredImages(

@@ -98,8 +98,8 @@ def _ordered(  # noqa: PLR0917  columns of one table
 
 
 def _whole(shown: ShownRows, images: Int64s) -> Mask:
-    """Returns which of the images have all columns. An update whose after image omits a column is not divided into two units, because the
-    insert would lack the column.
+    """Returns which of the images have all columns. An update whose after image omits a column is not divided into a delete and an
+    insert, because the insert would lack the column.
     """
     found: Mask = (shown.sizes[:, images] != ABSENT).all(axis=0)
     return found

@@ -29,7 +29,8 @@ class TableLayout(NamedTuple):
 
     `prefix`: number of length bytes before a value, or 0 if the value has a fixed size. `width`: the fixed size in bytes. `slot`: the index
     of the column in the arrays of LocatedValues, or -1 if the column's values are not located. `key`: slots of the columns that are
-    compared in updates, usually the key columns. The before image of an update becomes a row if one of them changes, or if `key` is empty.
+    compared in updates, usually the key columns. If an update changes one of these columns, or if `key` is empty, both images of the update
+    become rows. Otherwise only its after image becomes a row.
     """
 
     prefix: Int8s

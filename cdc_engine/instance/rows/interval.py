@@ -118,8 +118,8 @@ def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedI
 
 
 def begun_earlier(interval: BinlogInterval, time_us: int) -> BinlogInterval:
-    """Returns the interval with the begin at the first transaction that committed at `time_us` or later, or with its present begin if that
-    is earlier. Raises PositionLostError if the time is purged.
+    """Returns the interval with an earlier begin: at the first transaction that committed at `time_us` or later. If the interval begins
+    before this transaction already, its begin stays. Raises PositionLostError if the time is purged.
     """
     reach_back(interval.files, time_us)
     there = interval.begin

@@ -35,8 +35,8 @@ class RequestedInterval:
     With `all_or_none`, the whole request fails if a named table is refused; without `all_or_none`, only the refused table is left out.
     `archive` names binlog files that are read instead of the source. `schemas` is a file with schemas; None means the destination's schema
     history. With `past`, the request builds a separate table with the rows as they were at the interval's end (`--into`). So the interval
-    need not reach the lake's position. `between` has the positions of the interval, if a run merged it. The positions are exact, but can
-    only be used in the binlog files that the run's epoch has. Otherwise, the times are used.
+    need not reach the lake's position. If a run merged the requested changes, `between` has the exact positions where they begin and end.
+    If the binlog files of these positions are gone or belong to another epoch, the times are used instead.
     """
 
     from_us: int

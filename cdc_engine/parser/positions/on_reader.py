@@ -31,9 +31,11 @@ def logs_replicated(facts: ServerFacts) -> bool:
 
 
 def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> StartChoice | None:
-    """Returns the GTID set of all transactions before the first transaction that committed at `time_us` or later. Returns None if the
-    source's own binlog must be searched: the replica writes no binlog, or has purged the binlog of that time, or the found GTID set is
-    empty, or the source cannot begin a stream after this set.
+    """Searches the binlog of the replica `reader` for the first transaction that committed at `time_us` or later. Returns the GTID set of
+    all transactions before it, as a position on the source.
+
+    Returns None if the source's own binlog must be searched instead: the replica writes no binlog, or has purged the binlog of that time,
+    or the found GTID set is empty, or the source cannot begin a stream after this set.
 
     Raises ConfigurationError if the replica has no GTIDs, SourceConnectionError if a connection fails or the replica does not catch up with
     the source in time, and BinlogFormatError if the binlog cannot be parsed.

@@ -48,8 +48,9 @@ class FileBeginning:
 
     - `done`: whether the next event begins at `target`.
     - `contiguous`: whether the server sends every event of the file, so that a gap is an error.
-    - `begins_at`: 0 if the stream has the file from its beginning. The reader of a shared dump gets the two events that open the file, and
-      then events from the middle of the file. `begins_at` is then the file offset of the first event from the middle.
+    - `begins_at`: 0 if the stream has the file from its beginning. If several parsers share one dump (`parser.shared`), a parser gets the
+      two events that open the file, and then events from the middle of the file. `begins_at` is then the file offset of the first event
+      from the middle.
     """
 
     def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:

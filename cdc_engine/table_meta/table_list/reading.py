@@ -1,7 +1,8 @@
 """Reads the list of the captured tables of a destination from its records. Opens no connection to the source.
 
-A process caches the list that it has read. While the list is unchanged, a further call reads only the head. After a change, it also reads
-the records that the head names. The console, ticks, runs and the definitions of assets use this module.
+A process caches the list that it has read. While the list is unchanged, a further call reads only the head, which is the record with the
+digest of the list. After a change, the call also reads the changed records, which the head names. The console, ticks, runs and the
+definitions of assets use this module.
 """
 
 from __future__ import annotations
@@ -98,15 +99,15 @@ def read_table(directory: Location, name: str) -> ListedTable | None:
 
 
 def digest_of_list(directory: Location) -> str:
-    """Returns the digest of the list, or "" if the list has no table. If an earlier version of Sluice wrote the list, returns the version
-    of its record. Reads only the head. Raises MetaError if the head cannot be read.
+    """Returns the digest of the list, or "" if the list has no table. Reads only the head, the record that contains the digest. If an
+    earlier version of Sluice wrote the list, returns the version number of its record instead. Raises MetaError if the head cannot be read.
     """
     return _fact(directory)[0]
 
 
 def count_of_list(directory: Location) -> int | None:
-    """Returns the number of captured tables, or None if there is no list yet. Reads only the head. Raises MetaError if the head cannot be
-    read.
+    """Returns the number of captured tables, or None if there is no list yet. Reads only the head, the record that contains this number.
+    Raises MetaError if the head cannot be read.
     """
     return _fact(directory)[1]
 
