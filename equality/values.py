@@ -92,7 +92,8 @@ class TableResult:
     - `version` is the version of the Delta table that was read last.
     - `position` ("file:offset"), `gtid_set` and `server_uuid` are the source's position after its last rows were read.
     - At least `difference_count` rows differ. `differences` are the first of these rows.
-    - `moving` is the number of rows that changed in the source each time they were read, and whose changes were merged each time.
+    - `moving` is the number of rows that no read could compare, because they changed in the source between any two reads, and the lake
+      merged each change.
     - `left_out` are the columns of source or lake that were not compared.
     """
 

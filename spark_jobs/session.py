@@ -60,7 +60,7 @@ AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "S
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # Without this setting, the session's next write would have the same txn version as this write, and Delta would skip the next write.
+    # Without this setting, the txn version of a write would also apply to the session's next write, and Delta would skip the next write.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
     # A MERGE reads its source twice. By default Delta copies the source first, because the source could change between the two reads.
     # Staged files never change, so the copy is not needed.

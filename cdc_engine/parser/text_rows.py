@@ -204,7 +204,8 @@ class _Answer:
         while not (count := self._wire.receive_into(memoryview(self._buffer.data)[self._end :], RECEIVE_SECONDS)):
             if time.monotonic() > deadline:
                 raise SourceConnectionError(
-                    f"the server sent nothing for {SILENCE_SECONDS_MAX:g} s before the end of a query's rows"
+                    f"the server sent nothing for {SILENCE_SECONDS_MAX:g} s, although the rows of a query are not complete: check the "
+                    "load of the server and the network"
                 )
         self._end += count
 

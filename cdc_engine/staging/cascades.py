@@ -53,8 +53,8 @@ Stop = Callable[[tuple[str, str], str, str], None]
 
 
 class RowPositions:
-    """Computes the sequence numbers of a table's rows, one record batch after another. The rows of an event may continue in the next
-    record batch.
+    """Computes the sequence numbers (`EVENT_BITS`: event, row and image) of a table's rows, one record batch after another. The rows of an
+    event may continue in the next record batch.
     """
 
     def __init__(self) -> None:
@@ -200,8 +200,9 @@ class CascadeRecorder:
         yield from (events for events in self._events if events.rows)
 
     def set_off(self) -> Iterator[tuple[tuple[Cascade, ...], tuple[str, ...], bool, bool]]:
-        """Yields an entry for each table version and each set of referenced columns with recorded rows. An entry has the version's
-        cascades, the referenced columns, whether rows were deleted, and whether these columns changed.
+        """Yields what `reached` needs to find the child tables: an entry for each table version and each set of referenced columns with
+        recorded rows. An entry has the version's cascades, the referenced columns, whether rows were deleted, and whether the referenced
+        columns changed.
         """
         for writer in self._writers.values():
             if writer.rows:

@@ -46,9 +46,9 @@ class Acceptance:
 def accept(
     config: SluiceConfig, acceptance: Acceptance, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> None:
-    """Takes over a Delta table that runs refuse: reports what the table lacks, requests a snapshot of the table, and makes the ledger its
-    owner. With `as_it_is`, requests no snapshot. If the table has changes of an epoch or delivery that the ledger does not know (it is
-    ahead of the ledger), first raises the ledger's epoch and delivery number.
+    """Takes over a Delta table that runs refuse: reports what the table lacks, requests a snapshot of the table, and makes the ledger the
+    table's owner. With `as_it_is`, requests no snapshot. If the table is ahead of the ledger, because it has changes of an epoch or
+    delivery that the ledger does not know, first raises the ledger's epoch and delivery number.
 
     Raises SetupError if the destination has no ledger, the operator declines or the table cannot be re-snapshotted, and ActRefusedError if
     the snapshot is refused. Raises LeaseLostError if a run merges, or if the table is ahead of the ledger while the engine runs.

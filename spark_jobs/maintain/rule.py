@@ -24,7 +24,7 @@ SMALL_FILES_MAX = 20
 DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file whose share of deleted rows is larger than this.
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
 # A rewrite of the whole table in the order of the key (CLUSTER) is due only if at least this share of the large files is new since the last
-# one. With a smaller share, many rows would be rewritten for few new ones.
+# CLUSTER. With a smaller share, many rows would be rewritten for few new ones.
 FRESH_SHARE_MIN = 0.25
 # Without an operator's request, a rewrite is limited to this many bytes, because it takes minutes and merges wait meanwhile. The first
 # limit is for the bytes of the files that are joined (COMPACT). The second limit is for the bytes of the whole table (CLUSTER).

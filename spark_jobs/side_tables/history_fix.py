@@ -22,7 +22,8 @@ from sluice.spark_jobs.table_owner import Owner, TableRecords
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-# Kinds of commits without rows: for an announced write, and for a confirmed one. Each kind has its own app id.
+# Kinds of commits without rows in a history. WRITES announces a write of the current-state table, and CONFIRMED confirms that the history
+# has been compared with this table after the write. Each kind has its own app id.
 WRITES, CONFIRMED = "current-state-writes", "current-state-compared"
 Written = TypeVar("Written")
 

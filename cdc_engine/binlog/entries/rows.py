@@ -64,7 +64,8 @@ class ShownRows:
 
     `facts` and `events` have one value per entry; `events` is the index of the entry's row event among the requested events. `side` (BEFORE
     or AFTER) and `event` have one value per image; `event` is the index of the image's entry. `starts`, `sizes` and `high` have a row per
-    column and one value per image: the offset and size of the text in `texts`, and whether the value needs the wider sqlType.
+    column and one value per image: the offset and size of the text in `texts`, and whether the value needs the wider of the column's two
+    sqlTypes, for example because it is an unsigned integer above the signed range.
     """
 
     facts: EventFacts

@@ -70,8 +70,10 @@ class ChunkMemory(NamedTuple):
 
 
 class OpenEvent(NamedTuple):
-    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`. `column_in_doubt`: the index of
-    the first column that both images omit, if an update of the event may come from REPLACE, else -1.
+    """The row event whose images a kernel locates. `end`: the end of the images in `buffer`.
+
+    `column_in_doubt`: -1, unless an update of the event may come from REPLACE, which sets the omitted columns to their defaults. Then it is
+    the index of the first column that both images omit, whose new value is therefore unknown.
     """
 
     buffer: Bytes

@@ -103,8 +103,8 @@ class _DumpedTables:
             self._unreadable[name] = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
 
     def snapshot(self) -> SchemaSnapshot:
-        """Returns the schemas of the collected tables. The result also names the tables whose rows are not in their own row events, and
-        the tables that could not be read, each with the reason.
+        """Returns the schemas of the collected tables. The result also names, each with the reason, the tables that could not be read, and
+        the tables whose storage engine does not store their own rows (`rows_elsewhere`), such as MERGE.
         """
         elsewhere = (
             (

@@ -35,7 +35,7 @@ class Cascades:
 
     def depend_on(self, name: TableKey, state: KnownTable) -> bool:
         """Returns whether the cascades depend on a table: whether the table is the parent or the child of a cascade, or has foreign keys
-        in `state`, the state that a new record gives the table.
+        in `state`, its new state in the schema history.
         """
         schema = state if isinstance(state, TableSchema) else getattr(state, "schema", None)
         return name in self._by_parent or name in self.children or bool(schema and schema.foreign_keys)

@@ -46,8 +46,8 @@ _WAY_OUT = (
 
 
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
-    """Returns the stops for a TRUNCATE, ALTER or RENAME if its session may have a temporary table with the name in the statement. The other
-    table of this name stops, because the statement changed one of the two tables, and the binlog does not say which one.
+    """Returns the stops for a TRUNCATE, ALTER or RENAME if its session may have a temporary table with the name in the statement. The
+    permanent table of this name then stops, because the binlog does not say which of the two tables the statement changed.
 
     Servers mark a statement that depends on its session with the flag thread_specific. Returns None for a statement without this flag, and
     for any other kind of statement.
@@ -90,8 +90,8 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
-    # If a statement names only tables of the server's own databases, the list of triggers and views need not be complete. For example, RDS
-    # writes a heartbeat in statement format to such a database.
+    # If the list of triggers and views is incomplete, `reached` stops every table. So `reached` is then not called for a statement that
+    # names only tables of the server's own databases. For example, RDS writes a heartbeat in statement format to such a database.
     if objects is not None and (objects.complete or not names or any(is_of_users(database) for database, _ in names)):
         reach = objects.reached(changed, statement.words, there)
         if reach.everything:

@@ -29,7 +29,8 @@ class _ReadList:
     """A process's cached copy of a list: its records, and the list that they form.
 
     `digest` is the digest of the records. `records` maps the name of each record to the number that the record adds to the digest, and to
-    the record's table. `whole` is True if a head that was read had this digest, so that the list is complete.
+    the record's table. `whole` is True if the list's head (`ListHead`) had the same digest when it was read, so that the cached
+    list is complete.
     """
 
     digest: str

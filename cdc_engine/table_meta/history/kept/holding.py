@@ -73,7 +73,7 @@ def _by_numbering(
     """
     groups: dict[tuple[int, str], dict[tuple[int, str], Position]] = {}
     for position in positions:
-        # Positions with one order key may differ in their executed sets, because one of the sets may be unknown.
+        # Two positions with the same order key may differ in their executed sets, because one of the sets may be unknown. Both are kept.
         group = groups.setdefault((position.epoch, position.server_uuid), {})
         group[position.order_key, position.gtid_set] = position
     numberings = {
