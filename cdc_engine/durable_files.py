@@ -65,7 +65,9 @@ def stamp_of(path: Path) -> FileStamp | None:
 
 
 def stamp_in(found: os.stat_result) -> FileStamp | None:
-    """Returns the stamp of a file from the result of `stat`, or None if the file was written less than RECENT_NS ago."""
+    """Returns the stamp of a file from the result of `stat`. Returns None if the file was written less than RECENT_NS ago, because another
+    write could get the same modification time.
+    """
     settled = abs(time.time_ns() - found.st_mtime_ns) > RECENT_NS
     return (found.st_ino, found.st_mtime_ns, found.st_size) if settled else None
 

@@ -289,9 +289,9 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark that conf/ configures for runs. A server that `sluice up` does not start must answer, and its executors are checked
-    for the packages of small merges. No other program may listen on the port of the server that `sluice up` starts. If runs or `sluice up`
-    start Spark, also checks Java. Also checks that several hosts which write one lake in S3 share one Spark.
+    """Checks the Spark that conf/ configures for runs. If `sluice up` does not start the server, the server must answer, and its executors
+    are checked for the packages of small merges. If `sluice up` starts the server, no other program may listen on its port. If runs or
+    `sluice up` start Spark, also checks Java. Also checks that several hosts which write one lake in S3 share one Spark.
     """
     if why := several_sparks(config, conf):
         yield Finding("one Spark commits to the lake", (why,))

@@ -2,8 +2,8 @@
 hosts share the ledger.
 
 Each folder has an id (`folder.json`), and the ledger's record store has the id of the folder that was used last. Stored events exist only
-in a folder, and so do staged batches, open snapshots and prepared transactions if `staging` is not in an object store. An engine with
-another folder must not continue as if it had these files.
+in a folder. Staged batches, open snapshots and prepared transactions also exist only in a folder, unless `staging` is in an object store.
+An engine with another folder must not continue as if it had these files.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class OwnFolder:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Reads and compares the ids of the two folders. Reads nothing if the ledger is not shared, because then only one folder exists.
-        Raises MetaError if an id cannot be read.
+        """Compares the id of `directory` with the id of the folder that the last engine used. Reads nothing if the ledger is not shared,
+        because then only one folder exists. Raises MetaError if an id cannot be read.
         """
         self._directory, self._location = directory, as_location(directory)
         self._noted = not self._location.is_shared

@@ -101,7 +101,7 @@ def _bound(value: Any) -> Bound:
 
 
 class _NoMoves:
-    """Replaces `Moves` in segments whose rows need not be identified, and returns record batches unchanged."""
+    """Replaces `Moves` in change logs, which need no columns that identify the row of each image. Returns record batches unchanged."""
 
     moves = 0
 

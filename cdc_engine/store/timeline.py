@@ -1,7 +1,8 @@
-"""Searches the ordered blocks of the store by their marks (`files.mark`). Pure functions. Used by `memory_store` under its lock.
+"""Searches the ordered blocks of the store by marks. A mark (`files.mark`) is a point in the store, given by the numbers of transactions,
+row events and bytes before this point. Pure functions. Used by `memory_store` under its lock.
 
-All searches are binary: first over the blocks, and then over the transactions of a block. So the cost of a hand-out depends only on the
-size of the batch.
+All searches are binary: first over the blocks, and then over the transactions of a block. So a search stays fast if the store has many
+blocks.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """A block in the store, with three marks: `start` is the mark before the block, `end` the mark after its events, and `complete` the
-    mark after the last transaction that ends in the block or before it.
+    """A block in the store. A mark is a point in the store, given by the numbers of transactions, row events and bytes before this point.
+    `start` is the mark before the block, and `end` is the mark after the block's events. `complete` is the mark after the last transaction
+    that ends in the block or before it.
 
     `ends_events` and `ends_bytes` count the row events and bytes of the block up to the end of each of its transactions. No transaction
     ends in a spilled block.

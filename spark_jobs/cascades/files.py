@@ -1,5 +1,6 @@
-"""Writes new staged files for tables in which foreign keys changed rows. The files have the staged and the derived images in the order of
-the stream. `derive` calls this module.
+"""Writes new staged files for tables in which foreign keys changed rows. The binlog has no row images of these changes, so `derive` derives
+the images from the staged images and the lake's rows, and calls this module. The new files have the staged and the derived images in the
+order of the stream.
 
 A staged table consists of segments. A segment is a file with row images of one schema version, or a TRUNCATE, or a schema change.
 
@@ -35,7 +36,8 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 FOLDER, MANIFEST = "derived", "derived.json"
 FORMAT = 2
 ROW = "_sluice_row"
-# The column that is true for a derived image and false for a staged image. Only the code that writes change logs reads it.
+# The column that is true for a derived image (of a row that a foreign key changed) and false for a staged image. Only the code that writes
+# change logs reads this column.
 DERIVED = "_sluice_derived"
 ARROW_TYPES = {
     "tinyint": pa.int8(),
@@ -55,7 +57,7 @@ ARROW_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """A segment to write: the rows of a staged segment, and the derived images that are added to it.
+    """A segment to write: the rows of a staged segment, and the derived images (of rows that foreign keys changed) that are added to them.
 
     `segment` is None for a segment with derived images only. `indices` are the sequence numbers of the staged rows in the batch.
     """
@@ -66,8 +68,9 @@ class _Piece:
 
 
 def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, derived: Sequence[Derived]) -> StagedTable:
-    """Writes new files for the segments of a table to which derived images are added. Returns the table with these segments. `lake` is the
-    table's Delta table, whose columns are used for images that fit into no staged segment.
+    """Adds derived images, which are images of rows that foreign keys changed, to the segments of a table. Writes a new file for each
+    segment that gets images, and returns the table with the new segments. If an image fits into no staged segment, the new segment may get
+    its columns from `lake`, the table's Delta table.
 
     Raises TableError if a derived image belongs to a segment in which updates changed keys and row images lack columns. Also raises
     TableError if an image fits into no staged segment, and the Delta table lacks a column of the image.
@@ -97,8 +100,9 @@ def _file_part(table: StagedTable) -> str:
 
 
 def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
-    """Assigns each derived image to a segment with row images, and keeps the order of the stream. Tries the first segment that ends at or
-    after the image's transaction, and then the segment before it. If neither has row images, inserts a new segment for the image.
+    """Assigns each derived image (of a row that a foreign key changed) to a segment with row images, and keeps the order of the stream.
+    Tries the first segment that ends at or after the image's transaction, and then the segment before it. If neither has row images,
+    inserts a new segment for the image.
     """
     indices, begin = positions_of(table), 0
     pieces: list[_Piece] = []
@@ -215,9 +219,9 @@ def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece)
 
 
 def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[LakeColumn, ...]:
-    """Returns the columns, with their types, of a segment that has derived images only. If another segment of the table has the same
-    columns as the images, returns the columns of that segment. Otherwise, returns the columns of the lake. Raises TableError if the lake
-    lacks a column of the images.
+    """Returns the columns, with their types, of a new segment that has only derived images (of rows that foreign keys changed). If another
+    segment of the table has the same columns as the images, returns the columns of that segment. Otherwise, returns the columns of the
+    lake. Raises TableError if the lake lacks a column of the images.
     """
     known = set(piece.derived[0].values)
     for segment in table.changes:
@@ -276,7 +280,7 @@ def _arrow(type_name: str) -> Any:
 
 
 def _loose(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema with all fields nullable, because values may be missing in a derived image."""
+    """Returns the schema with all fields nullable, because a derived image (of a row that a foreign key changed) may lack values."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
@@ -296,8 +300,8 @@ def keep(
     """Writes the manifest of the files that `with_derived` wrote, so that a run that repeats the batch reads them. If the batch is in an
     object store, uploads the files and the manifest.
 
-    `changed` are the tables that `with_derived` returned. `refused` has the reason for each table whose changes cannot be derived. Raises
-    SparkJobError if the upload fails.
+    `changed` are the tables that `with_derived` returned. `refused` has the reason for each table whose changes by foreign keys cannot be
+    derived. Raises SparkJobError if the upload fails.
     """
     folder = batch.directory / FOLDER
     folder.mkdir(exist_ok=True)
@@ -332,8 +336,9 @@ def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
 
 
 def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | None:
-    """Reads the manifest that `keep` wrote. Returns the tables with derived images by name, and the reason for each table whose changes
-    cannot be derived. Returns None if there is no manifest. Raises StagedBatchError if the manifest or its files cannot be read.
+    """Reads the manifest that `keep` wrote. Returns, by name, the tables with derived images (of rows that foreign keys changed). Also
+    returns the reason for each table whose changes by foreign keys cannot be derived. Returns None if there is no manifest. Raises
+    StagedBatchError if the manifest or its files cannot be read.
     """
     path = batch.directory / FOLDER / MANIFEST
     try:

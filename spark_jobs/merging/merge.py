@@ -2,7 +2,7 @@
 table at the same time.
 
 Each segment is applied by a Delta commit with a transaction (`txnAppId`, and `txnVersion` = last order key). Further commits only create or
-alter the table. The merge first reads in the table's log which changes are committed, and leaves them out. If another merge commits the
+alter the table. The merge first reads the table's log, and leaves out the changes that are committed already. If another merge commits the
 same transaction in between, Delta does not make the second commit. So no change is applied twice, even if the stream is split into other
 batches or a batch is repeated.
 """
@@ -223,8 +223,8 @@ class _TableMerge:
         return self._commit(merge_sql.nothing(self.target), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
-        """Applies a schema change to the table. Afterwards sets, in one commit, the values that the DDL statement gave to existing rows
-        without row events.
+        """Applies a schema change to the table. The DDL statement may have given values to existing rows, such as the DEFAULT of a new
+        column. The binlog has no row events for these values, so they are set afterwards, in one commit.
         """
         if self.target.shard is not None:
             return self._evolve_shard(segment, self.target.shard)

@@ -1,4 +1,4 @@
-"""Generates the SQL statement that creates a table from the rows that were read and the buffered changes. `publish` executes it.
+"""Generates the SQL statement that creates a table from the rows that a snapshot read and the buffered changes. `publish` executes it.
 
 The last buffered change of a key determines its row. A key without buffered changes gets the row that was read. A table without a key gets
 the rows that were read, as inserts, and one row for each image after the position at which the rows were read.
@@ -27,8 +27,8 @@ from sluice.spark_jobs.staged_batch import (
     STAGED_TYPES,
 )
 
-# In a table with a key, the operation of a row that the snapshot read. Rows of buffered changes have the operation insert, update or
-# delete.
+# The value of the column OPERATION for a row that the snapshot read, in a table with a key. For a row of a buffered change, the value is
+# insert, update or delete.
 READ = "snapshot"
 CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_buffered"
 NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
@@ -38,9 +38,9 @@ NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 class Rows:
     """The input from which a table is created.
 
-    - `label` is the order key that is stored with a row that was read, if no buffered change replaces the row. `read_at_us` is the commit
-      time of such a row in µs since 1970.
-    - `buffered_after` is for a table without a key: the order key up to which the rows that were read contain the table's changes.
+    - `label` is the order key of the rows that the snapshot read and no buffered change replaces. `read_at_us` is the commit time of these
+      rows in µs since 1970.
+    - `buffered_after` is for a table without a key: the order key up to which the rows of the snapshot contain the table's changes.
     - `changes` says whether there are buffered changes. `partial` says whether a buffered change may lack columns.
     """
 
@@ -60,8 +60,8 @@ def chunk_types(columns: tuple[LakeColumn, ...]) -> dict[str, str]:
 
 
 def change_types(columns: tuple[LakeColumn, ...], *, partial: bool = False) -> dict[str, str]:
-    """Returns the type of each column in buffered files. `partial` adds the presence bits. In a file without presence bits, every image has
-    all columns.
+    """Returns the type of each column in files with buffered changes. With `partial`, adds the columns with presence bits, which show which
+    columns an image has. In a file without presence bits, every image has all columns.
     """
     groups = range(-(-len(columns) // GROUP_COLUMNS)) if partial else ()
     return {**STAGED_TYPES, **chunk_types(columns), **{f"{PRESENT}{group}": "bigint" for group in groups}}
@@ -103,7 +103,7 @@ def _last_images(rows: Rows) -> str:
 
 def incomplete(rows: Rows) -> str:
     """Returns the query that counts the rows that are not deleted and have an unknown value. A value is unknown if neither an image nor the
-    row that was read has the column.
+    row that the snapshot read has the column.
     """
     lives = f"{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     known = " AND ".join(f"{HAS}{index}" for index in range(len(rows.columns)))
@@ -114,7 +114,9 @@ def incomplete(rows: Rows) -> str:
 
 
 def _completed(rows: Rows) -> str:
-    """Returns the SELECT of the last image of each key. Columns that the images lack get their value from the row that was read."""
+    """Returns the SELECT of the last image of each key. Columns that the images lack get their value from the row that the snapshot
+    read.
+    """
     names = [sql_text.identifier(column.name) for column in rows.columns]
     values = [f"if(l.{HAS}{index}, l.{name}, c.{name}) AS {name}" for index, name in enumerate(names)]
     ours = ", ".join(f"l.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME))
@@ -125,10 +127,9 @@ def _completed(rows: Rows) -> str:
 
 
 def _states(rows: Rows) -> str:
-    """Returns the SELECT of the last image of each key. For each column, the SELECT has the newest value since the row was last inserted,
-    and whether any image since then has the column.
-
-    `SINCE` is the number of the image that last inserted or deleted the row, or 0 if no image did.
+    """Returns the SELECT that combines the images of each key, which may lack columns, to one image. `SINCE` is the number of the image
+    that last inserted or deleted the row, or 0 if no image did. Earlier images do not count. For each column, the SELECT has the newest
+    value among the other images, and whether any of them has the column (`HAS`).
     """
     # Case is ignored, because conf/ may spell the key columns differently from the table.
     keys = {name.lower() for name in rows.key}

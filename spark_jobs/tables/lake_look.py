@@ -89,8 +89,8 @@ def _found(path: str, record: TableRecord, log: Any) -> FoundTable:
 
 
 def _left_by_the_run(path: str, record: TableRecord, seen: _Seen | None) -> FoundTable | None:
-    """Returns the state of a local table whose newest commit is the one in the record. Returns None if there are later commits, or if the
-    files of a few commits do not have the table's id.
+    """Returns the state of a local table whose newest commit is the one in the record. Returns None if there are later commits, or if
+    `_table_id` does not find the table's id. The caller then opens the table with deltalake.
     """
     folder = local_table(path)
     if folder is None or _stamp(path, record.version + 1):

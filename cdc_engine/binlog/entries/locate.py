@@ -68,8 +68,9 @@ def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
-    """The located values of row images (columns by images), and the side and event of each image. `differences` (4 by n): the JSON values
-    that are logged as differences: their column and image, and the offset and size of the document in the before image.
+    """The located values of row images (columns by images), and the side and event of each image. `differences` (4 by n): four numbers for
+    each JSON value that is logged as a difference. The numbers are the value's column and image, and the offset and size of the document in
+    the before image.
     """
 
     starts: Int64s

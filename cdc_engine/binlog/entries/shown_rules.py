@@ -67,8 +67,9 @@ class ShownRules:
     def left(
         self, block: Block, chosen: Int64s, images: Images, facts: EventFacts
     ) -> tuple[Images, EventFacts, Int64s]:
-        """Applies the filter and the `null` masks to the images of the row events `chosen`. The images that meet the filter become entries.
-        Returns (these images, facts of the entries, index of each entry's event in `chosen`).
+        """Removes the images that do not meet the filter, and sets values with a `null` mask to NULL. `chosen`: the indices of row events
+        in the block. `images`, `facts`: the images and facts of these events. Returns (the other images, the facts with one value per
+        entry, the index in `chosen` of each entry's event).
         """
         images = self._without_nothing(images)
         if not self._bound.filters:

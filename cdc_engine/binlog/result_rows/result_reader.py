@@ -64,8 +64,8 @@ class ResultReader:
         return columns
 
     def batches(self, decoder: ResultDecoder) -> Iterator[pa.RecordBatch]:
-        """Yields the rows as record batches, each with as many rows as fit into the buffer and into the arrays of locations. Also raises
-        the errors of `decoder.batch`.
+        """Yields the rows as record batches, each with as many rows as fit into the buffer and into the arrays `starts` and `sizes`. Also
+        raises the errors of `decoder.batch`.
         """
         rows_max = min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, len(decoder.columns)))
         starts, sizes = (np.empty((len(decoder.columns), rows_max), np.int64) for _ in range(2))

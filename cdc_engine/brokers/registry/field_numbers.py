@@ -27,8 +27,8 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """The next schema of a subject, `text`. `changed` are the columns whose types differ from the subject's latest schema. `other` says why
-    the latest schema is not a schema of this table, or is empty if it is one.
+    """The schema to register for a subject (`text`), after a comparison with the subject's latest schema. `changed` are the columns whose
+    types differ from the latest schema. `other` is empty, or says why the latest schema is not a schema of this table.
     """
 
     text: str

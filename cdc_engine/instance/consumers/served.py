@@ -153,8 +153,8 @@ def entry_maker(display: Display, forms: Forms) -> EntryMaker:
 
 
 def serving_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Serving:
-    """Returns the object that listens for the Canal clients of a destination, if conf/ has a port for them. Raises ConfigurationError if a
-    setting for the destination's rows is invalid.
+    """Returns the object that listens for the Canal clients of a destination, if conf/ has a port for them. Raises ConfigurationError if
+    conf/ has an invalid rule for rows, such as a row filter that cannot be parsed.
     """
     forms = forms_of(config)
     return Serving(

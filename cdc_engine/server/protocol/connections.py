@@ -16,8 +16,8 @@ UNAUTHENTICATED_MAX = 64
 
 
 class ClientConnection:
-    """One connection to a listener. If the listener ends the connection before the client has authenticated, the listener first sends
-    `ended_because`.
+    """One connection to a listener. If `Connections` ends the connection before the client has authenticated, `ended_because` has the
+    reason, which the listener sends to the client.
     """
 
     def __init__(self, channel: socket.socket, greeting_seconds: float) -> None:

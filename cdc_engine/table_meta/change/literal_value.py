@@ -145,8 +145,8 @@ def _year(column: LiteralColumn, literal: Default) -> str:
 
 
 def _characters(column: LiteralColumn, literal: Default) -> str:
-    """Returns the characters of a string literal, or of an integer literal. Raises InitialValueUnknownError for any other literal, and for
-    a string beyond ASCII with the introducer of another charset than the client's.
+    """Returns the characters of a string literal, or of an integer literal. Raises InitialValueUnknownError for any other literal. Also
+    raises it for a string that is not ASCII, if its introducer (such as _latin1) names another charset than the client's.
     """
     value = literal.value or ""
     if literal.notation is DefaultNotation.NUMBER and _PLAIN_NUMBER.fullmatch(value):

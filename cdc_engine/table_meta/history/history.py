@@ -239,8 +239,8 @@ class TableHistory:
         return (database, table) in self._cascades().children
 
     def is_undone(self, database: str, table: str) -> bool:
-        """Returns whether a ROLLBACK undoes changes of this table's rows, which the storage engine in the newest schema decides. True if
-        the schema is unknown.
+        """Returns whether a ROLLBACK undoes changes of this table's rows: whether the storage engine in the newest schema has transactions.
+        True if the schema is unknown.
         """
         state = self._known.table((database, table), self._known.head)
         schema = state.schema if isinstance(state, Stopped) else state

@@ -24,7 +24,9 @@ class Unknown(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a table. If the question asks for a schema, `reason` is the reason of the table's stop."""
+    """A question about a table, which must be answered before the effects of a DDL statement are known. If the question asks for a schema,
+    `reason` is the reason of the table's stop.
+    """
 
     what: Unknown
     table: TableKey
@@ -48,8 +50,8 @@ OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """The answers that the functions of `effects` have got so far. `recreated` tells whether the statement creates a table again that was
-    dropped. In that case, no question about the table is asked, because OF_RECREATED is its policy.
+    """The answers to questions about one DDL statement. If `known` lacks an answer, the methods raise UnansweredError. `recreated` tells
+    whether the statement creates a dropped table again. In that case, no question is asked, because the table's policy is OF_RECREATED.
     """
 
     known: Mapping[Question, Any] = dataclasses.field(default_factory=dict)
