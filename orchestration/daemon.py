@@ -209,11 +209,11 @@ def wake_each_other() -> None:
 
 
 def reload_only_broken_locations() -> None:
-    """Makes the daemon of this process load the code locations again only while one of them is not loaded.
+    """Makes the daemon of this process reload the code locations periodically only while one of them is not loaded.
 
-    By default, Dagster does so every minute, and the code server and the daemon then spend time for each asset. This is not needed: each
-    restart and each reload of the code server changes its id, and the daemon then loads the definitions. While a location is not loaded,
-    Dagster tries again every minute.
+    By default, Dagster reloads all locations every minute, and the code server and the daemon then spend time for each asset. This is not
+    needed: each restart and each reload of the code server changes its id, and the daemon then loads the definitions. While a location is
+    not loaded, Dagster tries again every minute.
     """
     check = controller.DagsterDaemonController.check_workspace_freshness
 

@@ -97,8 +97,8 @@ class SqlRecordStore(RecordStore):
         return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
-        """Replaces the record if its stored version is `version`, or creates the record. Ignores `also`, which is for programs that read
-        ZooKeeper.
+        """Creates the record if `version` is NOT_THERE. Otherwise replaces the record if its stored version is `version`. Ignores `also`,
+        which is for programs that read ZooKeeper.
         """
         values = {"record": text, "version": version + 1, "token": token}
         try:
@@ -164,11 +164,11 @@ class SqlRecordStore(RecordStore):
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
-    """Returns the URL with the driver that Sluice installs, and the location of the password, for example `$NAME`. The location is
-    `password` or, if `password` is empty, the password part of `url`.
+    """Returns the URL with the driver that Sluice installs, and the location of the password, for example `$NAME`.
 
-    If this text is a location, the returned URL has no password. If this text is no location, returns the URL with its own password, and
-    "". Raises ConfigurationError if the URL is invalid. The message never contains a secret.
+    The password is `password` or, if `password` is empty, the password part of `url`. If the password is a location, the returned URL has
+    no password. Otherwise returns the URL with its own password, and "". Raises ConfigurationError if the URL is invalid. The message never
+    contains a secret.
     """
     try:
         parsed = sqlalchemy.make_url(url)

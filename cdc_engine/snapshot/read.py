@@ -65,7 +65,8 @@ class ChunkFacts:
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ReadRules:
     """The rules for reading the rows of a table. `where` is an SQL condition that selects rows. `pace` limits the speed. `kept` has the
-    indices of the captured columns; None means all. `policy` says how invalid values are handled, and which rules apply to the rows.
+    indices of the captured columns; None means all. `policy` has the settings by which values are decoded, and the table's row filter,
+    masks and transform.
     """
 
     where: str = ""

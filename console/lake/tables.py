@@ -43,8 +43,8 @@ from sluice.spark_jobs.targets.shards import Shard
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
     """A table of the lake, as its Delta log describes it. `owner` is None if the log names no owner. `delivery` is the highest delivery
-    number in the newest commits of runs with the owner's ledger. `epoch` is the highest epoch that these runs have recorded. In a
-    current-state table that no shards share, the epochs in the order keys of rows count too. Both numbers are 0 if there is none.
+    number in the newest commits of the owner's ledger. `epoch` is the epoch of the highest order key in the owner's Delta transactions. In
+    a current-state table that no shards share, the order keys of rows count too. Both numbers are 0 if there is none.
     """
 
     name: str

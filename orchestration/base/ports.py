@@ -168,8 +168,8 @@ NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
 class RunEngine(Protocol):
     """The engine of a destination as a run uses it. This protocol has three methods of `EngineHandle`, with references instead of batches.
 
-    Each call raises one of NO_ENGINE if no engine answers; the request may have been executed nevertheless. Each call raises another
-    SluiceError if the engine refuses the request. The caller may repeat every call after any of these errors.
+    If no engine answers, each call raises one of the errors in NO_ENGINE. The engine may have executed the request nevertheless. If the
+    engine refuses the request, each call raises another SluiceError. The caller may repeat every call after any of these errors.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:

@@ -80,7 +80,7 @@ class EngineProcess:
         self.log = data_dir / "logs" / "engine-process.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._started = -START_SECONDS_MAX
-        # Since when a process that another code server started has not answered, or None.
+        # The time (`time.monotonic`) since which an engine process of another code server has not answered, or None if it answers.
         self._silent_since: float | None = None
         self._lock = threading.Lock()  # Ticks of several destinations may run at the same time.
 
@@ -104,7 +104,7 @@ class EngineProcess:
         return 0.0 if since is None else time.monotonic() - since
 
     def start_after(self, error: SluiceError) -> None:
-        """Called when a call of the engine process has failed with `error`. Starts the engine process if none runs, and raises
+        """Called if a call of the engine process has failed with `error`. Starts the engine process if none runs, and raises
         EngineStartingError with the path of its log.
 
         Returns only if the process has not answered for more than START_SECONDS_MAX. This time begins when this object starts the process.

@@ -60,8 +60,8 @@ class RunRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """The verdict for a run status, and the limits for the times in `RunRecord`. A run that exceeds one of them must be ended. None means
-    no limit.
+    """The verdict for a run status, and the limits for the times in `RunRecord`. A run that exceeds a limit must be ended. None means no
+    limit.
     """
 
     verdict: RunVerdict
@@ -192,7 +192,10 @@ class LockWatch:
         self._free_since: dict[tuple[str, DagsterRunStatus], float] = {}
 
     def observe(self, runs: Sequence[RunRecord], *, lock_held: bool, now_seconds: float) -> list[RunRecord]:
-        """Returns the runs with `lock_free_seconds` set. `now_seconds` is the time of a monotonic clock."""
+        """Returns the runs with `lock_free_seconds`: for how many seconds ticks have seen both the run lock and the drain lock free while
+        the run had its current status. `lock_held` tells whether one of the locks is held now. `now_seconds` is the time of a monotonic
+        clock.
+        """
         keys = {(run.run_id, run.status) for run in runs}
         self._free_since = {} if lock_held else {key: self._free_since.get(key, now_seconds) for key in keys}
         return [

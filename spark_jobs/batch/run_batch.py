@@ -362,8 +362,8 @@ def _carried_out(  # noqa: PLR0917  one caller
     """Adds to the batch the changes that foreign keys made without row events (`cascades.carried_out`). For tables with a running snapshot,
     buffers these changes instead. Returns the batch, and the error of each table that must not be merged because such changes are unknown.
 
-    If the fence no longer allows writes, returns the batch unchanged, and records the refusal as the error of the tables with a running
-    snapshot that foreign keys may change. The merge of each other table then checks the fence and fails.
+    If the fence no longer allows writes, returns the batch unchanged. The refusal becomes the error of each table that has a running
+    snapshot and that foreign keys may change. The other tables fail when their merges check the fence.
     """
     if why := fence.refusal():
         buffering.refuse_live(why)

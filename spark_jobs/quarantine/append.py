@@ -38,7 +38,8 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
         return 0
     if not path:
         raise StagedBatchError(
-            f"{batch.directory} has values for the quarantine, but the run received no path of the quarantine table"
+            f"{batch.directory} has values for the quarantine, but the merge got no path of the quarantine table: set "
+            "`quarantine_path` in its BatchContext"
         )
     staged = _staged(batch.quarantine)
     try:

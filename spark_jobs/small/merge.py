@@ -93,9 +93,10 @@ class Declined:
 
 
 def merge_small(job: SmallJob, conflicts: CommitConflicts) -> tuple[TableReport, TableRecord] | Declined:
-    """Applies the segments that the table lacks. Returns Declined if Spark must apply them. `conflicts` counts the commits that another
-    writer made first. Raises TableError if the table has another owner or was replaced since the last run, or if an image lacks columns and
-    the table does not have its row. Also raises any exception of deltalake.
+    """Merges those segments of `job.staged` that the Delta table does not have yet. Returns Declined if Spark must merge the table.
+    `conflicts` counts how often another writer committed first. Raises TableError if the table has another owner or was replaced since the
+    last run, and also if a row image lacks columns and the table does not have the row. Any other exception of deltalake is raised
+    unchanged.
     """
     for _ in range(TRIES_MAX):
         try:
@@ -266,7 +267,7 @@ class _SmallMerge:
         query = f"SELECT {', '.join(columns)} FROM {LAKE}{f' WHERE {bounds}' if bounds else ''}"
         found: pa.Table = pa.table(QueryBuilder().register(LAKE, self.table.log).execute(query).read_all())
         types = self._schema()
-        # Arrow cannot take values from the views of texts and bytes that deltalake returns.
+        # Casts the columns, because deltalake returns strings and bytes in Arrow's view types, from which Arrow cannot take values.
         rows = [found[name].cast(types.field(there[name.lower()][0]).type) for name in names]
         deleted = (
             np.asarray(pc.fill_null(found[DELETED], pa.scalar(False))) if marks else np.zeros(found.num_rows, np.bool_)
@@ -349,8 +350,8 @@ class _SmallMerge:
         return f"{name} >= {int(low)} AND {name} <= {int(high)}"
 
     def _append(self, rows: pa.Table, order_key: int) -> CommitCounts:
-        """Appends the rows in a commit, even if there are none: the commit's transaction must be stored. Without it, a later merge
-        would treat some of these changes as new.
+        """Appends the rows in one commit. Commits even if there are no rows, because the commit's transaction stores `order_key`. Without
+        this transaction, a later merge would treat changes up to `order_key` as new.
         """
         missing = [field for field in self._schema() if field.name not in rows.column_names]
         for field in missing:
@@ -391,8 +392,8 @@ class _SmallMerge:
         if after == before:
             return None
         try:
-            # Another program may replace the commit after it was made: Spark's log store first checks whether a commit exists and then
-            # writes it. So the commit is looked up in the log.
+            # Another program may replace the commit after it was made: Spark's log store checks whether a commit of this version exists,
+            # and later writes its own commit. So this code looks up its commit in the log.
             counts = self.table.own_commit(before, self.user_metadata, self.app_id)
         except TableError as error:
             raise exceptions.CommitFailedError(error.reason) from error

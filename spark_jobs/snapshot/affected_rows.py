@@ -31,9 +31,9 @@ NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
 
 class AffectedRows:
-    """The rows that changes of foreign keys may affect. `wanted` has, for the columns of each foreign key, the values that were deleted or
-    changed, converted by `cascades.play.coarse`: values that the server may consider equal become the same coarse value. `key` is the
-    table's key. Column names are in lower case.
+    """The rows of a snapshot's table that foreign keys may have changed. `events` are the changes of rows in parent tables. `wanted` has,
+    for the columns of each foreign key, the referenced values that were deleted or changed, as `cascades.play.coarse` converts them: values
+    that the server may consider equal become the same coarse value. `key` is the table's key. Column names are in lower case.
     """
 
     def __init__(self, given: Publication, events: Sequence[Event]) -> None:
@@ -53,11 +53,12 @@ class AffectedRows:
         self._count = 0
 
     def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:
-        """Returns the rows that were read and the buffered images that the events may affect. In a table with a key, the last image of a
-        key replaces the row that was read. In a table without a key, images up to the position of the rows that were read are left out.
+        """Returns the rows that the snapshot read and the buffered images that foreign keys may have changed. In a table with a key, the
+        last image of a key replaces the row that was read. In a table without a key, images up to the order key `rows_key` are left out,
+        because the rows that were read contain them.
 
-        `order_keys` are the order keys of the events. The sequence numbers of images are multiples of `step`, so that the numbers of events
-        fit between them.
+        `order_keys` are the order keys of the events, which are changes in parent tables. The sequence numbers of images are multiples of
+        `step`, so that the numbers of events fit between them.
         """
         given, keyed = self._given, bool(self.key)
         read = [record for record, _ in self._records(given.chunks, self._references)]
@@ -167,8 +168,9 @@ class _SequenceNumbers:
         self._keys, self._rows, self._step = keys[order], rows[order], step
 
     def of(self, ours: dict[str, Any]) -> ChangeOrder:
-        """Returns the position of an image in the stream. If the image's transaction has no event, the sequence number is the row number,
-        because the number is compared only with images of the same transaction.
+        """Returns the order key, the sequence number and the commit time of an image. If no event (a change in a parent table) is in the
+        image's transaction, the row number serves as the sequence number, because sequence numbers are compared only within one
+        transaction.
         """
         key, row = ours[ORDER_KEY], ours[ROW]
         begin, end = np.searchsorted(self._keys, [key, key + 1])

@@ -49,8 +49,8 @@ def inet4(_column: Column) -> ColumnType:
 
 
 def _rows(values: Values, width: int) -> Bytes:
-    """Returns the values that are not NULL as an array of rows by `width` bytes, padded with zero bytes. Raises ValueRefusedError for a
-    value of more than `width` bytes.
+    """Returns the values that are not NULL as a two-dimensional array with `width` bytes per value. Zero bytes fill up a shorter value.
+    Raises ValueRefusedError for a value of more than `width` bytes.
     """
     too_long = np.flatnonzero(values.sizes > width)
     if len(too_long):
@@ -159,8 +159,8 @@ def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Inte
 
 @kernel
 def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
-    """Returns (index, length) of the longest run of zero groups, or of the first of equally long runs. The length is 0 if there are no zero
-    groups.
+    """Finds the longest run of zero groups in an IPv6 address (`octets[line]`), which has GROUPS groups of two bytes. Returns the index of
+    the run's first group, and the number of groups. Of equally long runs, returns the first. Returns (0, 0) if no group is zero.
     """
     first, longest, length = np.int64(0), np.int64(0), np.int64(0)
     for group in range(GROUPS):

@@ -33,9 +33,9 @@ INDEX_DIGITS_MAX = 10
 
 @kernel
 def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Integer, Integer]:
-    """Parses one leg of a path. Returns (kind, first, second, offset after the leg). For a MEMBER, `first` and `second` are the offset and
-    the size of the member's key. For a CELL, `first` is the cell's index, which is negative if it counts from the end. The kind UNREAD
-    means that the kernel cannot parse the leg.
+    """Parses one leg of a JSON path, such as `.name` or `[3]`. Returns (kind, first, second, offset after the leg). For a MEMBER, `first`
+    and `second` are the offset and the size of the member's key. For a CELL, `first` is the cell's index, which is negative if it counts
+    from the end. The kind UNREAD means that the kernel cannot parse the leg.
     """
     unread = (np.int64(UNREAD), np.int64(0), np.int64(0), np.int64(end))
     if at + 1 >= end or (buffer[at] != DOT and buffer[at] != OPEN):

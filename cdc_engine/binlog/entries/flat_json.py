@@ -159,8 +159,8 @@ def put_rows(
 def put_columns(
     out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes a JSON object that maps the name of each column of the image to a constant piece of the column, or null if the image has no
-    column. `piece`: TYPE for the name of the column's type, or SQL_TYPE for the number of its sqlType.
+    """Writes a JSON object with the name of each column of the image and one of the column's constant pieces. Writes null if the image has
+    no column. `piece`: TYPE to write the name of the column's type, or SQL_TYPE to write the number of its sqlType.
     """
     _, sizes, high, _ = values
     begin = at

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Int8s, Int64s
 
-# `slots` is an open-addressing hash table. A column of the array is a slot. The rows of the array are HIGH and LOW, the two words of a
-# key's fingerprint, and LIFE, which is the number of a life or one of the three negative numbers below.
+# `slots` is an open-addressing hash table. A column of the array is a slot. The rows of the array are HIGH, LOW and LIFE. HIGH and LOW are
+# the two words of a key's fingerprint. LIFE is the number of the life to which the key belongs (see the module), or AT_HOME, NOBODY or
+# FREE.
 HIGH, LOW, LIFE = range(3)
 SLOT_ROWS: Final = 3
 SLOTS_FIRST: Final = 1 << 10
@@ -102,8 +103,9 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
-    """Determines to which row each of n consecutive images of a segment belongs. Writes the number of the row's life (see the module), or
-    AT_HOME, to `life` (n values). Writes the lives that begin in this call to `begun_here`.
+    """Determines to which source row each of n consecutive images of a segment belongs, and writes the result to `life` (n values). The
+    result is AT_HOME if the image's key identifies its row in the lake. Otherwise it is the number of a life, which follows one source row
+    (see the module). Writes the lives that begin in this call to `begun_here`.
 
     `first_row`: the number that the first of these images has in the segment, counted from 1. `slots` must have free slots for n more keys.
     `counts`: the numbers of keys and lives (KEYS, LIVES), which the function updates.

@@ -63,10 +63,10 @@ def takeover_answer(source: Source, file: str = "") -> TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
-    """The callbacks of the engine that the failover calls. `position` returns the position after everything that was handed out or is
-    being staged, at which another source must continue, or None if nothing was read yet. `epochs` returns the epochs of the ledger.
-    `lacks` returns why the stream cannot continue on the current source, or an empty text if it can. `gives_way` is called once, when
-    another source must be read.
+    """The callbacks of the engine that the failover calls. `position` returns the position at which another source must continue: the end
+    of everything that was handed out or is being staged. It returns None if nothing was read yet. `epochs` returns the epochs of the
+    ledger. `lacks` returns why the stream cannot continue on the current source, or an empty text if it can. `gives_way` is called once,
+    when another source must be read.
     """
 
     directory: Path

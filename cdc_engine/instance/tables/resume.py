@@ -81,7 +81,7 @@ def take_up(
 
 def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) -> None:
     """Saves which tables are read again from their stops. Also saves the order key up to which all other tables are complete in the lake,
-    so that these tables do not get the same changes twice.
+    so that the other tables do not get the same changes twice.
     """
     cursor = ledger.cursor.order_key if ledger.cursor else 0
     until, tables = _behind(folder)
@@ -106,9 +106,11 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
-    """Returns a function that returns, for a table ("database.table"), the order key up to which staging skips the table's changes,
-    because the lake has them. The function is valid for a batch that starts at `start`. It returns 0, which skips nothing, if the resumed
-    tables have caught up at `start`.
+    """Returns a function that maps "database.table" to the order key up to which staging skips the table's changes. Changes are skipped
+    after a resume: the stream is read again, and of the changes that are read again, the lake lacks only those of the resumed tables.
+
+    The function is valid for a batch that starts at `start`. It returns 0, which skips nothing, if the resumed tables have caught up at
+    `start`.
     """
     until, tables = _behind(folder)
     if start.order_key >= until:
@@ -130,7 +132,8 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
         start = decide_start(stop.position, StartChoice(), facts)
         if not isinstance(start, Lost) and start.position.epoch == ledger.epoch:
             return ""
-        # While other tables are read again, no new epoch may begin (`Ledger.unfinished`). The destination would lose its position.
+        # A resume that needs a new epoch is refused. After a resume, the stream is read again, and no new epoch may begin during this time
+        # (`Ledger.unfinished`). If the resume were accepted, the destination would lose its position.
         why = (
             str(start)
             if isinstance(start, Lost)

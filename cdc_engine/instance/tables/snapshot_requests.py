@@ -96,9 +96,11 @@ def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
 def end_dropped(
     dropped: Sequence[SnapshotRecord], records: SnapshotRecords, lock: Lock, stop: Callable[[SnapshotRecord], object]
 ) -> None:
-    """Cancels the open snapshots of tables that were dropped, and removes their files. Calls `stop` first, which stops a table whose
-    buffered changes must be read again. The other tables do not stop, because they have no more changes. Does nothing if a run holds the
-    run lock `lock`; a later tick tries again.
+    """Cancels the open snapshots of tables that were dropped, and removes their files. Does nothing if a run holds the run lock `lock`; a
+    later tick tries again.
+
+    Before it cancels a snapshot, calls `stop`, which stops the table if the policy `drop_table: apply` deletes its rows in the lake. This
+    deletion is among the buffered changes, so it must be read again.
     """
     if not lock.try_acquire():
         return

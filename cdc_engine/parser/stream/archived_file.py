@@ -117,7 +117,10 @@ def require_whole_file(stream: IO[bytes], file: str, facts: ServerFacts, *, prov
     )
     ended = _ended(file_blocks(scanner, header, stream, file, previous_checksum=False))
     if not proven and not is_closed(ended, following_file(file)):
-        raise PositionLostError(f"the archived {file} does not end with a ROTATE to {following_file(file)} or a STOP")
+        raise PositionLostError(
+            f"the archived {file} does not end with a ROTATE to {following_file(file)} or a STOP: the file was "
+            "copied before the server closed it, or the copy is truncated"
+        )
 
 
 def file_blocks(

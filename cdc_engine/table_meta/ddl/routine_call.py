@@ -1,5 +1,5 @@
-"""Finds out whether a statement calls a stored routine. A routine may write to any table, so a row change in statement format that calls
-one stops every table.
+"""Finds out whether a statement calls a stored routine. A routine may write to any table. So if the binlog contains a statement such as
+UPDATE in statement format, and the statement calls a routine, every table stops.
 
 A name before a parenthesis is a call, unless it is a reserved word or a function of the server. An unknown name counts as a call. So if a
 server function is missing in the lists below, tables may stop without need, but no change is lost.
@@ -145,7 +145,7 @@ def body_calls_routine(body: Sequence[Token], rules: CallRules) -> bool:
     """Returns whether the body of a trigger, or the query of a view, calls a routine. A table name with a list of columns, as in INSERT
     INTO t (a, b), does not count as a call.
     """
-    # In MariaDB's Oracle mode, a function can be called without parentheses.
+    # In MariaDB's Oracle mode, a function can be called without parentheses, so any name in the body may be a call.
     if rules.oracle and rules.flavour == MARIADB:
         return True
     pairs = zip((Token(TokenKind.END, ""), *body), body, strict=False)

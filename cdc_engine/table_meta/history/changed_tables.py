@@ -39,8 +39,7 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 
 class TouchedTables:
     """A schema history for a scan that reads only statements. Implements the protocol `cdc_engine.ports.SchemaHistory`. `snapshot` has the
-    schemas that were read from the source. `names` are the tables that the statements read so far change, including tables that are not in
-    `snapshot`.
+    schemas that were read from the source. `names` collects each table that a statement changes, even if the table is not in `snapshot`.
     """
 
     def __init__(self, snapshot: SchemaSnapshot) -> None:

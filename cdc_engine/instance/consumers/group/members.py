@@ -31,7 +31,7 @@ class Here(NamedTuple):
 
 class Members:
     """The members of a group. `consumers_of` returns the consumers of a member's engine, or raises SluiceError if the engine does not run
-    in this process. `clock_of` makes the clock of a member's source. Thread-safe.
+    in this process. `clock_of` creates a member's clock, which queries the member's source for its time. Thread-safe.
     """
 
     def __init__(
@@ -98,10 +98,13 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """What `MemberStream.look` found in a member's stream after a position. If `look` found changes, they are in `ahead`. If it found none,
-    the stream has read everything that the source committed before the time `clock_us`, in µs since 1970. If this time is unknown,
-    `clock_us` is 0, and `clock_trouble` may say why. `newest_us` is the current time of the member's source. `trouble` is the error that
-    occurred when the member was read.
+    """What `MemberStream.look` found in a member's stream after a position.
+
+    - `ahead` has the changes that were found.
+    - `clock_us` is set if no changes were found: the stream has read everything that the source committed before this time, in µs since
+      1970. If the time is unknown, `clock_us` is 0, and `clock_trouble` may say why.
+    - `newest_us` is the current time of the member's source, in µs since 1970.
+    - `trouble` is the error that occurred when the member was read.
     """
 
     ahead: Ahead
@@ -142,7 +145,8 @@ class MemberStream:
         try:
             stream = self._destination_stream(here)
             own = stream.own
-            # Gets the state of the stream before reading from it. If the stream then has no changes, everything up to this state was read.
+            # Gets the stream's state, which is the position up to which the source was read, before the read of the stream. If the read
+            # finds no changes, the stream has none up to this position.
             at = own.stream_state() if own is not None else here.consumers.stream_state()
             reading = stream.read(position, bytes_max, 0.0, _never)
         except SluiceError as error:
