@@ -122,10 +122,11 @@ class CheckPublishers:
 
 
 def keep_up(watch: ConfWatch) -> None:
-    """Starts the background threads, which end with the process. With `engine.kind: embedded`, also starts the engines.
+    """Copies the engines' lists of tables (`first_definitions`), and starts the background threads, which end with the process. With
+    `engine.kind: embedded`, also starts the engines.
 
-    Call this before the definitions are read. This process, and the process from which runs are forked, then build the definitions from the
-    copied lists of tables.
+    Call this before the definitions are built. This process, and the process from which runs are forked, then build the definitions from
+    the copied lists.
     """
     stopping = threading.Event()
     lookers: list[Callable[[InUse], None]] = [first_definitions(watch.in_use).look, LogFiles().look]

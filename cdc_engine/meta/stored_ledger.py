@@ -85,10 +85,10 @@ def _not_fenced() -> None:
 
 
 class StoredLedger:
-    """A `MetaManager` that stores the ledger in a record store. Reads the record when it is created, and later only if the record store did
-    not answer a write. `token` is the token of the lease, or 0 for a caller without a lease. `fence` is called before each write, and
-    raises an error if this process has lost the lease (`ports.Lease.check`). `also` returns values that other programs read. These values
-    are stored in the same step as the ledger.
+    """A `MetaManager` that stores the ledger in a record store. The constructor reads the record. Later, the record is read only if the
+    record store did not answer a write. `token` is the token of the lease, or 0 for a caller without a lease. `fence` is called before each
+    write, and raises an error if this process has lost the lease (`ports.Lease.check`). `also` returns values that other programs read.
+    These values are stored in the same step as the ledger.
     """
 
     def __init__(

@@ -143,8 +143,8 @@ def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
 
 
 def is_over(client: Any) -> bool:
-    """Returns True if a client can never connect again, because its login was refused or it was closed. A new client reads the password
-    again.
+    """Returns True if a client can never connect again, because its login was refused or it was closed. The caller then opens a new
+    client, which reads the password again.
     """
     return client is not None and client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 

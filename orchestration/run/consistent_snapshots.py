@@ -149,12 +149,12 @@ class SnapshotAmendments:
             self.write(refusal)
 
     def write(self, refusal: Callable[[], str]) -> None:
-        """Rewrites the newest consistent snapshot with the added tables. The caller holds the run lock. Raises SparkJobError if Delta
-        refuses the commit.
+        """Rewrites the newest consistent snapshot with the tables in `waiting`. The caller holds the run lock. Raises SparkJobError if
+        Delta refuses the commit.
 
-        The snapshot gets the version that a table had when it was added, because a newer version may be from a batch that is not merged
-        into all tables yet. A table is left out if its Delta table was created again after it was added. A table is also left out if a
-        batch has recorded a consistent snapshot after the table was added, because that snapshot has the table.
+        The snapshot gets the version that a table had when `add` was called for it, because a newer version may be from a batch that is not
+        merged into all tables yet. A table is left out if its Delta table was created again after `add`. A table is also left out if a
+        batch has recorded a consistent snapshot after `add`, because that snapshot has the table.
         """
         from sluice.consistent_snapshot.find import consistent_snapshots_path  # noqa: PLC0415
         from sluice.spark_jobs.consistent_snapshots import amend_newest  # noqa: PLC0415

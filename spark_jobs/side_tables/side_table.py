@@ -134,8 +134,8 @@ class SideTable:
         )
 
     def was_restored(self, owner: Owner, record: TableRecord | None) -> bool:
-        """Returns whether another program has restored or overwritten the table since the record. The table's transactions do not show
-        that. Returns False for a new table after the table of the record was moved away.
+        """Returns whether another program has restored or overwritten the table since `record` was stored. The table's Delta transactions
+        do not show this. Returns False if the table of `record` was moved away and this is a new table.
         """
         if record is None or self.log is None or record.table_id != self.record.table_id:
             return False

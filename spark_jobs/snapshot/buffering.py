@@ -92,7 +92,7 @@ def buffer_table(
 ) -> TableReport:
     """Buffers the changes of a table in a batch, and syncs them to disk. Leaves out changes that are already buffered. Restarts the
     snapshot if a segment truncates or alters the table, or if a segment cannot be buffered because its images lack columns (`_read_again`).
-    Raises TableError if the changes cannot be stored, or if the snapshot fails instead of a restart.
+    Raises TableError if the changes cannot be stored, or if `_read_again` makes the snapshot fail.
     """
     started, rows = time.monotonic(), 0
     for segment in staged.segments:

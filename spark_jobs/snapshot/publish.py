@@ -151,8 +151,8 @@ def publish(
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
     history = _history(spark.fence, given, storage_options)
-    # If the snapshot is canceled after the table's commit, nobody updates the history. Because of this announcement, the next batch
-    # compares the history with the table.
+    # Announces the write of the table in the history. If the snapshot is canceled after the table's commit, nobody updates the history.
+    # Because of the announcement, the next batch then compares the history with the table.
     if history is not None:
         announce(history, given.record(label))
     made = _made(spark, given, table, label, storage_options)
@@ -187,9 +187,9 @@ def publish(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Made:
-    """How the published table was made. The commits of the publication follow the version `since`. `way` says whether Spark wrote the rows
-    or the files that were read became the table's files, and `reason` says why. If `lacks_only_names`, everything is synced except the
-    directory entries of the table's folder and of the folders above it.
+    """How the published table was made. The commits of the publication follow the version `since`. `way` is "spark" if Spark wrote
+    the rows, and "files" if the snapshot's Parquet files became the table's files. `reason` says why. If `lacks_only_names`, everything is
+    synced except the directory entries of the table's folder and of the folders above it.
     """
 
     since: int
@@ -219,8 +219,8 @@ def _made(
         why = "the path of the table is not empty"
     if why:
         if given.target.shard is not None:
-            # The next commit adds the shard's columns. It gets the metadata of this publication, because the session still has that of the
-            # previous one. It gets no transaction version, because Delta would then take the commit of the rows for a repetition.
+            # The next commit adds the shard's columns. It gets the metadata of this publication instead of the metadata of the session's
+            # previous commit. It gets no transaction version: with one, Delta would take the later commit of the rows for a repetition.
             spark.session.commit_without_version(given.record(label))
             there = publish_shard.give_columns(spark.session, given, table)
         _make_by_spark(spark.session, given, there, label)
@@ -260,8 +260,8 @@ def _properties(given: Publication, before: DeltaSnapshot) -> dict[str, str]:
 
 
 def _show(session: LakeSession, given: Publication) -> bool:
-    """Creates views of the rows that were read and of the buffered changes. Returns whether any image may lack columns. Raises
-    ColumnsDifferError if a value of a row is unknown: it is missing in the row's images, and the row was not read.
+    """Creates temporary views in Spark of the rows that were read and of the buffered changes. Returns whether any image may lack columns.
+    Raises ColumnsDifferError if a value of a row is unknown (`_check_completed`).
     """
     chunks, changes = session.uploaded.url_of(given.chunks), session.uploaded.url_of(given.changes)
     session.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
@@ -401,15 +401,18 @@ def _statement(given: Publication, before: DeltaSnapshot, rows: publish_sql.Rows
 
 
 def _check_completed(session: LakeSession, given: Publication) -> None:
-    """Raises ColumnsDifferError if a row was inserted during the snapshot and its images lack columns. All rows must then be read again.
+    """Raises ColumnsDifferError if a row has a value that neither its images nor the row that was read have. All rows must then be read
+    again.
 
-    A publication takes missing values from the row that was read. It is uncertain whether the snapshot has read a row that was inserted
-    meanwhile.
+    For a row that was inserted during the snapshot, no value is taken from the row that was read, because this may be an earlier row with
+    the same key.
     """
     query = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(query).collect()[0][0])
     if count:
-        raise ColumnsDifferError(f"{count} rows were inserted during the snapshot, and their row images lack columns")
+        raise ColumnsDifferError(
+            f"{count} rows were inserted or updated during the snapshot, and the values of columns that their row images lack are unknown"
+        )
 
 
 def _scratch(given: Publication) -> Path:

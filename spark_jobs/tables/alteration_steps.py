@@ -67,9 +67,9 @@ def end(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSeg
 def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
     """Applies a DDL statement of one shard to the shared table: widens columns, and records the columns that the shard no longer has.
 
-    Returns, for each column that the shard had earlier and gets again, the SQL expression of NULL. The caller sets these values in the
-    shard's existing rows, in the commit that has the statement's transaction. Skips steps that are already done. Raises TableError for a
-    statement that would change other shards.
+    If the statement adds a column that the shard had earlier, the shard's existing rows still have the earlier values in this column. For
+    each such column, returns the SQL expression of NULL. The caller writes NULL to these rows, in the commit that has the statement's
+    transaction. Skips steps that are already done. Raises TableError for a statement that would change other shards.
     """
     shards.refuse_alterations(table.name, segment)
     properties = table.snapshot.properties
@@ -86,8 +86,8 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
 
 
 def left_columns(segment: ChangesSegment, table: DeltaTable, *, soft: bool) -> tuple[str, ...]:
-    """Returns the columns that the Delta table has and that are NULL in the segment's rows: columns that the source dropped, and, without
-    soft deletes (`soft`), the column that marks rows as deleted. The table has this column if conf/ had soft deletes earlier.
+    """Returns the columns that the Delta table has and that are NULL in the segment's rows. These are the columns that the source dropped.
+    If `soft` is False, the column that marks rows as deleted is added if the table has it, because conf/ had soft deletes earlier.
     """
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
     marks = (DELETED,) if DELETED in there and not soft else ()

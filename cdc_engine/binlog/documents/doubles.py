@@ -54,8 +54,9 @@ def upper_product(first: Integer, second: Integer) -> Integer:
 
 @kernel
 def scaled(high: Integer, low: Integer, factor: Integer) -> Integer:
-    """Returns `factor` times the 128-bit number (high, low), shifted right by 128 bits. The lowest bit of the result is also set if the
-    dropped bits are more than the rounding error of the scaled power of ten.
+    """Returns `factor` times the 128-bit number (high, low), shifted right by 128 bits and rounded to odd: the lowest bit of the result is
+    also set if the dropped bits are not zero. `under`, the upper half of the dropped bits, counts as zero up to ONE, because the powers of
+    ten in POWERS are rounded up.
     """
     under = high * factor + upper_product(low, factor)
     carried = np.uint64(under < upper_product(low, factor))

@@ -32,7 +32,7 @@ EMPTY_COUNT_MAX = 8192
 # after EMPTY_AT. FRAME_AT: time in µs of the last transaction whose end is listed. FRAMES_LEFT_OUT: number of beginnings and ends that were
 # omitted after FRAME_AT because `frames` is False.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
-# Values of BEGUN: the beginning and some row events of the transaction are listed, or only row events. 0: nothing is listed.
+# Values of BEGUN. WITH_BEGIN: the transaction's beginning and some row events are listed. WITHOUT_BEGIN: only row events. 0: nothing.
 WITH_BEGIN, WITHOUT_BEGIN = 1, 2
 State = tuple[int, int, int, int, int]
 FIRST_STATE: State = (0, 0, 0, 0, 0)

@@ -45,7 +45,8 @@ from sluice.cdc_engine.staging.staging import StagingResult
 from sluice.cdc_engine.time_text import SECOND_US
 
 POLL_SECONDS = 0.2
-# If an XA transaction was prepared before an interval and committed in it, the reading begins so many seconds earlier.
+# If an XA transaction was prepared before an interval and committed in it, the reading begins 60 s earlier. If this is not enough, the
+# reading begins 3600 s earlier.
 XA_BACK_SECONDS = (60, 3600)
 Find = Callable[[DestinationConfig, Ledger, RequestedInterval], BinlogInterval]
 FOLDER, LOCK_FILE = "backfills", "backfill.lock"
@@ -168,12 +169,13 @@ class BackfillReading:
         self._unlike = tables_unlike(config, directory, interval, self._schemas, request)
 
     def _read_all(self) -> None:
-        """Reads the interval. If an XA transaction was committed in the interval and prepared before it, begins earlier, because the binlog
-        has the transaction's rows before its XA PREPARE. An earlier begin changes no result: a row that changed earlier gets the state that
-        it has at the lake's position too.
+        """Reads the interval. If an XA transaction was prepared before the interval and committed in it, begins earlier, because the
+        transaction's rows are before its XA PREPARE. The earlier begin makes no row wrong: a row that changed only before the interval also
+        gets the state that it has at the lake's position.
         """
         first = self.interval
-        # A past state begins at the end of a version, which may be long before the requested time.
+        # If the request builds a past state (`--into`), the interval begins at the end of a version of the Delta table. This position may
+        # be long before the requested time.
         from_us = min(filter(None, (self.times[0], first.begin.time_us)), default=0)
         for seconds in (*XA_BACK_SECONDS, 0):
             try:

@@ -91,7 +91,7 @@ def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: Sna
 
 
 class SnapshotDecisions:
-    """Decides the next step of each open snapshot of a destination. May be called often, because it only reads files."""
+    """Decides the next step of each open snapshot of a destination. May be called often, because it opens no connection to the source."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._records = SnapshotRecords(config.destination_dir(destination))
@@ -224,7 +224,7 @@ class SourceTables:
         return tuple((column.name, each.spark) for column, each in zip(decoder.columns, decoder.types, strict=True))
 
     def written(self, table: TableVersion) -> frozenset[str]:
-        """Returns the columns that a table's transform writes. The values of these columns may be NULL."""
+        """Returns the columns that a table's transform writes. Their values may be NULL, even in columns that are NOT NULL."""
         rules = self._policy(table).rules
         return frozenset(
             each.name for each in table.columns if rules.transform and rules.transform.writes_to(each.name)

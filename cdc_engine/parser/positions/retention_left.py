@@ -83,9 +83,9 @@ def purged_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed_seconds: float = math.inf) -> str:
-    """Returns a sentence for an operator if the source may purge too soon the binlog that a restart would read, otherwise "". `hours` is
-    the time until this purge. The purge is too soon if `hours` is less than `hours_min`, and less than half of the retention. The retention
-    is the shorter of the promised time and `observed_seconds`.
+    """Returns a warning for an operator if the source may soon purge the binlog that a restart would read. Otherwise returns "". `hours` is
+    the time until this purge. There is a warning if `hours` is less than `hours_min` and less than half of the retention. The retention is
+    the shorter of the promised time and `observed_seconds`.
     """
     kept_hours = min(retention_seconds(facts) or math.inf, observed_seconds) / 3600
     if hours >= min(hours_min, kept_hours / 2):

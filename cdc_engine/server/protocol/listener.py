@@ -1,8 +1,8 @@
 """Listens for clients of Canal's protocol: one listener per address, which several destinations may share, and one thread per client.
 
-`connections` limits the number of connections. This also limits the memory, because each connection needs only one small packet and one
-delivery. The listener ends a connection if the client does not authenticate within GREETING_SECONDS, sends nothing for SILENCE_SECONDS, or
-does not read an answer within WRITE_SECONDS. A listener uses the loopback address unless conf/ names another address.
+`connections` limits the number of connections. This also limits the memory, because each connection keeps only one small packet and
+one delivery in memory. The listener ends a connection if the client does not authenticate within GREETING_SECONDS, sends nothing for
+SILENCE_SECONDS, or does not read an answer within WRITE_SECONDS. A listener uses the loopback address unless conf/ names another address.
 """
 
 from __future__ import annotations

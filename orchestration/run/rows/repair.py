@@ -4,7 +4,8 @@ A repair compares tables and chooses the keys that differ. The repair reads the 
 waits until the lake has all changes that the rows may include. Afterwards, `operation` merges the rows. Finally the repair compares the
 tables again.
 
-A repair is like a snapshot of these keys, but it buffers no changes: it reads the stream's changes again from the binlog.
+A repair is like a snapshot of these keys. Changes may arrive while the rows are read: a snapshot buffers these changes, and a repair reads
+them again from the binlog.
 """
 
 from __future__ import annotations
