@@ -360,7 +360,7 @@ class OutstandingBatch:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
     """A table that has stopped until an operator resumes it. `position` is the position of the first change that was not applied.
-    `order_key` is the order key of the statement or table map that stopped the table, or 0 if the cause is another one or unknown.
+    `order_key` is the order key of the statement or table map that stopped the table, or 0 for another or unknown cause.
     """
 
     database: str
@@ -480,7 +480,7 @@ class LedgerLocation:
 
     @property
     def is_apart(self) -> bool:
-        """Whether runs need nothing from `directory`, so that it may be on the engine's host only."""
+        """Whether `directory` may be on the engine's host only, because runs need nothing from it."""
         return self.is_shared and bool(self.staging)
 
 

@@ -49,7 +49,7 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        # If QUERY_AT in the scan state is CARRIED: a copy of the rows query event that was at the end of the previous buffer.
+        # A copy of the rows query event at the end of the previous buffer. It is used only if QUERY_AT in the scan state is CARRIED.
         self._query: Bytes = self._buffer
 
     @property

@@ -91,8 +91,8 @@ class ControlEvents:
         self._captured = captured
         self._open_transaction = OpenTransaction(-1, 0)
         self._xa, self._undone = xa, undone
-        # If a ROLLBACK has undone row events that may already be in a block: the error that makes the parser read their transaction again.
-        # Otherwise None. With several such transactions, the error is about the first one.
+        # The error that makes the parser read a transaction again, because a ROLLBACK has undone row events of the transaction that may
+        # already be in a block. None if there is no such transaction. If there are several, the error is about the first one.
         self.undoing: UndoneRowsError | None = None
         # Whether QUERY events of the current file have the session's explicit_defaults_for_timestamp in their flags.
         self._logs_timestamps = False
