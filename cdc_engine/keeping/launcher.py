@@ -273,7 +273,7 @@ def _stops_later(name: str) -> bool:
 
 def _make(name: str) -> Lifecycle[Any, Any]:
     """Returns a new engine of a destination or group. Raises EngineStoppedError if an operator has stopped the engine."""
-    from sluice.cdc_engine.instance.engine.engine import Engine  # noqa: PLC0415  with it come the kernels, which take a second
+    from sluice.cdc_engine.instance.engine.engine import Engine  # noqa: PLC0415  imports the kernels, which takes a second
     from sluice.cdc_engine.instance.engine.group_engine import GroupEngine  # noqa: PLC0415  as above
 
     in_use = conf_in_use()
@@ -313,7 +313,7 @@ def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus]
     """Returns the callback that gets the status of an engine and reports alarms. Also starts the Prometheus endpoint if it does not run
     yet, because a process has one for all its engines.
     """
-    global _operator  # noqa: PLW0603  one a process, as its engines are
+    global _operator  # noqa: PLW0603  one operator for all engines of the process
     from sluice.cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above
     from sluice.cdc_engine.operation.operator import Operator  # noqa: PLC0415
 

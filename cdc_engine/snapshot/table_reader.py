@@ -111,8 +111,8 @@ class SourceTable:
         self._end: SourceEnd | None = None
         self._shown: Position | None = None  # The position with which `shows` was called last.
         self._server = ""  # The identity of the server whose binlog the engine reads. Empty before `shows` is called.
-        # The GTID set that reads over a new connection to a replica must show. The set is checked for each connection, because one host
-        # name may lead to several replicas, and one of them may lag.
+        # The GTID set that a replica must have executed before a new connection to it is used. The set is checked for each connection,
+        # because one host name may lead to several replicas, and one of them may lag.
         self._needed = ""
 
     def shows(self, position: Position) -> bool:
@@ -132,7 +132,7 @@ class SourceTable:
             self._require_same(reader)
             _require_executed(reader, position)
         if not reader.mariadb and position.gtid_set:
-            # Compares the executed set, to which MySQL adds a GTID after the storage engine's commit.
+            # MySQL adds a GTID to the executed set after the storage engine's commit. So a read shows all transactions of this set.
             return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
         with contextlib.closing(self._connected()) as view:
             if view.mariadb:
@@ -195,9 +195,9 @@ class SourceTable:
         return self._checked(self._connect())
 
     def _checked(self, reader: RowReader) -> RowReader:
-        """Returns the connection. If it leads to a replica, first waits until reads over it show `_needed`. Closes the connection and
-        raises SourceConnectionError if the replica stays behind, or if the connection leads to another server than the one that must be
-        read.
+        """Returns the connection. If it leads to a replica, first waits until the replica has executed the GTID set `_needed`. Closes the
+        connection and raises SourceConnectionError if the replica stays behind, or if the connection leads to another server than the one
+        that must be read.
         """
         if self._source is None:
             self._require_same(reader)
@@ -236,13 +236,13 @@ def _require_executed(reader: RowReader, position: Position) -> None:
 
 
 def _executed(reader: RowReader) -> str:
-    """Returns the GTID set of the transactions that reads of a server show."""
+    """Returns the GTID set that a replica has executed. A read that begins afterwards shows all transactions of this set."""
     return _one_line(reader.texts(replica.EXECUTED[reader.mariadb]))
 
 
 def _wait_for_replica(reader: RowReader, needed: str) -> None:
-    """Waits until reads over a new connection to a replica show the GTID set `needed`. Raises SourceConnectionError if the replica stays
-    behind. Closes the connection after any error.
+    """Waits until the replica to which a new connection leads has executed the GTID set `needed`. Raises SourceConnectionError if the
+    replica stays behind. Closes the connection after any error.
     """
     with contextlib.ExitStack() as refused:
         refused.callback(reader.close)

@@ -99,7 +99,7 @@ def stage(
     an empty batch after the last part.
 
     If a table cannot be decoded, this table stops, and the other tables continue. `stopped` of the result has the table, with the start of
-    the batch as the position of its stop. The segments of the table that were complete before the error stay in the batch.
+    the batch as the position of its stop. The table's complete files, schema changes and TRUNCATEs stay in the batch.
 
     Raises StagingError if the files cannot be written, and BinlogFormatError if bytes are not row images. After an error no files are
     left, and the batch can be staged again.
@@ -249,8 +249,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether Sluice can compute from the lake which rows of the child table `below` change with rows of the table `name`. The
-        lake must have all rows and changes of `name`, and no later changes of `name` than of `below`.
+        """Returns whether Sluice can compute from the lake the changes that foreign keys make to the table `below` through the table
+        `name`. The lake must have all rows and changes of `name`, and no later changes of `name` than of `below`.
         """
         whole = not self.rules.policy(".".join(name)).rules.drops_rows
         return (
@@ -278,8 +278,8 @@ class _Staging:
             self._stop_whole(name, TableState.CASCADE, f"{of}; conf/ sets `cascades: stop` for this table")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
-        """Stops a table at the start of the batch, and removes the table's changes from the batch. With these changes, the lake would get
-        later rows without the effects of the cascade.
+        """Stops a table at the start of the batch, and removes the table's changes from the batch. Called if a cascade may change rows of
+        the table and Sluice does not apply these changes. Later changes of the table must then not reach the lake.
         """
         full_name = ".".join(name)
         if full_name in self.rules.left_out:

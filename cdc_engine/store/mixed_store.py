@@ -42,8 +42,9 @@ class MixedEventStore(BackedEventStore):
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
-                # The open transaction was dropped while the ring had a part of it. The log would record the drop before its next block, but
-                # the next block goes directly into the ring. So the transaction is now dropped from the ring.
+                # The open transaction was dropped while blocks of it were only in the log. The ring may have read these blocks since then.
+                # The log records a drop only when it gets its next block, but `block` goes directly into the ring. So the ring drops the
+                # transaction now.
                 self._forget_open()
             self._clear_log()
             self._take(block)

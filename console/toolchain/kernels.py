@@ -139,8 +139,8 @@ def _file_of(module: str) -> Path:
 
 
 def _processor() -> str:
-    """Returns Linux's name of the first processor. The name is part of the digest, because code for one processor may not run on another
-    processor.
+    """Returns Linux's name of the first processor. The digest of compiled code (`_digest`) includes this name, because code for one
+    processor may not run on another processor.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

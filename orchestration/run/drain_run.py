@@ -135,9 +135,9 @@ def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
 ) -> Iterator[Sequence[MergedTable]]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # `engine` is called only after the first merge. If it finds no engine, the run ends as a success, and a run must not succeed before it
-    # has merged its batch. Before the first merge, `take` finds the engine itself. If no engine answers `take`, the run fails, unless the
-    # end of the batch is already fixed.
+    # If `engine` finds no engine, the run ends as a success. So `engine` is called only after the first merge, because a run must not
+    # succeed before it has merged its batch. Before the first merge, `take` finds the engine itself. If no engine answers `take`, the run
+    # fails, unless the end of the batch is already fixed.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
@@ -246,8 +246,8 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
 
 
 def _answered(call: Callable[[], Answer]) -> Answer:
-    """Repeats `call` while no engine answers, which means that `call` raises one of NO_ENGINE. Raises this error after ANSWER_SECONDS_MAX.
-    Raises any other error at once.
+    """Returns the result of `call`. If no engine answers (an error in NO_ENGINE), repeats the call for up to ANSWER_SECONDS_MAX, and then
+    raises the error. Raises any other error at once.
     """
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:

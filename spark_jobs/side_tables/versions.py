@@ -45,8 +45,8 @@ CLOSES = "_sluice_closes"  # True if the row closes an open version. False if it
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Versions:
-    """The result of `folded`. `opened` has the new versions, with the source's columns and then those of `PERIOD`. `closed` has the keys
-    whose open version in the table ends, and the VALID_TO and TO_KEY that this version gets.
+    """The changes to a history table, which `folded` returns. `opened` has the new versions of rows, with the source's columns and then
+    those of `PERIOD`. `closed` has the keys whose open version in the table ends, and the VALID_TO and TO_KEY that this version gets.
     """
 
     opened: pa.Table

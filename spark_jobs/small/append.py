@@ -55,8 +55,8 @@ def can_append(table: DeltaTable, rows: pa.Table) -> bool:
     - An operator chose the columns with statistics by name.
     - There are so many rows that deltalake divides them into several files.
     - The table has partitions, or has features, constraints or generated columns that `append` ignores, so its commit would be invalid.
-      `targets.ways` has already checked this, but another program may have changed the table between two segments. deltalake does this
-      check itself.
+      `targets.ways` has already checked this, but another program may have changed the table since then. deltalake does this check
+      itself.
     """
     snapshot = table.snapshot
     properties = snapshot.properties

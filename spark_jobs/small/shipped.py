@@ -79,7 +79,9 @@ def _classes() -> dict[str, type]:
 
 
 def _written(argument: Any) -> bytes:
-    """Returns the serialized argument, in which names replace the classes that `code_of` serializes."""
+    """Serializes the argument of a task. In place of a class of MODULES, the result has only the class's name, because `code_of` has
+    serialized the code of the class.
+    """
     from pyspark import cloudpickle  # noqa: PLC0415
 
     _register()

@@ -42,8 +42,8 @@ class DescribedStatement(Protocol):
 
 
 class EntryPart(Protocol):
-    """What a consumer gets of one block: elements in order (beginnings and ends of transactions, row events, SQL texts), or one statement.
-    `consumer_stream.Chosen` implements this protocol.
+    """What a consumer gets of one block: one statement, or several elements in order. The elements are beginnings and ends of transactions,
+    row events, and the SQL texts that the source logs before row events. `consumer_stream.Chosen` implements this protocol.
     """
 
     @property
@@ -172,8 +172,8 @@ def _transactions(part: EntryPart) -> Int64s:
 
 
 def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
-    """Yields (indices in the part, entries) for SQL texts, one pair per table. An entry names the table of the statement's first row event.
-    For MariaDB the entry names no table, as in Canal.
+    """Yields (indices in the part, entries) for the SQL texts that the source logs before row events, one pair per table. An entry names
+    the table of the first row event of its statement. For MariaDB, an entry names no table, as in Canal.
     """
     block, buffer = part.block, part.block.buffer
     offsets = block.query_offset[part.indices[indices]]
@@ -243,8 +243,9 @@ def _frame_entries(part: EntryPart, chosen: Int64s, file: Bytes, marks: GtidMark
 
 
 def _frames(part: EntryPart, chosen: Int64s, indices: Int64s) -> Frames:
-    """Returns the offsets, times and ids of transactions' beginnings and ends. For a transaction that ends in a later block, the server id
-    is that of its first listed row event. If it has no BEGIN event, its offset, length and time are those of this row event too.
+    """Returns the offsets, times and ids of transactions' beginnings and ends. If a transaction ends in a later block, its server id is
+    that of its first row event in the part. If such a transaction has no BEGIN event, its offset, length and time are also those of this
+    row event.
     """
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)

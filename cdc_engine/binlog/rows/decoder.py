@@ -162,7 +162,7 @@ class RowDecoder:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        # The row filter needs every before image. The kernels return every before image if the key is empty.
+        # The row filter needs every before image. The kernels return every before image if `paired` is empty.
         paired = self._compared[:0] if filters else self._compared
         self._layout = TableLayout(prefix, width, slot, paired)
         self._locations = locations or ValueLocations()

@@ -110,9 +110,9 @@ class HandOut:
         return self._meta.ledger.head
 
     def next(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight. If there is none, stages the next batch and returns it. Returns None after the timeout, or if no
-        changes for the lake have arrived. First makes the calls of handlers that are still due. With `appendable`, changes may be appended
-        to the next batch until its run takes it.
+        """Returns the batch in flight. If there is none, stages the next batch and returns it. If calls of handlers are still due, makes
+        these calls first. Returns None after the timeout, or if no changes for the lake have arrived. With `appendable`, changes may be
+        appended to the next batch until its run takes it.
 
         Raises the errors of staging. Raises NotStartedError if another thread has called `close`.
         """
@@ -202,8 +202,8 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    # Appends nothing, because a table stops within these changes, or a table of the batch was not staged again. A table
-                    # must stop at the start of a batch.
+                    # If a table stops within these changes, appends nothing, because a table must stop at the start of a batch. Also
+                    # appends nothing if a table of the batch was not staged again.
                     return False
                 longer = self._described(longer, staged)
                 self._batches.publish(staged.path, head.ledger_id)
@@ -321,7 +321,8 @@ class HandOut:
         if head is not None:
             return head
         if self._doubtful is not None:
-            # This write removes the batch from the stored ledger, and uses up its numbers. Only then can its files be removed.
+            # The stored ledger may name this batch, although an earlier write failed. This write stores a ledger without the batch, and
+            # uses up the batch's numbers. Only then can the batch's files be removed.
             self._meta.update(Ledger.reserve)
             self._remove(self._doubtful)
             self._doubtful = None

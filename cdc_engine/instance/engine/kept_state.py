@@ -133,7 +133,7 @@ def never_read_again(
     try:
         begin = min(positions, key=_order_key)
         return min(positions_to_keep(meta, begin, directory, groups), key=_order_key)
-    # Returns None, because it is unknown which positions the consumers of a group still need if the group's ledger cannot be read.
+    # If the ledger of a group cannot be read, it is unknown which positions the group's consumers still need. So nothing may be removed.
     except MetaError:
         return None
 

@@ -46,7 +46,7 @@ class ArchiveAlone:
 
     @property
     def nothing_purged(self) -> bool:
-        """Whether the oldest file has the number 1, so that no earlier file of this binlog was purged."""
+        """Whether no earlier file of this binlog was purged. This is true if the oldest file has the number 1."""
         return file_number(self.logs[0].file) == 1
 
     def bound(self, epoch: int) -> Position:

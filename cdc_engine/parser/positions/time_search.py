@@ -30,8 +30,8 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-# Commit times in the binlog are not in exact order. So statements and XA commits count as part of an interval up to this many µs after its
-# end.
+# Commit times in the binlog are not in exact order. So `interval_of` also returns statements and XA commits up to this many µs after its
+# `time_us`.
 LATE_US = SECOND_US
 
 
@@ -39,8 +39,8 @@ def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice
     """Returns the position before the first transaction that committed at `time_us` or later, or the end of the binlog if there is no such
     transaction. If `file` is given, only this file is searched.
 
-    Raises PositionLostError with the earliest available time if the time is purged, SourceConnectionError, and BinlogFormatError if the
-    binlog cannot be parsed.
+    Raises PositionLostError if the binlog of this time was purged. The message names the earliest time that can be read. Also raises
+    SourceConnectionError, and BinlogFormatError if the binlog cannot be parsed.
     """
     found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):
@@ -75,8 +75,8 @@ class SearchedInterval:
 
 
 def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> SearchedInterval:
-    """Returns what the binlog contains from `begin` up to `time_us`. A stream that continues by commit time would read this interval
-    twice.
+    """Returns the statements and XA commits in the binlog from `begin` up to `time_us`. Called before a stream without GTIDs
+    continues on another server. The stream would read this interval twice, so the caller checks whether the interval can be applied twice.
 
     Commit times in the binlog are not in exact order. So the result includes statements and XA commits up to LATE_US after `time_us`. The
     search ends only at a block whose commits are all more than COMMITS_DISORDER_SECONDS after `time_us`.
@@ -86,8 +86,9 @@ def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> Search
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
-    """Returns what the blocks contain up to `time_us`. `commits` is `_PreparedBefore.commits`: while a block is read, the scan appends the
-    names of XA transactions to this list. After each block with transactions, this function empties the list.
+    """Returns the statements and XA commits of the blocks up to `time_us`. `commits` is the list `_PreparedBefore.commits`, to which the
+    scan of a block appends the names of the block's XA transactions that were prepared before the interval. After each block with
+    transactions, this function empties the list.
     """
     interval = SearchedInterval()
     for block in blocks:
@@ -154,9 +155,9 @@ def reach_back(files: ReadableFiles, time_us: int) -> None:
 
 
 def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
-    """Returns the binlog file in which to search for a time, or `Gone` if the time is purged. Opens one connection for each creation time
-    that it reads from the server. Raises SourceConnectionError if a connection fails, and PositionLostError if an archived file is from
-    another server.
+    """Returns the binlog file in which to search for a time, or `Gone` if the binlog of this time was purged or cannot be read. Opens one
+    connection for each creation time that it reads from the server. Raises SourceConnectionError if a connection fails, and
+    PositionLostError if an archived file is from another server.
     """
     created: dict[str, int] = {}
     names = [log.file for log in files.logs]

@@ -28,8 +28,8 @@ Unpack = Callable[[Content, int], Iterator[Block]]
 
 
 class XaTransactions:
-    """Records XA transactions, and replays them when they are committed. `unpack` is the function that scans recorded events as if they
-    were in the file, between a given offset and the end of the current event.
+    """Records XA transactions, and replays them when they are committed. `unpack` scans the recorded events of a transaction as if they
+    were in the binlog file, from a given offset to the end of the event that commits the transaction.
     """
 
     def __init__(self, maker: BlockMaker, captured: Captured, prepared: PreparedTransactions, unpack: Unpack) -> None:

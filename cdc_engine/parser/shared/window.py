@@ -127,7 +127,7 @@ class DumpWindow:
 
     def _before(self, position: Position) -> Boundary | None:
         """Returns the last boundary at or before a position, or None if the window does not have the position. A position up to
-        AHEAD_BYTES_MAX after the end of the window counts as one that the window has.
+        AHEAD_BYTES_MAX after the end of the window counts as one that the window has, because the dump soon reaches it.
         """
         tail = self._tail
         if tail is None or (tail.file == position.file and position.offset > tail.offset + AHEAD_BYTES_MAX):

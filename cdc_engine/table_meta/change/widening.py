@@ -1,7 +1,7 @@
 """Decides whether a column's new type can store every value of the old type unchanged. Pure functions.
 
-Types are parsed first (`declared_type`), so different spellings of one type are equal. RULES has one rule per pair of kinds of types. A
-change without a rule is CONVERT, because a policy that applies a WIDEN must never change a value.
+Types are parsed first (`declared_type`), so different spellings of one type are equal. RULES has one rule per pair of kinds of types. If
+RULES has no rule for a change, the result is CONVERT. It must not be WIDEN, because the setting `widen` must never change a value.
 """
 
 from __future__ import annotations

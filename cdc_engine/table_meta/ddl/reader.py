@@ -231,7 +231,7 @@ def _read_stored_object(reading: FormReading) -> Statement:
 
 
 def _read_alter_table(reading: FormReading) -> Statement:
-    """Parses ALTER TABLE. With IGNORE, MariaDB deletes rows that violate a constraint, and converts values as outside strict mode."""
+    """Parses ALTER TABLE. With IGNORE, MariaDB deletes rows that violate a constraint, and converts values as without strict mode."""
     name = read_table_name(reading.cursor)
     ignore = " IGNORE " in reading.kind
     try:

@@ -27,11 +27,11 @@ class ForeignKeyNote:
 
 
 def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
-    """Returns one note for each foreign key that changes, without row events, rows of a captured table. The notes are ordered by table.
+    """Returns one note for each foreign key that changes rows of a captured table without row events. The notes are ordered by table.
     `policy(database, table)` returns the table's setting `cascades`.
 
-    If the setting is `apply`, the parent is not captured, and another foreign key can change the parent's rows, the note warns that the
-    table stops.
+    Another foreign key may change rows of a parent that is not captured. If the child table of such a parent has the setting `apply`, the
+    note warns that such a change stops the child table.
     """
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}
