@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from sluice.spark_jobs.errors import TableError
@@ -21,6 +21,8 @@ TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TAB
 TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = "TABLE_REPLACED", "TABLE_RESTORED", "TABLE_AHEAD"
 # Delta operations that replace the content of a table.
 REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")
+# Delta operation that removes a column name → the operation's parameter with the name, or with a JSON list of names.
+REMOVALS = {"DROP COLUMNS": "columns", "RENAME COLUMN": "oldColumnPath"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,7 @@ class FoundTable:
     - `written_before` is true if the table has columns that only Sluice creates.
     - `confined` is true if the other fields describe only the rows of one shard, whose owner is `owner`.
     - `mismatch` says why the rows of shards cannot be distinguished, and is empty if they can be distinguished.
+    - `columns` are the lower-case names of the table's columns.
     """
 
     exists: bool
@@ -116,17 +119,23 @@ class FoundTable:
     commits: Iterable[Mapping[str, Any]] = ()
     confined: bool = False
     mismatch: str = ""
+    columns: Collection[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeWriter:
-    """Who wants to write a table: the owner that the table must have, and the epoch, delivery, start and end in the batch's manifest."""
+    """Who wants to write a table: the owner that the table must have, and the epoch, delivery, start and end in the batch's manifest.
+
+    `columns` are the lower-case names of columns that the source's table has, and that no alteration of the batch has just added. No other
+    program may have removed them from the Delta table.
+    """
 
     owner: Owner
     epoch: int
     delivery: int
     start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     end: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    columns: Collection[str] = ()
 
 
 def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
@@ -139,6 +148,7 @@ def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: Fo
         *_owned(writer, found),
         *_unowned(record, found),
         *_changed(writer.owner, record, found),
+        *_without_columns(writer, record, found),
         *_ahead(writer, found),
     ):
         raise TableError(writer.owner.table, f"{why}, or {_accept(writer.owner)}", state=state, for_good=True)
@@ -240,6 +250,45 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
                 "commit removed. Restore the version before this commit"
             ),
         )
+
+
+def _without_columns(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
+    """Yields the table state and the reason if another program dropped or renamed a column after the record. The merge would add the
+    column again, and earlier rows would have NULL in it.
+    """
+    if record is None or not found.exists:
+        return
+    removed = removed_columns(record, found.commits)
+    if gone := sorted(set(writer.columns).difference(found.columns) & removed.keys()):
+        commit = removed[gone[0]]
+        yield (
+            TABLE_RESTORED,
+            (
+                f"version {commit.get('version')} of the Delta table {found.path} is a {commit.get('operation')} by another program, "
+                f"and the source still has {', '.join(gone)}: Sluice does not write the values of earlier rows again. Restore "
+                "the version before this commit"
+            ),
+        )
+
+
+def removed_columns(record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Returns lower-case column name → commit for each column that a commit after the record dropped or renamed. Some commits of Sluice
+    that alter a table have no metadata, so they are in the result, too.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for commit in commits:
+        if _version(commit) > record.version:
+            found |= dict.fromkeys(_removed_names(commit), commit)
+    return found
+
+
+def _removed_names(commit: Mapping[str, Any]) -> Iterable[str]:
+    text = str((commit.get("operationParameters") or {}).get(REMOVALS.get(str(commit.get("operation", "")), ""), ""))
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = text
+    return [str(name).strip("`").lower() for name in (names if isinstance(names, list) else [names]) if name]
 
 
 def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:

@@ -21,7 +21,15 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.side_tables.alone import kinds_of, refuse_unless_left
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from sluice.spark_jobs.staged_batch import app_id_of
-from sluice.spark_jobs.table_owner import LakeWriter, Owner, TableRecord, is_by, refuse_unless_ours, rewrites
+from sluice.spark_jobs.table_owner import (
+    LakeWriter,
+    Owner,
+    TableRecord,
+    is_by,
+    refuse_unless_ours,
+    removed_columns,
+    rewrites,
+)
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.lost_commits import LostCommits, lost_commits, newest_merged
@@ -110,6 +118,8 @@ class Lacking:
             )
         if self.table.version < record.version:
             return self._older(record, newest_merged(self.owner, history))
+        if lost.by is None and (gone := self._without_columns(record, history)):
+            return gone
         return self._lost(record, lost)
 
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
@@ -119,6 +129,18 @@ class Lacking:
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "the first change of the table"
         return f"The Delta table has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
+
+    def _without_columns(self, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> str:
+        """Describes columns that another writer dropped or renamed. Returns "" if there are none."""
+        removed = removed_columns(record, history)
+        gone = sorted(removed.keys() - (self.table.columns if self.table is not None else frozenset()))
+        if not gone:
+            return ""
+        commit = removed[gone[0]]
+        return (
+            f"Version {commit.get('version')} is a {commit.get('operation')} by another writer. The table has {self._rows()}, without "
+            f"{', '.join(gone)}: if the source has these columns, their values are missing."
+        )
 
     def _lost(self, record: TableRecord, lost: LostCommits) -> str:
         if lost.by is None:

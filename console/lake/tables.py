@@ -54,6 +54,7 @@ class LakeTable:
     owner: Owner | None
     epoch: int
     delivery: int
+    columns: frozenset[str] = frozenset()
 
 
 class DestinationLake:
@@ -250,6 +251,7 @@ def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable
         owner=owner,
         epoch=epoch_of(highest) if highest >= 0 else 0,
         delivery=_highest_delivery(log, owner),
+        columns=frozenset(field.name.lower() for field in log.schema().fields),
     )
 
 

@@ -86,7 +86,7 @@ def merge_table(
     merge = _TableMerge(session, table, target, app_id, writer, "", origins, context.conflicts)
     table.refresh()
     known = records.get(staged.name)
-    refuse_other_owner(table, writer, known)
+    refuse_other_owner(table, with_columns(writer, staged, table), known)
     refuse_unmarked(staged, target.shard)
     if table.snapshot.exists:
         record = maintenance_record(writer.owner, context.run)
@@ -148,6 +148,22 @@ def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
     """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
+
+
+def with_columns(writer: LakeWriter, staged: StagedTable, table: DeltaTable) -> LakeWriter:
+    """Returns the writer with the columns that the source's table has before the first segment that the table lacks. These columns must not
+    have been removed from the Delta table.
+
+    Columns that the segment's alterations change are left out. An earlier attempt may have dropped or renamed them already. If the segment
+    empties the table, or replaces it by a renamed one, the result has no columns.
+    """
+    applied = table.snapshot.applied_order_key
+    first = next((segment for segment in staged.segments if last_order_key(segment) > applied), None)
+    if first is None or isinstance(first, TruncateSegment) or (isinstance(first, SchemaSegment) and first.renamed_from):
+        return writer
+    altered = first.alterations if isinstance(first, SchemaSegment) else ()
+    changed = {name.lower() for each in altered for name in (each.column, each.new_name)}
+    return dataclasses.replace(writer, columns={column.name.lower() for column in first.columns} - changed)
 
 
 def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:

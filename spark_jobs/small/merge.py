@@ -30,7 +30,7 @@ from sluice.spark_jobs.conflicts import CommitConflicts
 from sluice.spark_jobs.durable_lake import before_checkpoint, local_folder
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import fold, merge_sql
-from sluice.spark_jobs.merging.merge import apply_lacking, refuse_other_owner, writer_of
+from sluice.spark_jobs.merging.merge import apply_lacking, refuse_other_owner, with_columns, writer_of
 from sluice.spark_jobs.small import append, fold_arrow
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, StagedBatch, last_order_key
 from sluice.spark_jobs.table_owner import LakeWriter, TableRecord
@@ -112,7 +112,7 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     table = DeltaTable(job.staged.name, job.target.path, app_id, job.storage_options, job.target.shard, quick=True)
     table.refresh()
     writer = writer_of(job.batch, job.staged)
-    refuse_other_owner(table, writer, job.known)
+    refuse_other_owner(table, with_columns(writer, job.staged, table), job.known)
     refuse_unmarked(job.staged, job.target.shard)
     merge = _SmallMerge(table, job.target, app_id, writer, "", job.storage_options)
     choice = choose(job.target.merge, merge.facts(job.staged, makes=job.makes_tables))

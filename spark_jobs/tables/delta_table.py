@@ -39,8 +39,7 @@ VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
 VECTORS_FEATURE = "deletionVectors"
-# Delta's feature for timestamps without a time zone. A table that was created without such a column must get the feature before it gets the
-# column.
+# Delta's feature for timestamps without a time zone. A table without this feature must get it before it gets such a column.
 LOCAL_TIMES_FEATURE = "timestampNtz"
 # Delta accepts these characters in column names only if columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
@@ -207,6 +206,7 @@ class DeltaTable:
             confined=self.shard is not None,
             mismatch=shards.mismatch(self.shard, snapshot.properties, self.path, owner),
             commits=self.commits_after(record.version - 1) if record else (),
+            columns=snapshot.columns,
         )
 
     def commits_after(self, version: int) -> list[dict[str, Any]]:

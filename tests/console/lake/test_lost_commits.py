@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sluice.console.lake.lacking import Lacking
+from sluice.console.lake.tables import LakeTable
 from sluice.spark_jobs.table_owner import Owner, TableRecord
 from sluice.spark_jobs.tables.lost_commits import lost_commits, newest_merged
 
@@ -69,3 +71,48 @@ def test_identity_commits_of_others_are_none_that_our_runs_lost() -> None:
     assert newest is not None
     assert (newest.version, newest.end) == (3, {"offset": 3})
     assert newest_merged(other, [restore(1, 0)]) is None
+
+
+class LakeWithLog:
+    """A lake whose table has the given history, and whose last run left version 3."""
+
+    def __init__(self, *history: Mapping[str, Any]) -> None:
+        self._history = list(history)
+
+    def left(self, _name: str) -> tuple[str, int]:
+        return "t", 3
+
+    def commits(self, _path: str) -> list[Mapping[str, Any]]:
+        return self._history[::-1]
+
+    def rows(self, _path: str) -> int:
+        return 2
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        (
+            {"id"},
+            "Version 4 is a DROP COLUMNS by another writer. The table has 2 rows, without name: if the source has",
+        ),
+        ({"id", "name"}, "The Delta table has 2 rows, and everything that the last run wrote."),
+    ],
+    ids=["gone", "back"],
+)
+def test_identity_a_dropped_column_is_part_of_what_a_table_lacks(columns: set[str], sentence: str) -> None:
+    """Defect 1079: `lake accept` printed that the table has everything that the last run wrote."""
+    dropped = {"version": 4, "operation": "DROP COLUMNS", "operationParameters": {"columns": '["name"]'}}
+    table = LakeTable(
+        name=OWNER.table,
+        path="/lake",
+        table_id="t",
+        version=4,
+        owner=OWNER,
+        epoch=1,
+        delivery=1,
+        columns=frozenset(columns),
+    )
+    lake: Any = LakeWithLog(*merged(1, 2, 3), dropped)
+    assert Lacking(lake=lake, owner=OWNER, table=table, cursor="here").sentence().startswith(sentence)
