@@ -11,6 +11,7 @@ created after this start has no settings of its own there. Its settings follow f
   rows that were merged with the old settings until the table is re-snapshotted.
 - If a table whose row settings changed is already stopped for another reason, `filters.json` keeps its old settings. When an operator
   resumes the table, it stays stopped, now in the state RULES_CHANGED. A second resume accepts the new settings.
+- While conf/ excludes a table, `filters.json` keeps the settings of the rows that the lake has of this table.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sluice.cdc_engine.binlog.row_rules.rules import RowRules
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
+from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.errors import ConfigurationError, MetaError
 from sluice.cdc_engine.instance.tables.row_shape import (
     Shape,
@@ -85,7 +87,7 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
         return
     captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
     old, up_to_date = _with_others(before, there) if before is not None else now, set[str]()
-    records = SnapshotRecords(directory)
+    records, lake, outdated = SnapshotRecords(directory), LakeTables(directory), set[str]()
     for table in tables:
         if captured is not None and captured.keeps(table.database, table.table):
             why = _changes(old, now, table.name, table)
@@ -95,10 +97,23 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
             _want_rows(records, table, begin)
         elif captured is not None:
             meta.update(stops(_stop(table, begin)))
-    waits = {name for name in there - up_to_date if captured is not None and captured.keeps(*name.split(".", 1))}
+            outdated |= {table.name} if lake.kept(table.name) else set()
+    waits = outdated if captured is None else outdated | _waiting(config, captured, old, there - up_to_date)
     parts = ("rules", "shapes")
     kept = {part: _mixed(now[part] if old.get(part) is None else old[part], now[part], waits) for part in parts}
     record_store(directory).put(FILE, json.dumps({**now, **kept}))
+
+
+def _waiting(
+    config: DestinationConfig, captured: TableFilter, old: Mapping[str, Any], names: Collection[str]
+) -> set[str]:
+    """Returns the tables whose old settings stay saved: those of `names` that were captured, and all tables that conf/ excludes now. If
+    conf/ includes an excluded table again, its rows in the lake still have the old settings.
+    """
+    now = TableFilter(config.include, config.exclude)
+    known = {*names, *config.tables, *old["rules"], *(old.get("shapes") or {})}
+    excluded = {name for name in known if not now.keeps(*name.split(".", 1))}
+    return excluded | {name for name in names if captured.keeps(*name.split(".", 1))}
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:

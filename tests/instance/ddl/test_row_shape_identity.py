@@ -14,6 +14,7 @@ import pytest
 from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.config.shards import ShardsConfig
 from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
 from sluice.cdc_engine.instance.tables.row_shape import (
     OF_DESTINATION,
@@ -183,6 +184,35 @@ def test_a_crash_between_the_stop_and_the_record_stops_the_table_all_the_same(tm
     (tmp_path / "filters.json").write_text(kept)
     assert [stop.state for stop in starts(tmp_path, meta, table(deletes="soft"))] == [TableState.RULES_CHANGED]
     assert json.loads((tmp_path / "filters.json").read_text())["shapes"] == {NAME: {"deletes": "soft"}}
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("deletes", "is_in_lake", "resumes"),
+    [("soft", True, False), ("hard", True, True), ("soft", False, True)],
+    ids=["changed", "unchanged", "new"],
+)
+def test_a_table_that_is_included_again_under_other_settings_is_not_resumed_silently(
+    tmp_path: Path, deletes: str, is_in_lake: bool, resumes: bool
+) -> None:
+    """Defect 1080: while conf/ excluded a table, the settings of its rows in the lake were forgotten. So the table could be resumed under
+    other settings, for example masks, although the lake had rows without them.
+    """
+    meta = MemoryLedger()
+    without = destination(exclude="shop.orders", snapshot="never", tables={NAME: {"deletes": deletes}})
+    again = destination(snapshot="never", tables={NAME: {"deletes": deletes}})
+    if is_in_lake:
+        starts(tmp_path, meta, destination(snapshot="never"))
+        LakeTables(tmp_path).keep({NAME: ("t", 3)})
+    for _ in range(2):
+        take_up_new_tables(without, tmp_path, [], meta, at(6), [])
+    assert [stop.state for stop in starts(tmp_path, meta, again)] == [TableState.NEWLY_INCLUDED]
+    starts(tmp_path, meta, again)
+    request(tmp_path, "shop", "orders")
+    assert len(may_resume(again, tmp_path, policies_of(again), requests(tmp_path), meta)) == int(resumes)
+    assert [stop.state for stop in meta.ledger.stopped_tables] == [
+        TableState.NEWLY_INCLUDED if resumes else TableState.RULES_CHANGED
+    ]
 
 
 OF_NEW_TABLES: list[tuple[dict[str, Any], dict[str, Any]]] = [
