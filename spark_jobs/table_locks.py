@@ -62,8 +62,8 @@ class Writing:
     """The text that the holder of a table lock stores with the lock: the holder's name (`who`), and the Spark sessions in which the holder
     writes.
 
-    `remote` is the address of Spark as `host` reaches it. `found_dead` is the time, in seconds since 1970, at which another run found this
-    text although its writer had ended. `found_dead` is 0 until then.
+    `remote` is the address of Spark as `host` reaches it. `found_dead` is 0 while the holder runs. If the holder died, and the next holder
+    cannot reach the sessions to end them, the next holder sets `found_dead` to the present time, in seconds since 1970.
     """
 
     who: str
@@ -246,8 +246,8 @@ class _HeldLock:
 
 
 def _is_reached(left: Writing, ours: Writing) -> bool:
-    """Returns whether this run can reach another run's sessions, because both use the same Spark. A loopback address names another Spark on
-    each host.
+    """Returns whether another run (`left`) used the same Spark as this run (`ours`), so that this run can end the sessions of the other
+    run. The same loopback address names the same Spark only if both runs are on the same host.
     """
     host = urllib.parse.urlsplit(left.remote).hostname or ""
     return left.remote == ours.remote and (left.host == ours.host or host not in LOOPBACK)

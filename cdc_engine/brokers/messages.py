@@ -126,8 +126,8 @@ class MessageMaker:
     # ── packets ──
 
     def _packets(self, parts: Sequence[EntryPart]) -> list[Message]:
-        """Returns one message per topic and partition, with all entries for this partition. The message has the origin of its last
-        entry.
+        """Returns one message per topic and partition, with all entries for this partition. The message has the origin (GTID and position)
+        of its last entry.
         """
         gathered: dict[tuple[str, int], list[Message]] = {}
         for part in parts:

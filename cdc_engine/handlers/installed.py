@@ -52,7 +52,8 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
         ) from error
     if missing := [each for each in METHODS if not callable(getattr(handler, each, None))]:
         raise ConfigurationError(
-            f"handlers: {name} ({described(entry)}) is not a handler: it lacks the methods {', '.join(missing)}"
+            f"handlers: {name} ({described(entry)}) is not a handler: it lacks the methods {', '.join(missing)}; "
+            "add them in the handler's package"
         )
     return handler
 

@@ -79,8 +79,8 @@ class MemberFigures:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupFigures:
     """The figures of a group. `waits_for` names the members for which consumers wait, with the reason if it is known. `late` counts, over
-    all consumers, the transactions that arrived after younger ones were handed out. `barrier_us` is the commit time up to which the slowest
-    consumer has acked, in µs since 1970, or 0.
+    all consumers, the transactions that arrived after transactions with a later commit time were handed out. `barrier_us` is the commit
+    time up to which the slowest consumer has acked, in µs since 1970, or 0.
     """
 
     members: tuple[MemberFigures, ...]

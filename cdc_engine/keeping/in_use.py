@@ -52,9 +52,9 @@ class InUse:
 
 
 def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool) -> InUse:
-    """Chooses which text of each file of conf/ is used. `found` are the current texts, and `before` the texts that were in use so far.
-    `main_may_change` says whether a changed sluice.yaml may be used: only before any process of the stack runs. Pure, except that it reads
-    which sources the destinations read now.
+    """Chooses which text of each file of conf/ is used. `found` are the current texts, and `before` the texts that were in use so far. If
+    `main_may_change` is False, a change of sluice.yaml is not used, because running processes cannot apply it (NEXT_UP). Does no I/O,
+    except that it reads which sources the destinations read now.
 
     Raises ConfigurationError if no valid configuration results.
     """

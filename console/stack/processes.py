@@ -110,8 +110,9 @@ class ProcessFile:
 
 
 def part_names(config: SluiceConfig) -> tuple[str, ...]:
-    """Returns the names of the parts that conf/ configures. Spark is included only if `spark.remote` names this host and the port
-    `ports.spark_connect`, and `spark.master` is empty. The engine is included only if it is a separate process on this host.
+    """Returns the names of Sluice's processes that conf/ configures for this host (ENGINE, PARTS). Spark is included only if `spark.remote`
+    names this host and the port `ports.spark_connect`, and `spark.master` is empty. The engine is included only if it is a separate process
+    on this host.
     """
     remote = urlsplit(config.spark.remote)
     local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect

@@ -123,7 +123,9 @@ def _unstable_source() -> str:
     """
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
-        raise CommandFailedError(f"this system is {release.get('ID')}, and the package is only for Debian")
+        raise CommandFailedError(
+            f"this system is {release.get('ID')}, and packages of Debian unstable can be unpacked only on Debian"
+        )
     output = _run(["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"])
     pairs = [line.split() for line in output.splitlines()]
     own = {release.get("VERSION_CODENAME", ""), UNSTABLE, "sid", "testing", "stable"}

@@ -67,8 +67,8 @@ class StoredEvents:
         return removed
 
     def remove_events(self, is_old: IsOld) -> int:
-        """Removes old events whose run no longer exists, and old events without a run that belong to assets of the destinations. Keeps the
-        newest event of each asset and type in NEWEST_KEPT. Returns the number of removed events.
+        """Removes old events of two kinds: those whose run no longer exists, and those without a run that are about assets of the
+        destinations. Keeps each asset's newest event of each type in NEWEST_KEPT. Returns the number of removed events.
         """
         removed = 0
         for rows in _pages(self._storage.index_connection, Events, Events.c.timestamp, is_old):
@@ -81,8 +81,8 @@ class StoredEvents:
         return removed
 
     def remove_runless_copies(self, is_old: IsOld) -> int:
-        """Removes old events of assets of the destinations from a second copy of the events without a run, and returns their number. Only
-        SQLite's storage keeps this copy, and the pages of assets do not read it. Returns 0 for another database.
+        """Removes old events of the destinations' assets from SQLite's second copy of the events without a run. Returns the number of
+        removed events. Dagster's pages of assets do not read this copy. Returns 0 for another database, which has no such copy.
         """
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
@@ -95,7 +95,7 @@ class StoredEvents:
         return removed
 
     def remove_check_results(self, is_old: IsOld) -> int:
-        """Removes old check results whose run no longer exists, and old check results without a run that belong to assets of the
+        """Removes old check results of two kinds: those whose run no longer exists, and those without a run that are about assets of the
         destinations. Keeps the newest result of each check. Returns the number of removed results.
         """
         removed = 0

@@ -84,8 +84,8 @@ def server_credentials(config: EngineConfig) -> Any:
         context.load_cert_chain(config.certificate_file, config.key_file, lambda: "")
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"engine: {config.certificate_file} and {config.key_file} are not a certificate and its key without a password, as PEM files "
-            f"({error.reason or error}): correct engine.certificate_file and engine.key_file in conf/sluice.yaml, or the files"
+            f"engine: {config.certificate_file} must be a certificate, and {config.key_file} must be its private key without a password, "
+            f"as PEM files ({error.reason or error}): correct engine.certificate_file and engine.key_file in conf/sluice.yaml, or the files"
         ) from error
     return grpc.ssl_server_credentials([content])
 

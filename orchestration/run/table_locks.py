@@ -101,8 +101,8 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
     """Returns, by destination, the tables that are merged into the same Delta table as the table `name`. If `name` is not a shard, this is
-    only `name` itself. Otherwise, these are all shards in this Delta table. The consistent snapshots of all these destinations need files
-    of the Delta table. Raises MetaError if a record cannot be read.
+    only `name` itself. Otherwise, these are all shards in this Delta table. VACUUM uses the result, because it must keep the files that
+    consistent snapshots of all these destinations need. Raises MetaError if a record cannot be read.
     """
     own = target(config, destination, name)
     if not own.shared:

@@ -1,9 +1,9 @@
-"""Merges a backfill or a repair, table after table, with one commit per table and one image per chosen key. Uses the same code and guards
-as merges of the stream. A Dagster run calls this module.
+"""Merges a backfill or a repair, table after table. Uses the same code and guards as merges of the stream. A Dagster run calls this module.
+
+Each table is merged in one commit, with one row image per key. If the lake has several rows of one key, a repair first deletes these rows
+in a separate commit, because a MERGE cannot distinguish them. If one table fails, the others are still merged.
 
 The caller holds the run lock, so no other run changes a table meanwhile. Repeating the operation, or a part of it, changes no correct row.
-If one table fails, the others are still merged. A MERGE cannot distinguish two rows of one key, so such rows are deleted first, in a
-separate commit.
 """
 
 from __future__ import annotations

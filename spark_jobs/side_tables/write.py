@@ -217,10 +217,12 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
-    """Makes the open versions of the history equal to the rows that the current-state table had before the batch, if the history may lack
-    changes from before the batch. It may lack some if it is new, was disabled for some time, was restored by another program, or waits for
-    a comparison (`is_due`). If the batch changed the key, or if the history had changes of the batch before it was restored, the history
-    gets the rows that the current-state table has after the batch.
+    """Corrects the history before a batch, if the history may lack earlier changes: it is new, was disabled for some time, was restored by
+    another program, or waits for a comparison (`is_due`). Makes the history's open versions equal to the rows that the current-state table
+    had before the batch.
+
+    In two cases, uses the rows that the current-state table has after the batch: if the batch changed the key, or if the history already
+    had changes of this batch when another program restored the history to an older version.
     """
     table, segments = given.table, share.staged.segments
     first, before = _before(current_state, segments)
@@ -243,8 +245,8 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
         and (keys := _keys(segments))
         and all(name.lower() in current_state.snapshot.columns for name in keys[-1])
     ):
-        # The key changed, so it cannot identify rows from before the batch, or the history skips changes. The history gets the rows as they
-        # are after the batch, without the versions in between.
+        # The batch changed the key, so the new key cannot identify rows from before the batch. Or the history skips changes of the batch.
+        # In both cases, the history gets the rows as they are after the batch, without the versions in between.
         given.take(current_state, current_state.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
     if restored:
@@ -330,7 +332,7 @@ def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Returns whether the table was renamed in the batch. If so, its history takes over the rows at the position of the rename."""
+    """Returns whether the table was renamed in the batch. If so, `_write_history` fills its history at the position of the rename."""
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 

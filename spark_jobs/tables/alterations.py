@@ -82,7 +82,7 @@ class _Origin:
 
 class _Names:
     """Finds the existing column of the table (`origins`) for each column that the source has after a DDL statement. Names are in lower
-    case, except in the plan.
+    case, except the new names in `spelling` and `copied`.
 
     Alterations are applied by kind. Drops and renames use the names from before the statement, so all renames happen at once. Changes of
     types use the names after the statement.

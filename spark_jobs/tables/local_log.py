@@ -83,7 +83,7 @@ class ParsedLog:
 
 
 def parsed_log(path: str) -> ParsedLog | None:
-    """Returns an object for the log of a table, and reads nothing yet. Returns None if the table's path is not in a folder."""
+    """Returns an object for the log of a table, and reads nothing yet. Returns None if the table is not on this machine."""
     folder = local_folder(path)
     return ParsedLog(folder / LOG) if folder else None
 
@@ -138,8 +138,8 @@ def _parsed_checkpoint(path: Path) -> list[Action]:
 
 
 class LocalLog:
-    """One version of a table's log. `apply` adds the actions of a checkpoint or commit. Methods with the name of a method of
-    `deltalake.DeltaTable` return those parts of its result that `delta_table` needs, in the same form.
+    """The content of a table's log at one version. `apply` adds the actions of a checkpoint or commit. Methods such as `metadata` exist in
+    `deltalake.DeltaTable` too. Here they return only the parts of that result that the module `delta_table` uses, in the same form.
     """
 
     def __init__(self, files: ParsedLog, *, version: int) -> None:

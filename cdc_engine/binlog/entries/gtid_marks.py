@@ -27,7 +27,8 @@ PIECES = 3
 CURRENT = np.frombuffer(b"\x0a\x08curtGtid\x12", np.uint8)
 SEQUENCE = np.frombuffer(b"\x0a\x0acurtGtidSn\x12", np.uint8)
 COMMITTED = np.frombuffer(b"\x0a\x0bcurtGtidLct\x12", np.uint8)
-# A template has three pieces: the executed set's text before the number, its text after the number, and the GTID's text before the number.
+# A template has the texts that are constant while only the transaction's number changes, in three pieces: the executed set's text before
+# the number, the executed set's text after the number, and the GTID's text before the number.
 BEFORE, AFTER, SOURCE = range(3)
 
 
@@ -118,9 +119,9 @@ def marks_of(block: Block, wanted: Int64s) -> GtidMarks:
 def _runs(
     block: Block, source: Int64s, number: Int64s, first: int, last: int
 ) -> tuple[Int64s, list[tuple[SetText, str]]]:
-    """Divides the transactions [first, last) into series with consecutive numbers of one server. Returns (firsts, texts). `firsts`: the
-    first transaction of each series. `texts`: for each series, the constant text of its executed sets around the number, and the constant
-    text of its GTIDs before the number.
+    """Divides the transactions [first, last) into series. The transactions of a series have consecutive numbers of one server, so the texts
+    of their executed sets differ only in the number. Returns (firsts, texts). `firsts`: the first transaction of each series. `texts`: for
+    each series, the text of its executed sets without the number (`SetText`), and the text of its GTIDs before the number.
     """
     sources, start = block.gtid_sources, block.start_gtid_set
     begins, texts = list[int](), list[tuple[SetText, str]]()

@@ -1,8 +1,8 @@
 """Reads an interval of the binlog while the stream continues, and stages the interval's changes like a batch. Used by `plan`, `work` and
 `interval`.
 
-Reading an interval does not affect the engine. It uses a separate connection, which the server does not count as a replica, and separate
-schemas.
+Reading an interval does not affect the engine. The reader has its own connection, which the server does not count as a replica, and its own
+copy of the table schemas (`IntervalSchemas`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def files_for(config: DestinationConfig, archive: str, cursor: Position | None) 
 
 
 class PreparedBefore(MemoryPrepared):
-    """The prepared XA transactions of an estimate. Accepts the commit of a transaction that was prepared before the interval, and leaves
-    out its rows.
+    """Stores the prepared XA transactions of an interval that is read only to estimate a backfill. If a transaction was prepared before the
+    interval and is committed in it, leaves out the transaction's rows. `MemoryPrepared` would cause an XaUnreadError.
     """
 
     def commit(self, name: str, order_key: int) -> Content:
@@ -89,8 +89,8 @@ class IntervalReader:
         self, directory: Path, policies: Mapping[str, ValuePolicy], prepared: MemoryPrepared | None = None
     ) -> StagingResult:
         """Stages the interval as one batch, in a new folder in `directory`. `policies` has each table's policy by "database.table".
-        `prepared` has the XA transactions that an earlier reader found before `start`. Raises SluiceError, for example XaUnreadError if a
-        transaction was prepared before all that was read.
+        `prepared` has the XA transactions that an earlier reader found before `start`. Raises SluiceError, for example XaUnreadError if the
+        interval has the XA COMMIT of a transaction that was prepared before `start` and that `prepared` lacks.
         """
         self._prepared = prepared or self._prepared
         began = time.monotonic()

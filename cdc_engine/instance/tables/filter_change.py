@@ -164,8 +164,9 @@ def may_resume(
 def take_rules(
     config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
 ) -> None:
-    """Saves the engine's current settings of the tables `names` in `filters.json`, so that these settings stop the tables no more. Called
-    when tables are re-snapshotted, or when an operator resumes tables although their older rows were merged with other settings.
+    """Saves the engine's current settings of the tables `names` in `filters.json`, so that the engine no longer stops these tables because
+    of an earlier change of their settings. Called if tables are re-snapshotted, or if an operator resumes tables although their older rows
+    were merged with other settings.
 
     `policies` are the value policies with which the engine started. The engine uses these policies until it stops, even for the changes
     that a snapshot buffers. If a salt or the module of a transform has changed since the start, the engine notices the change at its next
@@ -183,8 +184,10 @@ def take_rules(
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
-    """Returns the row settings (`row_shape`) of each table by "database.table". Row rules and masks are not among them. Leaves out tables
-    that have only default values, unless other tables have other values.
+    """Returns the row settings (`row_shape`) of each table by "database.table", without row rules and masks.
+
+    Leaves out a table whose settings all have their default values. Includes such a table with {} if `settings_of_others` gives it other
+    values, because `_with_others` would use those values for a table that is left out.
     """
     found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
     others = settings_of_others(config)
@@ -192,8 +195,9 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
 
 
 def _with_others(record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Returns the saved record with the row settings of all tables in `names`, also of those that did not exist when the record was saved.
-    Returns the record unchanged if an older version of Sluice wrote it.
+    """Returns the saved record with row settings for each table in `names`. If the record lacks a table, for example because the table was
+    created later, uses the settings that conf/ had for tables without an entry in `tables` when the record was saved (`others`). Returns
+    the record unchanged if an older version of Sluice wrote it, without `others`.
     """
     shapes, others = record.get("shapes"), record.get("others")
     if shapes is None or others is None:

@@ -90,8 +90,8 @@ class SparkConnectServer:
         recording: ClassRecording | None = None,
     ) -> None:
         """Describes a server; `start` starts the server. If `jars` is None, the server gets the cached jars of Delta and of the `extras`.
-        If `port` is None, the first use of `port` chooses a free one. `memory` is the size of Java's heap. With `die_with_parent`, the
-        server is killed when this process dies. With `recording`, the server writes its loaded classes to a file when it ends.
+        If `port` is None, a free port is chosen. `memory` is the size of Java's heap. With `die_with_parent`, the server is killed when
+        this process dies. With `recording`, the server writes its loaded classes to a file when it ends.
         """
         self.folder = data_dir.absolute()
         self.memory = memory
