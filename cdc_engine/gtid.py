@@ -23,7 +23,8 @@ from sluice.cdc_engine.errors import PositionLostError
 
 Runs = tuple[tuple[int, int], ...]  # Closed intervals (first, last), ascending, with a gap between them.
 NUMBER_MAX = (1 << 63) - 2  # The greatest number of a transaction: MySQL's GNO_END - 1.
-# `around` puts this number into a text, and divides the text where it occurs. No transaction has this number.
+# No transaction has this number. `around` needs the text before and after a transaction's number in a GTID set. So it writes the set with
+# this number instead, and divides the text at this number.
 _MARK = NUMBER_MAX + 1
 # The value of the first and the eighth byte of an encoded set whose sources may have tags (MySQL 8.3 and later).
 TAGGED = 1
@@ -143,14 +144,15 @@ class GtidSet:
         return GtidSet(result)
 
     def around(self, source: str, number: int) -> SetText:
-        """Returns the text of this set with the transaction `number` of a source, divided at the number. For the source's next
-        transactions, up to `SetText.last`, a caller only replaces the number.
+        """Returns the text of this set plus the transaction `number` of a source, divided so that a caller can insert the number. For the
+        source's next transactions, up to the number `SetText.last`, only this number changes in the text.
         """
         runs = self.runs.get(source, ())
         head = [run for run in runs if run[1] < number - 1]
         adjacent = [run for run in runs if run[0] < number and run[1] == number - 1]
         tail = [run for run in runs if run[0] > number + 1]
-        # The three lists lack an interval that contains the number, or that begins directly after it. The text is then not divided.
+        # An interval that contains the number, or that begins directly after it, is in none of the three lists. With such an interval, the
+        # text is not divided.
         if len(head) + len(adjacent) + len(tail) < len(runs):
             return SetText(str(self.add(source, number, number)), -1, "", number)
         text = str(GtidSet({**self.runs, source: (*head, (_MARK, _MARK), *tail)}))

@@ -148,7 +148,7 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
     for table in tables:
         try:
             act(table)
-        # An error concerns only this name, unless the connection to Spark was lost.
+        # An error concerns only this table or view, unless the connection to Spark was lost.
         except Exception as error:
             if is_away(error):
                 raise SparkUnavailableError(f"the connection to Spark was lost: {first_line(error)}") from error
@@ -184,7 +184,7 @@ def _register(session: LakeSession, table: CatalogTable, storage_options: Mappin
         raise ValueError(f"no Delta table exists at {table.path}")  # Spark would create an empty table there.
     if there is not None:
         _drop(session, table, there)
-    # `session.commit` is not needed for this statement, because registering a table commits nothing to it.
+    # Does not use `session.commit`, which checks the fence, because registering a table commits nothing to the Delta table.
     session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
 
 

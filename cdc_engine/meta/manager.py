@@ -48,4 +48,4 @@ class MetaManager(Protocol):
         """
 
     def close(self) -> None:
-        """Waits for writes that are in progress. An engine that stops calls this directly before it releases the lease."""
+        """Waits for writes that are in progress. The engine calls this method when it stops, directly before it releases the lease."""

@@ -66,10 +66,10 @@ def refilled(
 
 
 def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, server_uuid: str) -> str:
-    """Returns the GTIDs of transactions that the stream has read, and that the server may have used again in its new files. Returns "" if
-    GTIDs prove that the stream continues.
+    """Returns the GTIDs of read transactions (`taken`) that the server may have given to other transactions since the names of its binlog
+    files started again. Returns "" if there are no such GTIDs, so that the stream continues.
 
-    Transactions in `purged` are older than the new files, so their GTIDs were not used again. On MySQL, only the GTIDs with the uuid
+    Transactions in `purged` are older than the server's files, so their GTIDs were not used again. On MySQL, only the GTIDs with the uuid
     `server_uuid` are compared with `purged`. MariaDB identifies servers only by a number, so on MariaDB the GTIDs of all servers are
     compared.
     """

@@ -46,8 +46,8 @@ Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unlocked:
-    """The values that a read without a lock needs. `begin` is an earlier position in the server's binlog, with the executed set: the search
-    for the position of the read begins there. `logged` reads the binlog after a position.
+    """The values that a read without a lock needs. `begin` is a position in the server's binlog before the read, with the executed set.
+    `logged` reads the binlog after a position; its first call reads after `begin`.
     """
 
     begin: Position
@@ -86,7 +86,7 @@ def _between_positions(
     connect: Callable[[], RowReader], table: TableVersion, unlocked: Unlocked, refused: ConfigurationError
 ) -> Iterator[tuple[RowReader, SourceEnd]]:
     """Yields a connection and a binlog position, without a lock: reads over the connection show the table as it was at this position. If
-    the table is changed during every attempt, raises `refused`, the error that names the missing GRANT.
+    the table is changed during every attempt, raises ConfigurationError with the text of `refused`, which names the missing GRANT.
     """
     with contextlib.closing(connect()) as reader:
         tables = {(table.database, table.table), *_parents(reader, (table.database, table.table))}
@@ -176,7 +176,9 @@ def unlock(reader: RowReader) -> None:
 
 
 def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns the parent tables that must be locked together with a child table. Empty if the server's lock of the child table suffices."""
+    """Returns the parent tables that must be locked together with the child `table`, so that foreign keys do not change its rows. Empty if
+    the server's lock of the child table also blocks such changes.
+    """
     ((version,),) = reader.texts("SELECT VERSION()")
     if reader.mariadb or int((version or "0").split(".")[0]) >= LOCKS_WITH_PARENTS:
         return []
@@ -197,8 +199,8 @@ def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]
 
 
 def _lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Locks the table, or raises ConfigurationError with the GRANT that the account lacks. The lock is necessary: a comparison of the
-    binlog's end before and after the read is not sufficient, because a transaction is in the binlog before reads show its changes.
+    """Locks the table, or raises ConfigurationError with the GRANT that the account lacks. A comparison of the binlog's end before
+    and after the read could not replace the lock, because a transaction is in the binlog before reads show its changes.
     """
     try:
         lock(reader, table, seconds_max)

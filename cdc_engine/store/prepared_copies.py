@@ -1,8 +1,9 @@
 """Copies the records of prepared XA transactions to an object store, where an engine on another host finds them. Used by `prepared`.
 
-If the object store does not have a record, the record was not completed, or its transaction has ended. A file `DIGEST.KEY.TOKEN.prepared`
-has the events of a transaction; TOKEN is the token of the lease under which the file was written. The file `DIGEST.KEY.COMMIT.committed`
-marks the record with the same digest and key as committed.
+A file `DIGEST.KEY.TOKEN.prepared` has the events of a transaction. DIGEST is a digest of the transaction's XA name, KEY is the order key
+of its prepare, and TOKEN is the token of the lease under which the file was written. The file `DIGEST.KEY.COMMIT.committed` marks the
+transaction as committed; COMMIT is the order key of the commit. If the object store does not have the record of a transaction, the record
+was not completed, or the transaction has ended.
 
 A holder of the lease writes `.prepared` files only with its own token in their names, and removes only files that it wrote or found at
 its start. So an earlier holder that acts late does not remove a `.prepared` file that a later holder wrote.
@@ -26,7 +27,9 @@ PREPARED, COMMITTED = ".prepared", ".committed"
 
 @dataclasses.dataclass(frozen=True)
 class CopyName:
-    """The parts of a record's file name. `committed` is the order key of the commit, or None before the commit."""
+    """The parts of a record's file name. `digest` is a digest of the transaction's XA name. `prepared` is the order key of the prepare.
+    `committed` is the order key of the commit, or None before the commit.
+    """
 
     digest: str
     prepared: int

@@ -15,7 +15,7 @@ from sluice.cdc_engine.telemetry.run_spans import spans_of_runs
 from sluice.cdc_engine.telemetry.spans import APPEND, BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
-# The last file that staging writes. Its modification time is the end of the span of staging.
+# The last file that staging writes. Its modification time shows when staging ended.
 MANIFEST = "manifest.json"
 
 

@@ -103,7 +103,7 @@ class DestinationSensor:
     - `selects_assets` tells whether a merge run selects the assets of its tables. While `grouped_now` returns True, a run selects no
       assets, because the definitions that the run builds may have no assets of tables.
     - `run_lock_held` returns whether a process holds the run lock or the drain lock of a destination's directory.
-    - `tick_seconds` is how long a tick may take if it does its work only once.
+    - `tick_seconds` is how long a tick may take, unless it repeats its work while nothing is due (`idle_seconds`).
     - `destinations` is the number of destinations in conf/.
     - `lake` inspects the Delta tables between runs.
     - `drains` tells whether the destination's runs drain.
@@ -177,7 +177,8 @@ class Ticker:
             self._one_at_a_time.release()
 
     def _look_until_something_is_due(self, runs: RunStore, cursor: str | None, seconds: float) -> dg.SensorResult:
-        """Repeats the work of a tick while nothing is due. Each tick costs Dagster 20 ms of processor time, and a repetition costs 3 ms.
+        """Repeats the work of a tick while nothing is due, for at most `seconds`. Each tick costs Dagster 20 ms of processor time, but a
+        repetition within a tick costs only 3 ms.
 
         If `seconds` is not 0, Dagster can run the ticks of all sensors at once (`idle_seconds` checks this). So each repetition may take as
         long as the tick of an installation with a single destination.
@@ -296,8 +297,8 @@ class Ticker:
 
     def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
         """Acks or rolls back the batches in flight whose runs have ended. Ends runs that are overdue, and waits for other runs until
-        shortly before the deadline. Returns why the tick must wait, or "" if a run may be requested for the next batch, which is the same
-        batch after a rollback.
+        shortly before the deadline. Returns why the tick must wait, or "" if a run may be requested for the next batch. After a rollback,
+        the next batch is the same batch.
         """
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
         while (batch := engine.outstanding()) is not None:
@@ -326,8 +327,14 @@ class Ticker:
                     self._pause(DRAINING_LOOK_SECONDS if self._line.drains else LOOK_SECONDS)
                 case Reissue():
                     if run_id := runs.moved_on(reference):
-                        # The ledger was restored from a copy. Dagster would ignore the request, so the batch gets another delivery number.
-                        _log.warning("run %s settled %s earlier: handed out again", run_id, reference)
+                        # The run settled the batch, but the ledger has the batch in flight: the ledger was restored from an older copy.
+                        # Dagster would ignore a request with the same run key, so the batch gets another delivery number.
+                        _log.warning(
+                            "run %s has settled %s already, but the ledger has the batch in flight, as after a restore of the ledger "
+                            "from an older copy: the batch is handed out again",
+                            run_id,
+                            reference,
+                        )
                         engine.rollback(batch)
                     return ""
         return ""

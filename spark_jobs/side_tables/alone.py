@@ -30,7 +30,7 @@ def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
 
 
 def refuse_unless_left(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> None:
-    """Raises TableError, with a table state, if the change log or history is missing, or if another program replaced or restored it since
+    """Raises a TableError that stops the table if the change log or history is missing, or if another program replaced or restored it since
     the last run. Without a current-state table, Sluice could not restore the lost rows.
     """
     refuse_unless_ours(writer, record, table.found(writer.owner, record))

@@ -1,16 +1,16 @@
 """Stores the changes of parent rows that foreign keys pass on to a table with a running snapshot. `table_buffering` writes the files,
 `apply_cascades` reads them.
 
-The current rows of a table are not known during its snapshot, so a run cannot derive their changes yet. Instead, the run stores each change
-of a value that the foreign keys reference: the value that was deleted or changed, and how many images of the table precede the change in
-its transaction. This number does not depend on how the stream is split into batches.
+The current rows of a table are not known during its snapshot, so a run cannot derive yet how foreign keys change these rows. Instead, the
+run stores each change of a value that the foreign keys reference: the value that was deleted or changed, and how many images of the table
+precede the change in its transaction. This number does not depend on how the stream is split into batches.
 
 A run writes in this order: the changes of referenced values, the buffered images of the table, and a mark that both are complete. Then it
 writes the manifest of derived changes (`cascades.files`), and last it merges other tables. If the run crashes before it has written this
 manifest, the next run derives the changes of the batch again from the unchanged lake, even if the batch then has another end.
 
-The files of the crashed run stay, because a publication may include the images that this run has buffered. So the next run writes only
-changes of transactions that are in no file. Once the manifest exists, a publication always includes the whole batch.
+The files of the crashed run stay, because a publication may include the images that the crashed run has buffered. So the next run writes
+only changes of transactions that are in no file. Once the manifest exists, a publication always includes the whole batch.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def complete_up_to(cascades: StoredFiles) -> int:
 
 
 def buffer_changes(table: StagedTable, changes: Sequence[Passed], buffered: BufferedChanges, end: int) -> None:
-    """Writes the changes of referenced values in a batch that ends at the order key `end`, and syncs them to disk. Leaves out transactions
-    that an earlier attempt has written.
+    """Stores a batch's changes of the values that the table's foreign keys reference, and syncs the file to disk. The batch ends at the
+    order key `end`. Leaves out transactions that an earlier attempt has written.
 
     Raises TooManyChangesError before anything is written, and TableError if the disk or the store fails.
     """

@@ -52,10 +52,11 @@ class CommittedInterval:
     - `inserts`, `updates` and `deletes` count changes in the source. `rows_inserted`, `rows_updated` and `rows_deleted` count what Delta
       changed after the changes of each key were folded.
     - `operation` is Delta's name of the operation, and `committed_at_us` is Delta's time of the commit.
-    - `run` is the id of the Dagster run. `snapshot` is the id of a published snapshot. `past_state` is the id of the Delta table whose rows
-      a swap took.
-    - `backfill` is the id of a backfill or repair, or the path of the past state for a swap; `kind` says which. `from_us` and `to_us` are
-      its interval. For a repair, `from_us` is the time at which the rows were read.
+    - `run` is the id of the Dagster run. `snapshot` is the id of a published snapshot.
+    - `kind` is the kind of the commit. A swap (`sluice lake swap`) replaces the table's rows by those of another Delta table, a past state.
+      `past_state` is the id of that Delta table.
+    - `backfill` is the id of a backfill or repair, or the path of the past state of a swap. `from_us` and `to_us` are the interval of a
+      backfill or repair. For a repair, `from_us` is the time at which the rows were read.
     """
 
     version_before: int
@@ -154,9 +155,12 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationRecord:
-    """The metadata of a snapshot's publication. Reading began at the position `start`, and all changes up to the position `end` are
-    included. `label` is the order key up to which the table includes all changes. The rows were read at `read_at_us`, in µs since 1970 UTC.
-    `read` names the files of these rows. Rows that are read again get other files, and so another `read`.
+    """The metadata of a snapshot's publication.
+
+    - `start` is the position at which reading began. `read_at_us` is the time at which the rows were read, in µs since 1970 UTC.
+    - `end` is the ledger's cursor at the publication. `label` is the order key up to which the table includes all changes. `label` may be
+      after `end`, because the table also includes buffered changes.
+    - `read` names the folder with the files of the rows that were read. Rows that are read again are in another folder.
     """
 
     destination: str

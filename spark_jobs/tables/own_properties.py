@@ -20,7 +20,7 @@ from sluice.spark_jobs.durable_lake import LOG, commit_file, local_folder
 from sluice.spark_jobs.tables.new_table import ENGINE_INFO, write_commit
 from sluice.spark_jobs.targets.ways import FEATURED_WRITER
 
-# A commit of a table with one of these features must have more than this module writes.
+# If a table has one of these features, deltalake writes the commit, because the commit must have more than this module writes.
 DEMANDING = frozenset({"inCommitTimestamp", "catalogManaged", "coordinatedCommits-preview", "catalogOwned-preview"})
 
 

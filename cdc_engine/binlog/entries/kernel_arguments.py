@@ -65,8 +65,8 @@ class EntryHeaders(NamedTuple):
     """The values of entries' headers. Each array from `offsets` to `row_counts` has one value per entry.
 
     `names`: the encoded fields schemaName and tableName. `offsets`, `servers`, `lengths`: offset, server id and length of the binlog event.
-    `ms`: times in milliseconds. `row_counts`: 0 for no row count. `gtids`: the pieces of a `gtid_marks.GtidMarks`. `marks`: for each entry,
-    the index of its transaction in these marks, or -1.
+    `ms`: times in milliseconds. `row_counts`: 0 for no row count. `gtids`: the GTID texts of transactions (`gtid_marks.GtidMarks.pieces`).
+    `marks`: for each entry, the index of its transaction in `gtids`, or -1 if the entry gets no GTID.
     """
 
     file: Bytes

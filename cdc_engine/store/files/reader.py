@@ -57,9 +57,9 @@ class Segments(Protocol):
 
 @dataclasses.dataclass
 class LogOffset:
-    """An offset between two records of the log. `mark` is the mark at the offset, and `complete` the mark at the last end of a transaction
-    before the offset. `seed` is the checksum of the record before the offset. `names` are the table versions and GTID sources to which the
-    next block refers.
+    """An offset between two records of the log. A `Mark` counts the transactions, row events and bytes that the store got before a point.
+    `mark` counts those before the offset, and `complete` those before the last end of a transaction that precedes the offset. `seed` is the
+    checksum of the record before the offset. `names` are the table versions and GTID sources to which the next block refers.
     """
 
     segment: Segment

@@ -176,8 +176,8 @@ def _from_a_version(
 
 
 def wholly_merged(begin: Position, *ends: Position | None) -> Position:
-    """Returns `begin`, the start of the requested interval, or the last of the positions `ends` if that is earlier. The lake has whole
-    batches up to `ends`. A later batch is in flight, and may be merged in part.
+    """Returns `begin`, the start of the requested interval, or an earlier position if the lake does not yet have all batches up to `begin`.
+    The lake has whole batches up to the last of the positions `ends`. A later batch is in flight, and may be merged in part.
     """
     last = max((each for each in ends if each is not None), key=lambda each: each.order_key)
     return min(begin, last, key=lambda each: each.order_key)
@@ -203,7 +203,7 @@ def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -
     ours = [each for each in history if each.streamed and each.ledger == ledger_id and each.end]
     begun = set()
     for each in reversed(ours):
-        # A log may have 100,000 commits, so they are not compared with each other.
+        # Remembers the starts in a set, instead of comparing each commit with all others, because a log may have 100,000 commits.
         start = tuple(sorted(each.start.items()))
         if each.delivery and start in begun:
             continue
